@@ -1,0 +1,75 @@
+# `make help` is the manual. Each target installs what it needs first.
+MODEL ?= bert
+CORPUS ?= sample
+TASK ?= sentiment
+ARM ?= full
+SEED ?= 0
+DATA ?=
+FROM ?=
+OUT ?=
+RESUME ?=
+OVERWRITE ?=
+ARGS ?=
+PYTHON ?= python3
+
+BIN := .venv/bin
+FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
+	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
+
+.PHONY: help install data pretrain finetune test lint bench clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@echo "Targets"
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@echo "Variables [default]"
+	@echo "  MODEL      [bert] which encoder: bert"
+	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern"
+	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
+	@echo "  DATA       local folder or pattern that replaces the hub name of CORPUS or TASK"
+	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder to fine-tune, ours or Hugging Face's"
+	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights"
+	@echo "  SEED       [0] of weights, order, masks and dropout"
+	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM]] the run folder"
+	@echo "  RESUME=1   go on with the run in OUT"
+	@echo "  OVERWRITE=1  start anew over the run in OUT"
+	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
+	@echo "  PYTHON     [python3] the Python (3.10 or newer) that makes .venv"
+
+# One stamp for each set of packages; it is made anew when what it was made from changes.
+$(BIN)/.venv-made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+		{ echo "Error: $(PYTHON) is missing or older than 3.10; set PYTHON= to a newer one." >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+$(BIN)/.installed-core: $(BIN)/.venv-made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	@touch $@
+
+$(BIN)/.installed-%: $(BIN)/.installed-core
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[$*]'
+	@touch $@
+
+install: $(BIN)/.installed-core ## make .venv and install what training needs
+
+data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
+	@$(BIN)/python -m pipeline data --corpus "$(CORPUS)" $(FLAGS)
+
+pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS
+	@$(BIN)/python -m pipeline pretrain --corpus "$(CORPUS)" $(FLAGS)
+
+finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
+	@$(BIN)/python -m pipeline finetune --task "$(TASK)" --arm "$(ARM)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
+
+test: $(BIN)/.installed-dev ## run the tests (offline, a few minutes)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(BIN)/.installed-dev ## check style and types
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench: $(BIN)/.installed-bench ## one training step against transformers, side by side
+	@$(BIN)/python -m pipeline.bench $(ARGS)
+
+clean: ## remove caches and token stores, keep runs
+	rm -rf .cache .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,0 +1,44 @@
+"""`python -m pipeline VERB ...`: exit status 0 done, 2 the user's mistake, 130 interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pipeline import UserError
+
+OVERVIEW = """\
+usage: python -m pipeline VERB ...
+
+  data       build the token store of a corpus and report on it
+  pretrain   pretrain an encoder on raw text
+  finetune   fine-tune an encoder on a labelled task
+
+python -m pipeline VERB --help lists the flags of a verb; `make help` the same as variables of make."""
+
+
+def main() -> int:
+    args = sys.argv[1:]
+    if not args or args[0] in ("-h", "--help"):  # before torch is imported
+        print(OVERVIEW)
+        return 0 if args else 2
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from pipeline import cli
+    from pipeline.tracking import Interrupted
+
+    try:
+        cli.main(args)
+    except UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    except Interrupted:
+        print("Interrupted; a checkpoint is written, RESUME=1 goes on from it.", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Rows of a token store -> batches of tensors, one file's worth for each way of pretraining.
+
+A batch is a pure function of (store, seed, step): masks, pairs and order come from generators seeded by
+these, never from global state or from the number of workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline import UserError
+from pipeline.encoders.base import Batch
+from pipeline.masking import Pair, mask_tokens, pair_count, sentence_pairs, swapped_pairs
+from pipeline.store import TokenStore
+from pipeline.tokenizer import Tokenizer
+from pipeline.windows import Windows, shuffled
+
+PADDING_MULTIPLE = 8  # rows are padded to a multiple of this: matrix kernels like round sizes
+
+
+class BatchMaker(Protocol):
+    """What a way of pretraining says about its batches."""
+
+    @property
+    def encoder_options(self) -> dict[str, Any]:
+        """What the encoder must know: arguments of its class."""
+
+    def check(self, store: TokenStore, name: str) -> None:
+        """Raises UserError when the corpus does not suffice."""
+
+    def windows(self, store: TokenStore, length: int, seed: int) -> Windows:
+        """The rows of one epoch."""
+
+    def count(self, windows: Windows) -> int:
+        """How many rows an epoch has."""
+
+    def make(
+        self, windows: Windows, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
+    ) -> Batch:
+        """Rows -> one batch, with `total/NAME` for each loss: the number of its predictions in the batch."""
+
+    def part(self, batch: Batch, index: int, parts: int) -> Batch:
+        """One of `parts` equal shares of a batch, totals kept."""
+
+
+@dataclass
+class MaskedPairs:
+    """Batches of BERT: masked LM, and pairs of texts to tell apart.
+
+    Args:
+        mask_rate: share of tokens to predict.
+        whole_word: mask all pieces of a word together.
+        next_sentence: `nsp` (Devlin et al. 2018), `sop` (sentence order, Lan et al. 2019) or `off`.
+    """
+
+    mask_rate: float
+    whole_word: bool
+    next_sentence: Literal["nsp", "sop", "off"]
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mask_rate < 1:
+            raise UserError(f"batches.mask_rate must lie between 0 and 1, not {self.mask_rate}.")
+
+    @property
+    def encoder_options(self) -> dict[str, Any]:
+        return {"next_sentence": self.next_sentence != "off"}
+
+    def check(self, store: TokenStore, name: str) -> None:
+        documents = store.meta["documents"]
+        if self.next_sentence == "nsp" and documents < 2:
+            raise UserError(
+                f"Next-sentence prediction needs at least 2 documents, but the {name} corpus has {documents}; separate "
+                "documents by a blank line, or set data.batches.init_args.next_sentence to off."
+            )
+
+    def windows(self, store: TokenStore, length: int, seed: int) -> Windows:
+        specials = 2 if self.next_sentence == "off" else 3
+        return Windows(store, length - specials, phase=seed)
+
+    def count(self, windows: Windows) -> int:
+        return max(1, pair_count(windows)) if self.next_sentence == "nsp" else len(windows)
+
+    def make(
+        self, windows: Windows, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
+    ) -> Batch:
+        if self.next_sentence == "off":
+            _, begins, ends = windows.bounds(rows)
+            texts = [windows.store.tokens[begin:end] for begin, end in zip(begins, ends, strict=True)]
+            pairs = [Pair(text[: windows.length], text[:0], 0, (0, 0)) for text in texts]
+        else:
+            pairer = sentence_pairs if self.next_sentence == "nsp" else swapped_pairs
+            pairs = pairer(windows, rows, limit=windows.length, seed=seed, rng=rng)
+        ids, segments, mask = _join(pairs, tokenizer)
+        continues = tokenizer.continues_word if self.whole_word else None
+        masked = mask_tokens(
+            ids,
+            mask & ~np.isin(ids, tokenizer.special_ids),
+            mask.sum(1),
+            rng,
+            rate=self.mask_rate,
+            mask_id=tokenizer.id("mask"),
+            replacements=tokenizer.ordinary_ids,
+            continues_word=continues,
+        )
+        batch = {
+            "input_ids": torch.from_numpy(masked.ids),
+            "token_type_ids": torch.from_numpy(segments),
+            "mask": torch.from_numpy(mask),
+            "positions": torch.from_numpy(masked.positions),
+            "labels": torch.from_numpy(masked.labels),
+            "total/mlm": torch.tensor(len(masked.positions)),
+        }
+        if self.next_sentence != "off":
+            batch["pair_labels"] = torch.tensor([pair.label for pair in pairs])
+            batch["total/nsp"] = torch.tensor(len(pairs))
+        return batch
+
+    def part(self, batch: Batch, index: int, parts: int) -> Batch:
+        rows = np.array_split(np.arange(len(batch["input_ids"])), parts)[index]
+        low, high = int(rows[0]) if len(rows) else 0, int(rows[-1]) + 1 if len(rows) else 0
+        width = batch["input_ids"].shape[1]
+        inside = (batch["positions"] >= low * width) & (batch["positions"] < high * width)
+        result = {name: value for name, value in batch.items() if name.startswith("total/")}
+        for name in ("input_ids", "token_type_ids", "mask", "pair_labels"):
+            if name in batch:
+                result[name] = batch[name][low:high]
+        positions = batch["positions"][inside] - low * width
+        return trim({**result, "positions": positions, "labels": batch["labels"][inside]})
+
+
+def _join(pairs: list[Pair], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[CLS] a [SEP] b [SEP], padded: ids, segment ids and mask, each (B, T). Without b: [CLS] a [SEP]."""
+    cls, sep, pad = (tokenizer.id(role) for role in ("cls", "sep", "pad"))
+    sizes = [len(pair.a) + len(pair.b) + (3 if len(pair.b) else 2) for pair in pairs]
+    ids = np.full((len(pairs), round_up(max(sizes))), pad, dtype=np.int64)
+    segments, mask = np.zeros_like(ids), np.zeros(ids.shape, dtype=bool)
+    for row, (pair, size) in enumerate(zip(pairs, sizes, strict=True)):
+        second = len(pair.a) + 2
+        ids[row, 0], ids[row, 1 : second - 1], ids[row, second - 1] = cls, pair.a, sep
+        if len(pair.b):
+            ids[row, second : size - 1], ids[row, size - 1] = pair.b, sep
+            segments[row, second:size] = 1
+        mask[row, :size] = True
+    return ids, segments, mask
+
+
+def round_up(length: int) -> int:
+    return -(-length // PADDING_MULTIPLE) * PADDING_MULTIPLE
+
+
+def trim(batch: Batch) -> Batch:
+    """Cuts columns that are padding in every row, and renumbers the flat `positions`."""
+    old = batch["mask"].shape[1]
+    lengths = batch["mask"].sum(1)
+    new = round_up(int(lengths.max())) if len(lengths) else old
+    if new >= old:
+        return batch
+    cut: dict[str, Tensor] = {name: batch[name][:, :new] for name in ("input_ids", "token_type_ids", "mask")}
+    return {**batch, **cut, "positions": batch["positions"] // old * new + batch["positions"] % old}
+
+
+class Steps:
+    """Batches by step: epochs follow each other, each in an order and a cutting of its own.
+
+    An epoch ends with its last full batch; a corpus smaller than a batch is one smaller batch.
+    """
+
+    def __init__(
+        self, maker: BatchMaker, store: TokenStore, tokenizer: Tokenizer, *, length: int, batch_size: int, seed: int
+    ) -> None:
+        self.maker, self.store, self.tokenizer = maker, store, tokenizer
+        self.length, self.batch_size, self.seed = length, batch_size, seed
+        self._start(0, 0)
+
+    def _start(self, epoch: int, first_step: int) -> None:
+        self.epoch, self.first_step = epoch, first_step
+        self.epoch_seed = int(np.random.default_rng((self.seed, epoch)).integers(1 << 31)) if epoch else self.seed
+        phase = self.epoch_seed if epoch else 0
+        self.windows = self.maker.windows(self.store, self.length, phase)
+        self.rows = self.maker.count(self.windows)
+        self.steps = max(1, self.rows // self.batch_size)
+
+    def __call__(self, step: int) -> Batch:
+        if step < self.first_step:
+            self._start(0, 0)
+        while step >= self.first_step + self.steps:
+            self._start(self.epoch + 1, self.first_step + self.steps)
+        begin = (step - self.first_step) * self.batch_size
+        index = np.arange(begin, min(begin + self.batch_size, self.rows))
+        rows = shuffled(index, self.rows, self.epoch_seed)
+        rng = np.random.default_rng((self.seed, step))
+        return self.maker.make(self.windows, rows, self.tokenizer, seed=self.epoch_seed, rng=rng)
+
+    def part(self, batch: Batch, index: int, parts: int) -> Batch:
+        """One of `parts` shares of a step's batch."""
+        return self.maker.part(batch, index, parts)

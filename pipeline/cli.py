@@ -1,0 +1,343 @@
+"""The verbs: from a command line to a finished run folder.
+
+LightningCLI parses YAML and flags (`run=False`); what is left here is the order of work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jsonargparse import ArgumentError
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
+
+from pipeline import UserError, encoders, metrics, tracking
+from pipeline.corpus import CorpusData
+from pipeline.encoders.base import Receipt, read_config
+from pipeline.finetune import FineTuning
+from pipeline.labeled import LabeledData
+from pipeline.pretrain import Pretraining
+from pipeline.runs import Run, check_run_folder
+from pipeline.text import write_atomically
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+CONFIGS = REPOSITORY / "configs"
+
+
+class CLI(LightningCLI):
+    """Parses; the trainer is made later, when the data are known."""
+
+    def __init__(self, model: type, data: type, args: list[str]) -> None:
+        super().__init__(
+            model,
+            data,
+            run=False,
+            args=args,
+            save_config_callback=None,
+            seed_everything_default=False,
+            auto_configure_optimizers=False,
+            parser_kwargs={"exit_on_error": False, "prog": "python -m pipeline", "default_env": False},
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--precision", type=Literal["auto", "bf16-mixed", "32-true", "16-mixed"], required=True)
+        parser.add_argument("--validate_every", type=int, required=True, help="optimiser steps between validations")
+
+    def before_instantiate_classes(self) -> None:
+        precision = self.config.precision
+        self.config.trainer.precision = best_precision() if precision == "auto" else precision
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        return super().instantiate_trainer(**kwargs) if kwargs else None
+
+
+class FineTuneCLI(CLI):
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        parser.add_argument("--precision", type=str, required=True)
+        parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
+
+
+def best_precision() -> str:
+    """bf16 where the processor multiplies it natively, else float32."""
+    if torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        flags = ""
+    return "bf16-mixed" if "avx512_bf16" in flags or "amx_bf16" in flags else "32-true"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The variables of the Makefile as flags; all other flags go to the configuration."""
+    top = argparse.ArgumentParser(
+        prog="python -m pipeline", allow_abbrev=False, description=(__doc__ or "").split("\n")[0]
+    )
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    shared = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    shared.add_argument("--model", default="bert", help="bert")
+    shared.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
+    shared.add_argument("--seed", type=int, default=0)
+    shared.add_argument("--out", type=Path, default=None, help="run folder")
+    shared.add_argument("--resume", action="store_true", help="go on with the run in the run folder")
+    shared.add_argument("--overwrite", action="store_true", help="start anew over a run in the run folder")
+    pretraining = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    pretraining.add_argument("--corpus", default="sample", help="a name in configs/corpora or a path")
+    rest = "further flags set the configuration: --trainer.max_steps=100, --data.batch_size=16, ..."
+    verbs.add_parser("data", parents=[shared, pretraining], help="build the token store and report on it", epilog=rest)
+    verbs.add_parser("pretrain", parents=[shared, pretraining], help="pretrain an encoder on raw text", epilog=rest)
+    tuning = verbs.add_parser("finetune", parents=[shared], help="fine-tune an encoder on a task", epilog=rest)
+    tuning.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
+    tuning.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    tuning.add_argument("--arm", choices=("full", "frozen", "scratch"), default="full")
+    return top
+
+
+def main(args: list[str]) -> None:
+    """Runs one verb.
+
+    Raises:
+        UserError: whatever the user can put right.
+    """
+    options, flags = parser().parse_known_args(args)
+    _quiet()
+    if options.verb == "finetune":
+        finetune(options, flags)
+    else:
+        pretrain(options, flags)
+
+
+def _quiet() -> None:
+    """Only what a user can act on: the tips of libraries drown the figures."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in (".*does not have many workers.*", ".*isn't.*leaf.*", ".*litlogger.*", ".*LightningCLI's args.*"):
+        warnings.filterwarnings("ignore", message=message)
+    warnings.filterwarnings("ignore", message=".*Checkpoint directory.*exists and is not empty.*")
+    warnings.filterwarnings("ignore", message=".*val_check_interval.*|.*max_epochs.*|.*sync_dist=True.*")
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+# ---------------------------------------------------------------------- configuration
+
+
+def named_config(kind: str, name: str) -> Path | None:
+    """`configs/KIND/NAME.yaml`, if there is one."""
+    file = CONFIGS / kind / f"{name}.yaml"
+    return file if file.is_file() else None
+
+
+def known(kind: str) -> str:
+    return ", ".join(sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml")))
+
+
+def parse(model: type, data: type, files: list[Path], flags: list[str], cli_class: type[CLI] | None = None) -> CLI:
+    """Configuration files in order, then flags.
+
+    Raises:
+        UserError: an unknown key, a wrong type or a value out of range, named.
+    """
+    args = [part for file in files for part in ("--config", str(file))] + flags
+    try:
+        return (cli_class or CLI)(model, data, args)
+    except (ArgumentError, TypeError, ValueError, OSError) as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, UserError):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        if not isinstance(error, ArgumentError):
+            raise
+        raise UserError(f"The configuration is not valid: {_first_sentence(str(error))}") from None
+
+
+def _first_sentence(message: str) -> str:
+    lines = [line.strip(" -") for line in message.replace("error: ", "").splitlines() if line.strip()]
+    return " ".join(lines)[:400].rstrip(".") + "."
+
+
+def corpus_config(corpus: str, data: str | None) -> tuple[list[Path], list[str]]:
+    """CORPUS= and DATA= -> configuration files and flags."""
+    preset = named_config("corpora", corpus)
+    if preset is None and not _is_path(corpus):
+        raise UserError(f"There is no corpus '{corpus}': neither a preset ({known('corpora')}) nor a path.")
+    files = [preset] if preset else []
+    location = data if data is not None else None if preset else corpus
+    if location is None:
+        return files, []
+    return files, ["--data.files", location, "--data.hub=null", "--data.sample_documents=null"]
+
+
+def _is_path(corpus: str) -> bool:
+    return "/" in corpus or any(mark in corpus for mark in "*?[") or Path(corpus).exists() or bool(Path(corpus).suffix)
+
+
+# ---------------------------------------------------------------------- pretraining
+
+
+def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
+    model_file = named_config("pretrain", options.model)
+    if model_file is None:
+        raise UserError(f"There is no model '{options.model}'; there are {known('pretrain')}.")
+    corpus_files, corpus_flags = corpus_config(options.corpus, options.data)
+    seeds = [f"--model.seed={options.seed}", f"--data.seed={options.seed}"]
+    cli = parse(
+        Pretraining, CorpusData, [CONFIGS / "base.yaml", model_file, *corpus_files], [*corpus_flags, *seeds, *flags]
+    )
+    data, module = cli.datamodule, cli.model
+    if options.verb == "data":
+        data.prepare()
+        print(data.report())
+        return
+    out = options.out or Path("runs/pretrain") / options.model
+    check_run_folder(out, options)
+    data.prepare()
+    print(data.report())
+    module.build(data)
+    print(
+        f"{options.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
+        f"floors: uniform {module.floors['floor/uniform']:.2f}, unigram {module.floors['floor/unigram']:.2f} nats"
+    )
+    tags = [options.model, Path(options.corpus).name]
+    run = Run(cli, out, options, job_type="pretrain", group=f"{options.model}-{data.train.meta['key']}", tags=tags)
+    (out / "data.txt").write_text(data.report() + "\n")
+    run.fit(monitor="val/loss", mode="min")
+
+    figures = {**run.figures(), **module.floors, "documents": data.train.meta["documents"]}
+    card = model_card(options, module, data, figures)
+    tracking.write_folder(out / "encoder", lambda folder: module.encoder.save(folder, card=card))
+    curve_losses = ["train/mlm_loss", "val/mlm_loss", "train/nsp_loss", "val/nsp_loss"]
+    tracking.plot_curves(module.history, out / "curves.png", floors=module.floors, losses=curve_losses)
+    run.finish(figures, artifact=("encoder", out / "encoder"))
+    shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
+    print(f"Saved {out / 'encoder'} after {figures['seconds']:.0f} s: {shown}")
+    print(f"Next: make finetune TASK=sentiment FROM={out / 'encoder'}")
+
+
+def model_card(options: argparse.Namespace, module: Pretraining, data: CorpusData, figures: dict[str, Any]) -> str:
+    rows = "\n".join(f"| {name} | {value:.5g} |" for name, value in figures.items() if isinstance(value, (int, float)))
+    synthetic = " The corpus is synthetic." if data.sample_documents else ""
+    return (
+        f"---\nlibrary_name: transformers\ntags: [{options.model}]\n---\n# {options.model} encoder\n\n"
+        f"Pretrained on `{Path(options.corpus).name}` ({data.train.meta['tokens']:,} tokens) for {module.global_step:,} "
+        f"steps of {data.batch_size} rows of at most {data.length} tokens.{synthetic}\n\n"
+        f"| figure | value |\n| --- | --- |\n{rows}\n"
+    )
+
+
+# ---------------------------------------------------------------------- fine-tuning
+
+
+def finetune(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `finetune`."""
+    task_file = named_config("tasks", options.task)
+    if task_file is None:
+        task_file = Path(options.task)
+        if not task_file.is_file():
+            raise UserError(f"There is no task '{options.task}': neither a preset ({known('tasks')}) nor a YAML file.")
+    folder = options.encoder or Path("runs/pretrain") / options.model / "encoder"
+    if (model_type := read_config(folder)["model_type"]) != options.model:
+        hint = (
+            f"set MODEL={model_type}" if model_type in encoders.names() else f"there are {', '.join(encoders.names())}"
+        )
+        raise UserError(f"{folder} holds a {model_type} encoder, not {options.model}; {hint}.")
+    name = f"{options.model}-{task_file.stem}" + ("" if options.arm == "full" else f"-{options.arm}")
+    out = options.out or Path("runs/finetune") / name
+    flags = [f"--model.seed={options.seed}", f"--data.seed={options.seed}", f"--model.arm={options.arm}", *flags]
+    if options.data is not None:
+        flags = ["--data.files", options.data, *flags]
+    cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", task_file], flags, cli_class=FineTuneCLI)
+    check_run_folder(out, options)
+
+    torch.manual_seed(options.seed)
+    encoder, receipt = encoders.load_with_receipt(folder, weights=options.arm != "scratch")
+    data, module = cli.datamodule, cli.model
+    data.prepare(encoder)
+    module.build(data)
+    receipt_text = hand_off(folder, receipt, module)
+    print(receipt_text, data.report(), sep="\n")
+
+    lineage = f"{options.model}-{encoder.tokenizer.hash[:12]}"
+    training = Run(
+        cli, out, options, job_type="finetune", group=lineage, tags=[options.model, task_file.stem, options.arm]
+    )
+    write_atomically(out / "receipt.txt", receipt_text + "\n")
+    steps = max(1, round(data.epochs * data.steps_per_epoch))
+    training.fit(
+        monitor="val/accuracy",
+        mode="max",
+        max_steps=steps,
+        validate_every=max(1, steps // cli.config_init.validations),
+    )
+    finish(training, module, data)
+
+
+def hand_off(folder: Path, receipt: Receipt, module: FineTuning) -> str:
+    """The receipt: what came from the folder, what is new, what was left; nothing happens in silence."""
+    fresh = [f"head.{name}" for name, _ in module.model.head.named_parameters()]
+    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    lines = [
+        f"encoder     {folder} ({module.arm}): {receipt}; {trained:,} parameters are trained",
+        f"            tokenizer {module.model.encoder.tokenizer.hash[:12]}; new in the head: {', '.join(fresh)}",
+    ]
+    for name, tensors in (("new", receipt.new), ("unused", receipt.unused)):
+        if tensors and module.arm != "scratch":
+            shown = ", ".join(tensors[:4]) + (", ..." if len(tensors) > 4 else "")
+            lines.append(f"            {name} in the encoder: {shown}")
+    return "\n".join(lines)
+
+
+def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
+    """Tests the best checkpoint; writes model, predictions, confusion matrix and figures."""
+    figures = training.figures()
+    best = training.last.with_name("best.ckpt")
+    state = torch.load(best if best.exists() else training.last, weights_only=True, map_location="cpu")
+    module.load_state_dict(state["state_dict"])
+    module.test_logits.clear()
+    training.trainer.test(module, data, verbose=False)
+
+    rows = torch.cat([rows for rows, _ in module.test_logits])
+    logits = torch.cat([logits for _, logits in module.test_logits])[rows.argsort()]
+    gold = torch.tensor([example.label for example in data.examples["test"]])
+    labels = data.task.label_names
+    accuracy = float((logits.argmax(-1) == gold).double().mean())
+    names = [labels[i] for i in gold]
+    bag = metrics.bag_of_words(*(data.examples[split] for split in ("train", "test")))
+    figures |= {
+        "test/accuracy": accuracy,
+        "test/standard_error": metrics.standard_error(accuracy, len(gold)),
+        "test/macro_f1": float(multiclass_f1_score(logits, gold, len(labels), average="macro")),
+        "test/loss": float(F.cross_entropy(logits, gold)),
+        "test/rows": len(gold),
+        "best_step": int(state["global_step"]),
+        "val/best_accuracy": float(training.best.best_model_score or figures.get("val/accuracy", 0.0)),
+        "baseline/majority": metrics.majority(names),
+        **({} if bag is None else {"baseline/bag_of_words": bag}),
+    }
+    lines = []
+    for example, probabilities in zip(data.examples["test"], logits.softmax(-1).tolist(), strict=True):
+        row = {"text": example.text, "gold": labels[example.label], **module.model.named(probabilities)}
+        lines.append(json.dumps(row, ensure_ascii=False))
+    write_atomically(training.out / "predictions.jsonl", "\n".join(lines) + "\n")
+    counts = multiclass_confusion_matrix(logits, gold, len(labels)).tolist()
+    tracking.plot_confusion(counts, labels, training.out / "confusion.png")
+    losses = ["train/task_loss", "val/loss"]
+    tracking.plot_curves(module.history, training.out / "curves.png", floors={}, losses=losses)
+    card = (
+        f"# {module.arm} fine-tune\n\nLabels: {', '.join(labels)}. Test accuracy {accuracy:.4f} on {len(gold)} rows.\n"
+    )
+    tracking.write_folder(training.out / "model", lambda folder: module.model.save(folder, card=card))
+    training.finish(figures, artifact=("model", training.out / "model"))
+    bag_text = "not computed (install the bench extra)" if bag is None else f"{bag:.4f}"
+    print(
+        f"test accuracy {accuracy:.4f} ± {figures['test/standard_error']:.4f} (standard error, {len(gold):,} rows), "
+        f"macro F1 {figures['test/macro_f1']:.4f}\n"
+        f"majority {figures['baseline/majority']:.4f}, bag of words {bag_text}\n"
+        f"Saved {training.out / 'model'}, predictions.jsonl, confusion.png and curves.png in {training.out}"
+    )

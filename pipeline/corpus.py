@@ -1,0 +1,259 @@
+"""A corpus as a LightningDataModule: text -> tokenizer -> token store -> batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import lightning
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from pipeline import UserError, sample, store, text
+from pipeline import tokenizer as tokenizers
+from pipeline.batches import BatchMaker, Steps
+from pipeline.encoders.base import Batch
+from pipeline.store import TokenStore
+from pipeline.text import Source, cache_folder, digest
+from pipeline.tokenizer import Tokenizer
+
+
+@dataclass
+class TokenizerOptions:
+    """How the tokenizer comes about.
+
+    Args:
+        file: an existing `tokenizer.json`; otherwise one is trained on the corpus.
+        vocab_size: V, at most.
+        lowercase: lower-case the text and strip accents.
+        train_megabytes: train on at most this much text, chosen evenly over the corpus.
+    """
+
+    file: str | None
+    vocab_size: int
+    lowercase: bool
+    train_megabytes: float
+
+
+class CorpusData(lightning.LightningDataModule):
+    """Unlabelled text as batches for pretraining.
+
+    Args:
+        files: file, folder or pattern of text (see README); files named valid* or dev* are the validation part.
+        hub: instead, arguments of `datasets.load_dataset`: path, name, revision, and `validation`, the name of
+            a validation split if there is one.
+        sample_documents: instead, that many documents of the built-in synthetic world.
+        text_column: where the text is, in `.jsonl`, `.parquet` and hub data.
+        document_start: regular expression of lines that begin a document.
+        validation_every: without a validation part, each that many-th document becomes one.
+        tokenizer: how the tokenizer comes about.
+        batches: what a batch is made of.
+        length: most tokens of a row, T.
+        batch_size: rows of one optimiser step, over all processes and accumulated parts.
+        validation_rows: rows of validation text, at most.
+        workers: loader processes; the batches do not depend on it.
+        seed: of order, masks and pairs.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokenizer: TokenizerOptions,
+        batches: BatchMaker,
+        length: int,
+        batch_size: int,
+        validation_rows: int,
+        validation_every: int,
+        workers: int,
+        files: str | None = None,
+        hub: dict[str, Any] | None = None,
+        sample_documents: int | None = None,
+        text_column: str = "text",
+        document_start: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if sum(origin is not None for origin in (files, hub, sample_documents)) != 1:
+            raise UserError("The corpus needs exactly one of data.files, data.hub and data.sample_documents.")
+        for name, value in (("length", length), ("batch_size", batch_size), ("validation_rows", validation_rows)):
+            if value < (8 if name == "length" else 1):
+                raise UserError(f"data.{name} is {value}, which is too small.")
+        self.files, self.hub, self.sample_documents = files, hub, sample_documents
+        self.text_column, self.document_start = text_column, document_start
+        self.options, self.maker = tokenizer, batches
+        self.length, self.batch_size, self.seed = length, batch_size, seed
+        self.validation_rows, self.validation_every, self.workers = validation_rows, validation_every, workers
+        self.tokenizer: Tokenizer
+        self.train: TokenStore
+        self.valid: TokenStore
+
+    # ------------------------------------------------------------------ text -> token stores
+
+    def prepare(self) -> None:
+        """Trains or opens the tokenizer and builds or opens both token stores."""
+        train, valid = self._sources()
+        self.tokenizer = self._tokenizer(train)
+        root = cache_folder() / "stores"
+        every = self.validation_every
+        # Without a validation part: documents 1 and 3 (so that small corpora have some), then evenly.
+        held_out = partial(_held_out, every=every)
+        keep = None if valid else (lambda number: not held_out(number))
+        self.train = store.build(
+            train, self.tokenizer, root, keep=keep, name=f"train, without 1 in {every}" if keep else "train"
+        )
+        try:
+            name = "validation" if valid else f"validation, 1 in {every}"
+            self.valid = store.build(valid or train, self.tokenizer, root, keep=None if valid else held_out, name=name)
+        except UserError as error:
+            if valid:
+                raise
+            raise UserError(
+                f"The corpus has {self.train.meta['documents']} document, too few to set some aside for validation; "
+                "separate documents by a blank line, or add a file named valid.txt."
+            ) from error
+        self.maker.check(self.train, "training")
+        self.maker.check(self.valid, "validation")
+
+    def _sources(self) -> tuple[Source, Source | None]:
+        read = partial(Source, column=self.text_column, document_start=self.document_start)
+        if self.hub is not None:
+            address = {key: value for key, value in self.hub.items() if key != "validation"}
+            validation = self.hub.get("validation")
+            valid = read(hub={**address, "split": validation}) if validation else None
+            return read(hub={**address, "split": self.hub.get("split", "train")}), valid
+        if self.sample_documents is not None:
+            folder = cache_folder() / "sample" / digest(self.sample_documents, _code_of_sample())[:16]
+            if not (folder / "valid.txt").exists():
+                sample.write_corpus(folder, documents_count=self.sample_documents, seed=0)
+            return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
+        assert self.files is not None
+        found = text.find_files(self.files)
+        parts = {split: [f for f in found if text.split_of(f) == split] for split in ("train", "valid")}
+        if len(found) == 1 or not parts["train"]:  # one file is the corpus, whatever its name
+            return read(files=found), None
+        return read(files=parts["train"]), read(files=parts["valid"]) if parts["valid"] else None
+
+    def _tokenizer(self, source: Source) -> Tokenizer:
+        options = self.options
+        if options.file:
+            return tokenizers.load(Path(options.file))
+        key = digest(store.FORMAT, source.fingerprint(), options.vocab_size, options.lowercase, options.train_megabytes)
+        file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
+        # The trainer is not reproducible from run to run: train once, then everything is keyed on its hash.
+        if not file.exists():
+            lines = _spread(source, round(options.train_megabytes * 1e6))
+            trained = tokenizers.train_wordpiece(lines, vocab_size=options.vocab_size, lowercase=options.lowercase)
+            text.write_atomically(file, trained.backend.to_str())
+        return tokenizers.load(file)
+
+    def report(self) -> str:
+        """What the corpus holds, as `make data` prints it."""
+        lines = [f"tokenizer   {len(self.tokenizer):,} pieces, hash {self.tokenizer.hash[:12]}"]
+        if not self.options.file:
+            lines[0] += f", trained on at most {self.options.train_megabytes:g} MB spread over the corpus"
+        for name, part in (("train", self.train), ("validation", self.valid)):
+            meta = part.meta
+            lines += [
+                f"{name:<11} {meta['documents']:,} documents, {meta['sentences']:,} sentences, {meta['tokens']:,} tokens",
+                f"            {meta['words']:,} words, {meta['tokens'] / max(1, meta['words']):.2f} tokens per word, "
+                f"{meta['unknown'] / meta['tokens']:.3%} unknown",
+                f"            {meta['lines']:,} lines, about {meta['duplicate_lines']:,} of them repeated, "
+                f"{meta['long_sentences']:,} sentences over {store.LONG_SENTENCE:,} characters",
+                f"            {meta['bytes'] / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
+            ]
+            if meta["duplicate_lines"] > 0.3 * meta["lines"]:
+                lines.append("            Note: many lines are repeated; a model learns to copy these first.")
+        return "\n".join(lines)
+
+    # ------------------------------------------------------------------ token stores -> batches
+
+    def train_dataloader(self) -> DataLoader:
+        assert self.trainer is not None
+        steps = Steps(
+            self.maker, self.train, self.tokenizer, length=self.length, batch_size=self.batch_size, seed=self.seed
+        )
+        parts = self.trainer.accumulate_grad_batches
+        data = StepParts(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
+        # global_step is already restored here, so a resumed run goes on with the very next batch.
+        order = FromStep(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
+        return DataLoader(
+            data,
+            sampler=order,
+            batch_size=None,
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def val_dataloader(self) -> DataLoader:
+        assert self.trainer is not None
+        # The same rows with the same masks every time.
+        steps = Steps(self.maker, self.valid, self.tokenizer, length=self.length, batch_size=64, seed=0)
+        count = max(1, min(self.validation_rows, steps.rows) // 64)
+        data = StepParts(steps, parts=1, world=self.trainer.world_size, rank=self.trainer.global_rank)
+        return DataLoader(data, sampler=range(count), batch_size=None)  # type: ignore[arg-type]
+
+
+class BatchOfStep(Protocol):
+    """A step's whole batch, and shares of it."""
+
+    def __call__(self, step: int) -> Batch: ...
+
+    def part(self, batch: Batch, index: int, parts: int) -> Batch: ...
+
+
+class StepParts(Dataset[Batch]):
+    """Item i = part (i mod `parts`) of step (i div `parts`), the share of process `rank`."""
+
+    def __init__(self, steps: BatchOfStep, *, parts: int, world: int, rank: int) -> None:
+        self.steps, self.parts, self.world, self.rank = steps, parts, world, rank
+        self._last: tuple[int, Batch] | None = None
+
+    def __getitem__(self, index: int) -> Batch:
+        step, part = divmod(index, self.parts)
+        if self._last is None or self._last[0] != step:  # the parts of a step share its whole batch
+            self._last = (step, self.steps(step))
+        parts = self.parts * self.world
+        whole = self._last[1]
+        return self.steps.part(whole, part * self.world + self.rank, parts) if parts > 1 else whole
+
+
+class FromStep(Sampler[int]):
+    """first, first + 1, ... total - 1; its length is `total`, since Lightning counts from the begin of the run."""
+
+    def __init__(self, *, first: int, total: int) -> None:
+        self.first, self.total = first, total
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.total))
+
+    def __len__(self) -> int:
+        return self.total
+
+
+def _held_out(number: int, every: int) -> bool:
+    return number in (1, 3) or number % every == every - 1
+
+
+def _code_of_sample() -> str:
+    folder = Path(sample.__file__).parent
+    return "".join((folder / name).read_text(encoding="utf-8") for name in ("sample.py", "lexicon.txt"))
+
+
+def _spread(source: Source, limit: int) -> Iterator[str]:
+    """Lines of documents spread evenly over the corpus, at most `limit` characters: the same ones every time."""
+    size = source.size() or 0
+    compressed = any(path.suffix in text.COMPRESSIONS for path in source.files)
+    share = min(1.0, limit / max(1, size * (3.5 if compressed else 1))) if size else 1.0
+    taken = 0
+    for number, (document, _) in enumerate(source.documents()):
+        if int(number * share) == int((number + 1) * share) and number:
+            continue
+        for line in document:
+            taken += len(line)
+            yield line
+        if taken > limit:
+            break

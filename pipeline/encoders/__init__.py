@@ -1,0 +1,53 @@
+"""Encoders: one file each. `load` opens any encoder folder, ours or Hugging Face's."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from pipeline import UserError
+from pipeline import tokenizer as tokenizers
+from pipeline.encoders.base import Encoded, Encoder, Receipt, read_config, read_state
+
+__all__ = ["Encoded", "Encoder", "Receipt", "encoder_class", "load", "load_with_receipt", "names"]
+
+
+def names() -> list[str]:
+    """The encoders there are: the file name is the registry."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in _NOT_ENCODERS)
+
+
+_NOT_ENCODERS = ("__init__", "base", "transformer")
+
+
+def encoder_class(model_type: str) -> type[Encoder]:
+    if model_type not in names():
+        raise UserError(f"There is no encoder '{model_type}'; there are {', '.join(names())}.")
+    return getattr(importlib.import_module(f"pipeline.encoders.{model_type}"), model_type.capitalize())
+
+
+def load(folder: str | Path) -> Encoder:
+    """The encoder of a folder, in eval mode, with `.tokenizer` and `.config`.
+
+    Raises:
+        UserError: no encoder folder, a damaged one, or a tokenizer that does not fit the embedding.
+    """
+    return load_with_receipt(Path(folder))[0]
+
+
+def load_with_receipt(folder: Path, *, weights: bool = True) -> tuple[Encoder, Receipt]:
+    """As `load`, with the list of what was loaded; `weights=False` gives the same architecture, fresh weights."""
+    config = read_config(folder)
+    kind = encoder_class(config["model_type"])
+    tokenizer = tokenizers.load(folder)
+    if len(tokenizer) > config["vocab_size"]:
+        raise UserError(
+            f"The tokenizer in {folder} has {len(tokenizer):,} tokens, the encoder's embedding only "
+            f"{config['vocab_size']:,}: they do not belong together."
+        )
+    encoder = kind.from_config(config, tokenizer)
+    state = read_state(folder)
+    receipt = encoder.import_state(state) if weights else Receipt([], sorted(encoder.export_state()), sorted(state))
+    if weights and not receipt.loaded:
+        raise UserError(f"No tensor in {folder / 'model.safetensors'} belongs to a {config['model_type']} encoder.")
+    return encoder.eval(), receipt

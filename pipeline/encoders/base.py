@@ -1,0 +1,204 @@
+"""What every encoder is: tokens in, all layers and a mask out; saved as a folder of safetensors and JSON."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from pipeline import UserError
+from pipeline.tokenizer import Tokenizer
+
+Batch = dict[str, Tensor]
+Text = str | tuple[str, str] | Sequence[str]
+
+
+@dataclass
+class Encoded:
+    """What an encoder returns.
+
+    Attributes:
+        layers: [(B, T, D)] from the embeddings to the top.
+        mask: (B, T) bool, true where a token stands, false on padding.
+        input_ids: (B, T).
+        logits: (B, T, V) when asked for.
+    """
+
+    layers: list[Tensor]
+    mask: Tensor
+    input_ids: Tensor
+    logits: Tensor | None = None
+
+
+@dataclass
+class Receipt:
+    """Which tensors a folder gave to an encoder: nothing is left out in silence."""
+
+    loaded: list[str]
+    new: list[str]
+    unused: list[str]
+
+    def __str__(self) -> str:
+        return f"{len(self.loaded)} tensors loaded, {len(self.new)} new, {len(self.unused)} unused"
+
+
+class Encoder(nn.Module):
+    """Base of all encoders.
+
+    Attributes:
+        model_type: the name in `config.json` and of `MODEL=`.
+        config: the content of `config.json`.
+        tokenizer: the tokenizer whose ids the embedding knows.
+        max_length: most positions that it takes.
+    """
+
+    model_type: ClassVar[str]
+    config: dict[str, Any]
+    tokenizer: Tokenizer
+    max_length: int
+    size: int
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Encoded:
+        """`input_ids` (B, T), `mask` (B, T) and what else the encoder knows -> all layers."""
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Top layer (..., D) -> logits over the vocabulary (..., V)."""
+
+    @abstractmethod
+    def pooled(self, encoded: Encoded) -> Tensor:
+        """(B, D): the representation of a whole text, the head's input."""
+
+    @abstractmethod
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """Parameters from the embeddings to the top layer, for per-layer rates and unfreezing."""
+
+    @abstractmethod
+    def collate(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
+        """Token ids of texts or pairs (lists of ids, or pairs of such lists) as one padded batch."""
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Encoder:
+        """A new encoder of the architecture that `config.json` describes."""
+
+    @abstractmethod
+    def export_state(self) -> dict[str, Tensor]:
+        """Tensors by their names in the encoder folder."""
+
+    @abstractmethod
+    def import_state(self, state: dict[str, Tensor]) -> Receipt:
+        """Takes over tensors by their names in an encoder folder (ours or another's)."""
+
+    # ------------------------------------------------------------------ texts in, layers out
+
+    def tokenize(self, texts: Iterable[Text]) -> list[Any]:
+        """str -> ids; (str, str) -> (ids, ids); list of words -> ids of the words in a row. No special tokens."""
+        texts = list(texts)
+        parts = [part for text in texts for part in _parts(text)]
+        ids = iter(self.tokenizer.encode_batch(parts))
+        result: list[Any] = []
+        for text in texts:
+            pieces = [next(ids) for _ in _parts(text)]
+            if isinstance(text, tuple):
+                result.append((pieces[0], pieces[1]))
+            else:
+                result.append([piece for word in pieces for piece in word])
+        return result
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[Text], *, logits: bool = False, batch_size: int = 32) -> Encoded:
+        """All layers for texts: strings, (str, str) pairs or lists of words; longer ones are cut at `max_length`.
+
+        Runs in eval mode without gradients, in batches of similar length, and pads with zeros to the longest.
+        """
+        if not texts:
+            raise UserError("encode() was given no text.")
+        ids = self.tokenize(texts)
+        order = sorted(range(len(ids)), key=lambda i: _count(ids[i]))
+        was_training = self.training
+        self.eval()
+        parts: list[tuple[list[int], Encoded]] = []
+        device = next(self.parameters()).device
+        for begin in range(0, len(order), batch_size):
+            rows = order[begin : begin + batch_size]
+            batch = {name: value.to(device) for name, value in self.collate([ids[i] for i in rows]).items()}
+            encoded = self(batch)
+            parts.append((rows, replace(encoded, logits=self.logits(encoded.layers[-1]) if logits else None)))
+        self.train(was_training)
+        return _gather(parts, pad=self.tokenizer.id("pad"))
+
+    # ------------------------------------------------------------------ folders
+
+    def save(self, folder: Path, *, card: str | None = None) -> None:
+        """Writes the encoder folder: config, weights, tokenizer, model card."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.config, indent=2) + "\n")
+        state = {name: value.detach().cpu().contiguous() for name, value in self.export_state().items()}
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        self.tokenizer.save(folder, max_length=self.max_length)
+        (folder / "README.md").write_text(card or f"# {self.model_type} encoder\n")
+
+
+def _parts(text: Text) -> list[str]:
+    return [text] if isinstance(text, str) else list(text)
+
+
+def _count(ids: Any) -> int:
+    return len(ids[0]) + len(ids[1]) if isinstance(ids, tuple) else len(ids)
+
+
+def _gather(parts: list[tuple[list[int], Encoded]], *, pad: int) -> Encoded:
+    """Batches of different lengths, in bucketed order -> one `Encoded` in the order of the texts."""
+    length = max(encoded.mask.shape[1] for _, encoded in parts)
+    order = torch.tensor([row for rows, _ in parts for row in rows]).argsort()
+
+    def joined(tensors: list[Tensor], fill: float = 0) -> Tensor:
+        shape = (0, 0) * (tensors[0].dim() - 2)
+        padded = [nn.functional.pad(t, (*shape, 0, length - t.shape[1]), value=fill) for t in tensors]
+        return torch.cat(padded)[order]
+
+    outputs = [encoded for _, encoded in parts]
+    logits = [encoded.logits for encoded in outputs if encoded.logits is not None]
+    return Encoded(
+        layers=[joined([encoded.layers[i] for encoded in outputs]) for i in range(len(outputs[0].layers))],
+        mask=joined([encoded.mask for encoded in outputs]),
+        input_ids=joined([encoded.input_ids for encoded in outputs], fill=pad),
+        logits=joined(logits) if logits else None,
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of an encoder folder.
+
+    Raises:
+        UserError: no folder, no or damaged config, no weights.
+    """
+    if not folder.is_dir():
+        raise UserError(f"There is no encoder folder at {folder}; run `make pretrain` first, or set FROM= to one.")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} is no encoder folder: {name} is missing.")
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise UserError(f"{folder / 'config.json'} is damaged: it is not JSON.") from None
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise UserError(f"{folder / 'config.json'} does not name a model_type.")
+    return config
+
+
+def read_state(folder: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(folder / "model.safetensors")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{folder / 'model.safetensors'} is damaged ({error}).") from None

@@ -1,0 +1,114 @@
+"""The Transformer block (Vaswani et al. 2017) that BERT and its relatives share.
+
+Shapes: B batch, T positions, D model size, H heads.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CPU_EXPLICIT_UP_TO = 512  # positions; above it the (T, T) scores outgrow the cache and the fused kernel wins
+
+
+class Dropout(nn.Module):
+    """Inverted dropout (Srivastava et al. 2014).
+
+    On a CPU `nn.Dropout` draws one random number an element on one thread, a quarter of a small model's
+    step. Here one 64-bit draw serves four elements: 16 bits each, so the rate is exact to 1/65,536.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {p}")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if x.device.type != "cpu":
+            return F.dropout(x, self.p)
+        bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        lanes = bits.view(torch.int16)[: x.numel()].view(x.shape)
+        keep = lanes >= round(self.p * 65536) - 32768
+        return x * keep.to(x.dtype).mul_(1 / (1 - self.p))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: Dropout) -> Tensor:
+    """softmax(q k^T / sqrt(d) + bias) v, all (B, H, T, d); `bias` broadcasts to (B, H, T, T).
+
+    The one place that chooses the kernel. On a CPU at these lengths two plain products beat
+    `scaled_dot_product_attention`, which with dropout takes its slow path there; elsewhere it wins.
+    """
+    if q.device.type == "cpu" and q.shape[-2] <= CPU_EXPLICIT_UP_TO:
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)
+        return dropout(scores.softmax(-1).to(v.dtype)) @ v
+    rate = dropout.p if dropout.training else 0.0
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=None if bias is None else bias.to(q.dtype), dropout_p=rate)
+
+
+class Block(nn.Module):
+    """Self-attention and a feed-forward network, each with a residual connection.
+
+    Args:
+        size: D.
+        heads: H.
+        inner_size: width of the feed-forward network.
+        dropout: rate on the output of both parts.
+        attention_dropout: rate on the attention weights.
+        eps: of the layer norms.
+        norm: `post` (BERT and the 2018 GPT: after the residual sum) or `pre` (GPT-2: before each part).
+        activation: `gelu` (erf) or `gelu_new` (tanh).
+    """
+
+    def __init__(
+        self,
+        *,
+        size: int,
+        heads: int,
+        inner_size: int,
+        dropout: float,
+        attention_dropout: float,
+        eps: float,
+        norm: str,
+        activation: str,
+    ) -> None:
+        super().__init__()
+        self.heads, self.pre = heads, norm == "pre"
+        self.approximate = "tanh" if activation == "gelu_new" else "none"
+        self.qkv = nn.Linear(size, 3 * size)
+        self.out = nn.Linear(size, size)
+        self.up = nn.Linear(size, inner_size)
+        self.down = nn.Linear(inner_size, size)
+        self.norm_attention = nn.LayerNorm(size, eps=eps)
+        self.norm_feed_forward = nn.LayerNorm(size, eps=eps)
+        self.dropout = Dropout(dropout)
+        self.attention_dropout = Dropout(attention_dropout)
+
+    def attend(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        batch, length, size = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = attention(q, k, v, bias, self.attention_dropout)
+        return self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, size)))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.down(F.gelu(self.up(x), approximate=self.approximate)))
+
+    def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        if self.pre:
+            x = x + self.attend(self.norm_attention(x), bias)
+            return x + self.feed_forward(self.norm_feed_forward(x))
+        x = self.norm_attention(x + self.attend(x, bias))
+        return self.norm_feed_forward(x + self.feed_forward(x))
+
+
+def padding_bias(mask: Tensor) -> Tensor | None:
+    """(B, T) bool, true for real tokens -> (B, 1, 1, T) that keeps attention off padding; None without padding."""
+    if mask.device.type == "cpu" and bool(mask.all()):
+        return None
+    return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -1e9)[:, None, None, :]

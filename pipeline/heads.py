@@ -1,0 +1,54 @@
+"""The small networks that a task puts on an encoder."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.encoders.base import Encoded, Encoder
+from pipeline.encoders.transformer import Dropout
+
+
+class ScalarMix(nn.Module):
+    """gamma * sum_k softmax(w)_k * layer_k (Peters et al. 2018, equation 1).
+
+    Args:
+        layers: how many layers are mixed.
+    """
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: list[Tensor]) -> Tensor:
+        """[(B, T, D)] -> (B, T, D)."""
+        return self.gamma * torch.einsum("k,kbtd->btd", self.weights.softmax(0), torch.stack(layers))
+
+
+class SentenceHead(nn.Module):
+    """Dropout and a linear layer on the representation of the text.
+
+    Args:
+        encoder: gives the sizes and, when it is fine-tuned, its own pooled representation.
+        classes: number of labels.
+        dropout: before the linear layer.
+        mix: use the mean over tokens of a scalar mix of all layers: for a frozen encoder, whose top layer and
+            pooler were shaped by pretraining alone.
+    """
+
+    def __init__(self, encoder: Encoder, *, classes: int, dropout: float, mix: bool) -> None:
+        super().__init__()
+        self.mix = ScalarMix(len(encoder.layer_groups())) if mix else None
+        self.dropout = Dropout(dropout)
+        self.classifier = nn.Linear(encoder.size, classes)
+        nn.init.normal_(self.classifier.weight, std=0.02)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, encoder: Encoder, encoded: Encoded) -> Tensor:
+        """-> logits (B, classes)."""
+        if self.mix is None:
+            return self.classifier(self.dropout(encoder.pooled(encoded)))
+        mask = encoded.mask[..., None]
+        mean = (self.mix(encoded.layers) * mask).sum(1) / mask.sum(1)
+        return self.classifier(self.dropout(mean))

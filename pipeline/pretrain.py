@@ -1,0 +1,180 @@
+"""Pretraining as a LightningModule: an encoder, an objective, and what is logged about them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor, nn
+
+from pipeline import UserError, optim
+from pipeline.corpus import CorpusData
+from pipeline.encoders.base import Batch, Encoder
+from pipeline.objectives import Loss, Objective
+from pipeline.optim import Optimization
+from pipeline.tokenizer import Tokenizer
+from pipeline.tracking import History
+
+
+class Training(lightning.LightningModule):
+    """What both stages share: token-correct losses, per-step seeds, a guard against non-finite losses."""
+
+    stage: str
+    tokens_seen: Tensor
+
+    def __init__(self, *, seed: int) -> None:
+        super().__init__()
+        self.seed, self.last_loss, self.checkpoint_file = seed, math.nan, Path()
+        self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
+        self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+
+    def on_train_start(self) -> None:
+        self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        # Dropout is a function of the micro-batch, so a resumed run draws what the uninterrupted one would.
+        torch.manual_seed(((self.seed * 1_000_003 + batch_idx) * 1_009 + self.global_rank) % (1 << 63))
+
+    def weighted(self, losses: dict[str, Loss], batch: Batch) -> Tensor:
+        """Each loss over the predictions of the whole optimiser step; undoes the means that Lightning and DDP take."""
+        parts = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        total = torch.stack([loss.sum / batch[f"total/{name}"] for name, loss in losses.items()]).sum() * parts
+        self._count("train", losses)
+        self.tokens_seen += batch["mask"].sum()
+        self.last_loss = float(total.detach())
+        if not math.isfinite(self.last_loss):
+            self._not_finite("loss")
+        return total
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        limit = math.inf if gradient_clip_val is None else gradient_clip_val
+        norm = nn.utils.clip_grad_norm_([p for p in self.parameters() if p.grad is not None], limit)
+        if not torch.isfinite(norm):
+            self._not_finite("gradient")
+
+    def _not_finite(self, what: str) -> None:
+        # No weight has changed in this step, so what is saved here is from before it.
+        self.trainer.save_checkpoint(self.checkpoint_file)
+        raise UserError(
+            f"The {what} is not finite at step {self.global_step}; the state before this step is in "
+            f"{self.checkpoint_file}. Lower model.optimization.learning_rate or lengthen its warmup_steps."
+        )
+
+    def _count(self, split: str, losses: dict[str, Loss]) -> None:
+        for name, loss in losses.items():
+            sums = self._sums[f"{split}/{name}"]
+            for i, value in enumerate((loss.sum, loss.count, loss.correct)):
+                sums[i] += float(value.detach())
+
+    def _figures(self, split: str) -> dict[str, float]:
+        """Means since the last call, over all processes: NAME_loss and NAME_accuracy."""
+        figures = {}
+        for key in [key for key in self._sums if key.startswith(f"{split}/")]:
+            sums = torch.tensor(self._sums.pop(key), dtype=torch.float64, device=self.device)
+            total, count, correct = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+            figures[f"{key}_loss"] = total / max(1, count)
+            figures[f"{key}_accuracy"] = correct / max(1, count)
+        return figures
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        step, every = self.global_step, self.trainer.log_every_n_steps
+        whole = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
+        if whole and (step % every == 0 or step == self.trainer.max_steps):
+            figures = self._figures("train")
+            losses = [value for name, value in figures.items() if name.endswith("_loss")]
+            speed = (int(self.tokens_seen) - self.tokens_at_start) / (time.monotonic() - self.started)
+            rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+            figures |= {"train/loss": sum(losses), "train/learning_rate": rate}
+            self.log_all({**figures, "tokens": float(self.tokens_seen), "tokens_per_second": speed})
+
+    def log_all(self, figures: dict[str, float]) -> None:
+        for logger in self.loggers:
+            logger.log_metrics(figures, step=self.global_step)
+
+    @property
+    def history(self) -> History:
+        return next(logger for logger in self.loggers if isinstance(logger, History))
+
+
+class Pretraining(Training):
+    """Pretrains an encoder.
+
+    Args:
+        encoder: class and sizes; it is built when the tokenizer is known.
+        objective: what it learns.
+        optimization: rate, schedule and the rest.
+        seed: of the initial weights and dropout.
+    """
+
+    stage = "pretrain"
+
+    def __init__(
+        self,
+        *,
+        encoder: Callable[[Tokenizer], Encoder],
+        objective: Objective,
+        optimization: Optimization,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed=seed)
+        self.make_encoder, self.objective, self.optimization = encoder, objective, optimization
+        self.encoder: Encoder
+        self.floors: dict[str, float] = {}
+        self.warned = False
+
+    def build(self, data: CorpusData) -> None:
+        """Makes the encoder for the tokenizer, and the floors that the loss must fall below."""
+        torch.manual_seed(self.seed)
+        self.encoder = self.make_encoder(data.tokenizer, **data.maker.encoder_options)
+        if data.length > self.encoder.max_length:
+            raise UserError(
+                f"data.length is {data.length}, but the encoder has only {self.encoder.max_length} positions; "
+                "lower data.length or raise model.encoder.init_args.max_length."
+            )
+        entropy = data.train.unigram_entropy(len(data.tokenizer))
+        self.floors = {"floor/uniform": math.log(len(data.tokenizer)), "floor/unigram": entropy}
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        self.log_all(self.floors)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        return self.weighted(self.objective(self.encoder, batch), batch)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._count("val", self.objective(self.encoder, batch))
+
+    def on_validation_epoch_end(self) -> None:
+        figures = self._figures("val")
+        losses = [value for name, value in figures.items() if name.endswith("_loss")]
+        figures |= {"val/loss": sum(losses), "val/perplexity": math.exp(min(losses[0], 50.0))}
+        self.log_dict(figures, logger=False)
+        if not self.trainer.sanity_checking:
+            self.log_all(figures)
+            self._warn_at_floor(losses[0])
+            self.history.save()
+
+    def _warn_at_floor(self, loss: float) -> None:
+        patience = max(2 * self.optimization.warmup_steps, self.trainer.max_steps // 5)
+        floor = self.floors["floor/unigram"]
+        if not self.warned and self.global_step >= patience and loss > floor - 0.1:
+            self.warned = True
+            self.print(
+                f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram floor ({floor:.2f}): "
+                "the model guesses by frequency alone. Likely causes: a learning rate too high or too low, a warm-up "
+                "too short, many repeated lines in the corpus (see `make data`), or simply too few steps yet."
+            )
+
+    def configure_optimizers(self) -> Any:
+        groups = self.encoder.layer_groups()
+        inside = {id(parameter) for group in groups for parameter in group}
+        heads = [parameter for parameter in self.encoder.parameters() if id(parameter) not in inside]
+        return optim.build(self.optimization, groups, heads, self.trainer.max_steps)

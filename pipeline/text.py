@@ -1,0 +1,293 @@
+"""Text in, documents out: files, folders, patterns and hub data sets as one stream of documents.
+
+A document is a list of paragraphs (strings); `sentences` splits a paragraph.
+Everything here streams: memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from pipeline import UserError
+
+FORMATS = (".txt", ".jsonl", ".parquet")
+COMPRESSIONS = {".gz": gzip.open, ".xz": lzma.open}
+MAX_LINE = 1 << 20  # characters: a longer line is read in parts, so that no line can fill the memory
+
+Document = list[str]
+
+
+@dataclass
+class Source:
+    """Where text comes from: `files` on disk, or a hub data set (`hub`, streamed).
+
+    Args:
+        files: paths, in reading order.
+        hub: arguments for `datasets.load_dataset` (path, name, split, revision).
+        column: the column of `.jsonl`, `.parquet` or the hub data set that holds the text.
+        document_start: regular expression; a line that matches begins a document. Without it a blank
+            line does in `.txt` files, and every row does elsewhere.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    hub: dict[str, Any] = field(default_factory=dict)
+    column: str = "text"
+    document_start: str | None = None
+
+    def fingerprint(self) -> str:
+        """Hash of the content (files) or of the address (hub) and of how it is read."""
+        content = [file_hash(path) for path in self.files] or [self.hub]
+        return digest(content, self.column, self.document_start)
+
+    def size(self) -> int | None:
+        """Bytes on disk, None for a hub data set."""
+        return sum(path.stat().st_size for path in self.files) if self.files else None
+
+    def documents(self) -> Iterator[tuple[Document, int]]:
+        """Yields (document, bytes on disk read so far)."""
+        if not self.files:
+            yield from ((document, 0) for document in self._regroup(self._hub_rows()))
+        done = 0
+        for path in self.files:
+            position = [0]
+            for document in self._file_documents(path, position):
+                yield document, done + position[0]
+            done += path.stat().st_size
+
+    def _file_documents(self, path: Path, position: list[int]) -> Iterator[Document]:
+        kind = format_of(path)
+        if kind == ".parquet":
+            return self._regroup(self._parquet_rows(path))
+        if kind == ".jsonl":
+            return self._regroup(self._json_rows(path, position))
+        return paragraphs_to_documents(read_lines(path, position), self.document_start)
+
+    def _regroup(self, rows: Iterator[str]) -> Iterator[Document]:
+        """Rows are documents, unless `document_start` says that they are lines of one text."""
+        if self.document_start:
+            lines = (line for row in rows for line in row.split("\n"))
+            return paragraphs_to_documents(lines, self.document_start)
+        documents = ([line for line in row.split("\n") if line.strip()] for row in rows)
+        return (document for document in documents if document)
+
+    def _json_rows(self, path: Path, position: list[int]) -> Iterator[str]:
+        with open_text(path, position) as lines:
+            for number, line in enumerate(decoded(lines, path), start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError:
+                    raise UserError(f"{path}, line {number} is not JSON.") from None
+                if not isinstance(row, dict) or not isinstance(row.get(self.column), str):
+                    raise UserError(
+                        f"{path}, line {number} has no text under the key '{self.column}'; set data.text_column "
+                        "to the key that holds it."
+                    )
+                yield row[self.column]
+
+    def _parquet_rows(self, path: Path) -> Iterator[str]:
+        import pyarrow.parquet
+
+        try:
+            table = pyarrow.parquet.ParquetFile(path)
+        except pyarrow.ArrowInvalid:
+            raise UserError(f"{path} is not a Parquet file.") from None
+        if self.column not in table.schema_arrow.names:
+            names = ", ".join(table.schema_arrow.names)
+            raise UserError(f"{path} has no column '{self.column}' (it has {names}); set data.text_column.")
+        for batch in table.iter_batches(batch_size=256, columns=[self.column]):
+            yield from (text for text in batch.column(0).to_pylist() if text)
+
+    def _hub_rows(self) -> Iterator[str]:
+        for row in open_hub(**self.hub, streaming=True):
+            if self.column not in row:
+                raise UserError(f"{self.hub['path']} has no column '{self.column}' (it has {', '.join(row)}).")
+            yield row[self.column]
+
+
+def open_hub(*, path: str, **arguments: Any) -> Any:
+    """`datasets.load_dataset` that says in seconds when the hub cannot be reached, and what to do then."""
+    import socket
+
+    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("HF_DATASETS_OFFLINE")
+    if arguments.get("streaming") or not offline:
+        host = os.environ.get("HF_ENDPOINT", "https://huggingface.co").split("//")[-1].split("/")[0]
+        try:
+            # A proxy resolves names itself; without one a failing look-up here answers at once.
+            if not (os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")):
+                socket.create_connection((host.split(":")[0], 443), timeout=5).close()
+        except OSError:
+            raise UserError(
+                f"The hub ({host}) cannot be reached, so '{path}' cannot be read; give local files instead "
+                "(CORPUS=path for pretraining, DATA=folder for a task), or use the offline CORPUS=sample and TASK=sentiment."
+            ) from None
+    import datasets
+
+    try:
+        return datasets.load_dataset(path, **arguments)
+    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        raise UserError(f"'{path}' could not be read from the hub: {str(error).splitlines()[0]}") from None
+
+
+def format_of(path: Path) -> str | None:
+    """`.txt`, `.jsonl` or `.parquet`, also under `.gz` and `.xz`; None for anything else."""
+    name = path.with_suffix("") if path.suffix in COMPRESSIONS else path
+    return name.suffix if name.suffix in FORMATS else None
+
+
+def find_files(location: str) -> list[Path]:
+    """The text files that a path, a folder or a pattern names, sorted."""
+    path = Path(location).expanduser()
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.is_file() and format_of(file))
+        if not found:
+            raise UserError(f"The folder {path} holds no .txt, .jsonl or .parquet file (.gz and .xz of these too).")
+        return found
+    if path.is_file():
+        if format_of(path) is None:
+            raise UserError(f"{path} is no .txt, .jsonl or .parquet file (.gz and .xz of these too).")
+        return [path]
+    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if format_of(Path(name)))
+    if not found:
+        raise UserError(f"There is no corpus at {location}: no such file, folder or pattern.")
+    return found
+
+
+def split_of(path: Path) -> str:
+    """`valid` or `test` for a file that is named so (valid.txt, dev-00.jsonl), else `train`."""
+    stem = path.name.lower()
+    for split, names in (("valid", ("valid", "val.", "val-", "val_", "dev")), ("test", ("test",))):
+        if stem.startswith(names):
+            return split
+    return "train"
+
+
+class _Counting:
+    """A binary file that keeps count of the bytes taken from disk, for the progress bar."""
+
+    def __init__(self, file: IO[bytes], position: list[int]) -> None:
+        self.file, self.position = file, position
+
+    def read(self, size: int = -1) -> bytes:
+        block = self.file.read(size)
+        self.position[0] += len(block)
+        return block
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def open_text(path: Path, position: list[int]) -> IO[bytes]:
+    opener = COMPRESSIONS.get(path.suffix)
+    raw = open(path, "rb")
+    return opener(_Counting(raw, position)) if opener else raw  # type: ignore[operator, return-value]
+
+
+def decoded(lines: IO[bytes], path: Path) -> Iterator[str]:
+    """Lines as text; a line longer than MAX_LINE comes in parts for `.txt`, whole for rows of JSON."""
+    limit = MAX_LINE if format_of(path) == ".txt" else -1
+    number = 0
+    try:
+        while line := lines.readline(limit):
+            number += 1
+            if limit > 0 and not line.endswith(b"\n"):
+                line += b"".join(iter(lambda: _continuation(lines), b""))
+            if b"\0" in line:
+                raise UserError(f"{path} is a binary file, not text (line {number} has a zero byte).")
+            yield line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{path} is not UTF-8 text (line {number}); convert it first, with iconv for instance."
+        ) from None
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError):
+        raise UserError(f"{path} is damaged: it does not decompress.") from None
+
+
+def _continuation(lines: IO[bytes]) -> bytes:
+    """The bytes that finish a UTF-8 character cut at MAX_LINE: continuation bytes begin with the bits 10."""
+    following = lines.peek(1)[:1]  # type: ignore[attr-defined]
+    return lines.read(1) if following and following[0] & 0xC0 == 0x80 else b""
+
+
+def read_lines(path: Path, position: list[int]) -> Iterator[str]:
+    with open_text(path, position) as lines:
+        for line in decoded(lines, path):
+            if path.suffix not in COMPRESSIONS:
+                position[0] = lines.tell()
+            yield line
+
+
+def paragraphs_to_documents(lines: Iterator[str], document_start: str | None) -> Iterator[Document]:
+    """Groups lines: a blank line ends a document, or a line that matches `document_start` begins one."""
+    starts = re.compile(document_start).search if document_start else None
+    document: Document = []
+    for line in lines:
+        blank = not line.strip()
+        if document and (starts(line) if starts else blank):
+            yield document
+            document = []
+        if not blank:
+            document.append(line.strip())
+    if document:
+        yield document
+
+
+_END = re.compile(r"(?<=[.!?…])([\"'”’)\]]*)\s+(?=[\"'“‘(\[]*[A-Z0-9À-Þ])")
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(\"'“])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Capt|Lt|Sgt|Rev|Hon|Mt|No|Vol|vs|cf|al|ca|c|"
+    r"e\.g|i\.e|etc|approx|Inc|Ltd|Co|U\.S|U\.K|Jan|Feb|Mar|Apr|Aug|Sept|Oct|Nov|Dec)\.$"
+)
+
+
+def sentences(paragraph: str) -> list[str]:
+    """Splits at . ! ? before a capital or a digit, but not after an initial or a usual abbreviation."""
+    result, begin = [], 0
+    for match in _END.finditer(paragraph):
+        head = paragraph[begin : match.end(1)]
+        if not _ABBREVIATION.search(head):
+            result.append(head.strip())
+            begin = match.end()
+    result.append(paragraph[begin:].strip())
+    return [sentence for sentence in result if sentence]
+
+
+def digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where token stores and tokenizers are kept: $PIPELINE_CACHE, or .cache here."""
+    return Path(os.environ.get("PIPELINE_CACHE", ".cache"))
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's content; remembered by path, size and time of change, since a corpus can be large."""
+    status = path.stat()
+    memory = cache_folder() / "hashes" / digest(str(path.resolve()), status.st_size, status.st_mtime_ns)
+    if memory.exists():
+        return memory.read_text()
+    value = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            value.update(block)
+    write_atomically(memory, value.hexdigest())
+    return value.hexdigest()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes aside, then renames: the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)

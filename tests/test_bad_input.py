@@ -1,0 +1,121 @@
+"""What a user can get wrong: one plain sentence, exit status 2, nothing damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline import UserError
+from tests.conftest import SMALL, command, run
+
+PRETRAIN = ["--out", "out", *SMALL, "--trainer.max_steps=2"]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    everything = {"empty.txt": b"", "blank.txt": b"\n \n\n", "binary.txt": b"\0\1\2" * 100, "latin.txt": b"caf\xe9\n"}
+    everything["one.txt"] = b"Only one document.\nWith two lines.\n"
+    everything["body.jsonl"] = b'{"body": "text"}\n'
+    for name, content in everything.items():
+        (folder / name).write_bytes(content)
+    return everything
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--corpus", "missing.txt"], "no corpus at missing.txt"),
+        (["--corpus", "wikitextt"], "no corpus 'wikitextt'.*sample.*wikitext2"),
+        (["--corpus", "empty.txt"], "holds no text"),
+        (["--corpus", "blank.txt"], "holds no text"),
+        (["--corpus", "binary.txt"], "binary"),
+        (["--corpus", "latin.txt"], "UTF-8"),
+        (["--corpus", "one.txt"], "too few|at least 2 documents"),
+        (["--corpus", "body.jsonl"], "text_column"),
+        (["--corpus", "wikitext2"], "cannot be reached.*CORPUS=path"),
+        (["--model", "bart"], "no model 'bart'.*bert"),
+        (["--model.encoder.init_args.sizes=3"], "sizes"),
+        (["--trainer.max_stepz=3"], "max_stepz"),
+        (["--data.batch_size=many"], "batch_size"),
+        (["--data.batch_size=0"], "too small"),
+        (["--precision=64"], "precision"),
+        (["--data.length=64"], "only 48 positions"),
+        (["--model.encoder.init_args.heads=5"], "multiple of the number of heads"),
+        (["--data.batches.init_args.mask_rate=1.5"], "between 0 and 1"),
+        (["--data.tokenizer.file=nothing.json"], "no tokenizer at nothing.json"),
+    ],
+)
+def test_pretraining_refuses(tmp_path: Path, args: list[str], message: str) -> None:
+    files(tmp_path)
+    flags = [flag for flag in SMALL if "sample_documents" not in flag] if "--corpus" in args else SMALL
+    if "wikitext2" in args:
+        flags = [*flags, "--data.sample_documents=null"]
+    with pytest.raises(UserError, match=f"(?s){message}") as caught:
+        run("pretrain", "--out", "out", "--trainer.max_steps=2", *flags, *args)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out/metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--task", "sentimnt"], "no task 'sentimnt'.*sst2"),
+        (["--from", "nowhere"], "no encoder folder at nowhere"),
+        (["--task", "sst2"], "cannot be reached.*DATA=folder"),
+        (["--task", "sst2", "--data", "nowhere"], "no task data at nowhere"),
+        (["--data.max_length=64"], "only 48 positions"),
+        (["--data.task.init_args.labels={good: good}"], "label '(positive|negative)'"),
+    ],
+)
+def test_fine_tuning_refuses(pretrained: Path, args: list[str], message: str) -> None:
+    origin = [] if "--from" in args else ["--from", str(pretrained / "encoder")]
+    with pytest.raises(UserError, match=message):
+        run("finetune", "--out", "out", *origin, *args)
+
+
+def test_another_kind_of_model_or_no_fitting_tensor(pretrained: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+    from torch import ones
+
+    folder = tmp_path / "encoder"
+    shutil.copytree(pretrained / "encoder", folder)
+    config = json.loads((folder / "config.json").read_text())
+    save_file({"something.else": ones(2)}, folder / "model.safetensors")
+    with pytest.raises(UserError, match="No tensor"):
+        run("finetune", "--from", str(folder))
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "t5"}))
+    with pytest.raises(UserError, match="holds a t5 encoder"):
+        run("finetune", "--from", str(folder))
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 7}))
+    with pytest.raises(UserError, match="do not belong together"):
+        run("finetune", "--from", str(folder))
+
+
+def test_unwritable_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UserError, match="cannot be written"):
+        run("pretrain", *PRETRAIN, "--out", "file/run")
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (["pretrain", "--corpus", "missing.txt"], 2),
+        (["pretrain", "--trainer.max_stepz=3"], 2),
+        (["finetune", "--arm", "half"], 2),
+        (["dance"], 2),
+        (["--help"], 0),
+        (["pretrain", "--help"], 0),
+    ],
+)
+def test_the_command_itself(args: list[str], status: int) -> None:
+    done = command(*args)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+    if status:
+        last = done.stderr.strip().splitlines()[-1]
+        assert "rror" in last
+    else:
+        assert "pretrain" in done.stdout

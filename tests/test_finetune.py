@@ -1,0 +1,124 @@
+"""Fine-tuning through its public command: arms, figures, predictions, the saved model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertForPreTraining
+
+import pipeline
+from pipeline import UserError
+from pipeline.labeled import Buckets
+from tests.conftest import figures, run
+
+FAST = ["--data.epochs=2", "--validations=2", "--precision=32-true", "--data.max_length=32"]
+
+
+@pytest.fixture(scope="module")
+def tuned(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("finetune")
+    for arm in ("full", "frozen", "scratch"):
+        run("finetune", "--from", str(pretrained / "encoder"), "--arm", arm, "--out", str(folder / arm), *FAST)
+    return {arm: folder / arm for arm in ("full", "frozen", "scratch")}
+
+
+@pytest.mark.parametrize("arm", ["full", "frozen", "scratch"])
+def test_run_folder(tuned: dict[str, Path], arm: str) -> None:
+    end = figures(tuned[arm])
+    assert end["test/rows"] == 500
+    assert end["baseline/majority"] == 0.5
+    assert {"test/accuracy", "test/standard_error", "test/macro_f1", "val/accuracy", "tokens", "parameters"} <= set(end)
+    predictions = [json.loads(line) for line in (tuned[arm] / "predictions.jsonl").read_text().splitlines()]
+    right = sum(row["gold"] == row["label"] for row in predictions)
+    assert right / len(predictions) == pytest.approx(end["test/accuracy"])
+    assert {"model", "confusion.png", "curves.png", "config.yaml", "receipt.txt"} <= {
+        p.name for p in tuned[arm].iterdir()
+    }
+
+
+def test_arms_differ_as_they_say(tuned: dict[str, Path], pretrained: Path) -> None:
+    source = pipeline.encoders.load(pretrained / "encoder").state_dict()
+    models = {arm: pipeline.load(folder / "model") for arm, folder in tuned.items()}
+    frozen = models["frozen"].encoder.state_dict()
+    assert all(torch.equal(source[name], frozen[name]) for name in source)
+    name = "word_embedding.weight"
+    full, scratch = (models[arm].encoder.state_dict()[name] for arm in ("full", "scratch"))
+    assert not torch.equal(full, source[name])
+    assert (full - source[name]).abs().mean() < (scratch - source[name]).abs().mean() / 3
+    receipts = {arm: (folder / "receipt.txt").read_text() for arm, folder in tuned.items()}
+    assert " 0 new, 0 unused" in receipts["full"]
+    assert "0 tensors loaded" in receipts["scratch"]
+
+
+def test_the_saved_model_predicts_what_the_test_did(tuned: dict[str, Path]) -> None:
+    rows = [json.loads(line) for line in (tuned["full"] / "predictions.jsonl").read_text().splitlines()][:50]
+    model = pipeline.load(tuned["full"] / "model")
+    results = model.predict([row["text"] for row in rows])
+    for row, result in zip(rows, results, strict=True):
+        assert result["label"] == row["label"]
+        assert result["probability"] == pytest.approx(row["probability"], abs=1e-4)
+        assert sum(result["probabilities"].values()) == pytest.approx(1)
+
+
+def test_an_encoder_is_not_a_model(pretrained: Path) -> None:
+    with pytest.raises(UserError, match="without a head"):
+        pipeline.load(pretrained / "encoder")
+
+
+def test_an_encoder_made_by_transformers(pretrained: Path, tmp_path: Path) -> None:
+    tokenizer = pipeline.encoders.load(pretrained / "encoder").tokenizer
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    BertForPreTraining(config).save_pretrained(tmp_path / "theirs")
+    tokenizer.save(tmp_path / "theirs", max_length=512)
+    flags = [*FAST, "--data.epochs=1"]
+    run("finetune", "--from", str(tmp_path / "theirs"), "--out", str(tmp_path / "run"), *flags)
+    assert figures(tmp_path / "run")["test/accuracy"] > 0.3
+
+
+def table(folder: Path, name: str, rows: list[tuple[str, object]]) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows)]
+    (folder / name).write_text("\n".join(lines) + "\n")
+
+
+ROWS = [('good " film', 1), ("bad film", 0)] * 20
+
+
+def test_local_data_for_a_hub_task(pretrained: Path, tmp_path: Path) -> None:
+    table(tmp_path / "sst2", "train.tsv", ROWS)
+    table(tmp_path / "sst2", "dev.tsv", ROWS[:10])
+    flags = ["--from", str(pretrained / "encoder"), "--data", str(tmp_path / "sst2"), "--task", "sst2"]
+    small = [*FAST, "--data.task.init_args.valid_rows=5"]
+    run("finetune", *flags, "--out", str(tmp_path / "run"), *small)
+    assert figures(tmp_path / "run")["test/rows"] == 10
+    first = json.loads((tmp_path / "run/predictions.jsonl").read_text().splitlines()[0])
+    assert first["text"] == 'good " film'  # quotes are plain characters
+
+    for broken, message in (
+        ([("x", 2)], "label '2'; the task knows 0, 1"),
+        ([], "holds no row"),
+    ):
+        table(tmp_path / "sst2", "dev.tsv", broken)
+        with pytest.raises(UserError, match=message):
+            run("finetune", *flags, "--out", str(tmp_path / "other"), *small)
+    (tmp_path / "sst2/dev.tsv").write_text("text\tlabel\nx\t1\n")
+    with pytest.raises(UserError, match="no 'sentence'"):
+        run("finetune", *flags, "--out", str(tmp_path / "other"), *small)
+    (tmp_path / "sst2/dev.tsv").unlink()
+    with pytest.raises(UserError, match="has not both"):
+        run("finetune", *flags, "--out", str(tmp_path / "other"), *small)
+    assert not (tmp_path / "other/metrics.json").exists()
+
+
+def test_buckets_use_every_row_once_an_epoch() -> None:
+    lengths = [3 + i % 50 for i in range(1003)]
+    buckets = Buckets(lengths, 16, seed=0, data=None)  # type: ignore[arg-type]
+    plan = buckets.plan(0)
+    assert sorted(int(i) for batch in plan for i in batch) == list(range(1003))
+    spread = [max(lengths[i] for i in batch) - min(lengths[i] for i in batch) for batch in plan]
+    assert sum(spread) / len(spread) < 5
+    assert [b.tolist() for b in plan] == [b.tolist() for b in buckets.plan(0)]
+    assert [b.tolist() for b in plan] != [b.tolist() for b in buckets.plan(1)]

@@ -1,0 +1,128 @@
+"""The house stands as the README draws it: layers, configurations, commands."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import CONFIGS, REPOSITORY, CLI, FineTuneCLI
+from pipeline.corpus import CorpusData
+from pipeline.finetune import FineTuning
+from pipeline.labeled import LabeledData
+from pipeline.pretrain import Pretraining
+
+# From the bottom to the top; a module imports from its own floor or those below.
+FLOORS = [
+    {"tasks"},
+    {"__init__"},
+    {"text", "sample"},
+    {"tokenizer", "store", "windows", "masking", "encoders"},
+    {"batches", "objectives", "heads", "metrics", "optim", "classifier"},
+    {"corpus", "labeled", "tracking"},
+    {"pretrain", "finetune", "runs"},
+    {"cli"},
+    {"__main__", "bench"},
+]
+PLAIN = {"encoders", "objectives", "heads", "masking", "batches", "windows", "store", "tokenizer", "optim", "tasks"}
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= (
+                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "pipeline" else {node.module}
+            )
+    return found
+
+
+def modules() -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {"tasks": list((REPOSITORY / "tasks").glob("*.py"))}
+    for path in (REPOSITORY / "pipeline").rglob("*.py"):
+        parts = path.relative_to(REPOSITORY / "pipeline").with_suffix("").parts
+        found.setdefault(parts[0], []).append(path)
+    return found
+
+
+def test_imports_run_downward_only() -> None:
+    floor = {name: height for height, names in enumerate(FLOORS) for name in names}
+    assert set(modules()) == set(floor)
+    for name, paths in modules().items():
+        for path in paths:
+            for imported in imports(path):
+                parts = imported.split(".")
+                if parts[0] == "tasks":
+                    assert name == "tasks" or floor[name] > 0
+                elif parts[0] == "pipeline" and len(parts) > 1 and parts[1] in floor:
+                    assert name != "tasks", f"{path} imports {imported}"
+                    assert floor[parts[1]] <= floor[name], f"{path} imports {imported}"
+                elif name in PLAIN:
+                    assert parts[0] not in ("lightning", "wandb"), f"{path} imports {imported}"
+
+
+PRETRAINING = [
+    (model, corpus)
+    for model in (CONFIGS / "pretrain").glob("*.yaml")
+    for corpus in (CONFIGS / "corpora").glob("*.yaml")
+]
+TASKS = sorted((CONFIGS / "tasks").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(("model", "corpus"), PRETRAINING, ids=lambda path: path.stem)
+def test_every_pretraining_configuration_builds(model: Path, corpus: Path) -> None:
+    files = [CONFIGS / "base.yaml", model, corpus]
+    cli = CLI(Pretraining, CorpusData, [part for file in files for part in ("--config", str(file))])
+    assert cli.datamodule.length <= 512
+    assert cli.config_init.trainer.max_steps > cli.model.optimization.warmup_steps
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda path: path.stem)
+def test_every_task_builds(task: Path) -> None:
+    files = [CONFIGS / "finetune.yaml", task]
+    cli = FineTuneCLI(FineTuning, LabeledData, [part for file in files for part in ("--config", str(file))])
+    assert len(cli.datamodule.task.label_names) >= 2
+
+
+def test_no_configuration_is_overlooked() -> None:
+    assert len(list(CONFIGS.rglob("*.yaml"))) == 11
+    assert (len(PRETRAINING), len(TASKS)) == (6, 2)
+
+
+def test_the_tree_of_the_readme_is_the_tree_on_disk() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    [tree] = re.findall(r"```tree\n(.*?)```", text, flags=re.S)
+    listed: set[str] = set()
+    folders: list[str] = []
+    for line in tree.splitlines():
+        indent, name = len(line) - len(line.lstrip()), line.split()[0]
+        folders = folders[: indent // 2]
+        listed.add("/".join([*folders, name.rstrip("/")]))
+        if name.endswith("/"):
+            folders.append(name.rstrip("/"))
+    for name in listed:
+        assert (REPOSITORY / name).exists(), f"{name} is in the README, not on disk"
+    on_disk = {f"pipeline/{path.name}" for path in (REPOSITORY / "pipeline").glob("*.py") if path.name != "__init__.py"}
+    on_disk |= {f"pipeline/encoders/{p.name}" for p in (REPOSITORY / "pipeline/encoders").glob("[a-z]*.py")}
+    on_disk |= {f"tasks/{path.name}" for path in (REPOSITORY / "tasks").glob("[a-z]*.py")}
+    assert on_disk <= listed, f"not in the README's tree: {sorted(on_disk - listed)}"
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.M))
+    variables = set(re.findall(r"^([A-Z]+) \?=", makefile, flags=re.M))
+    used = re.findall(r"^make ([a-z-]+)([^\n#]*)", text, flags=re.M)
+    assert {"pretrain", "finetune", "test"} <= {target for target, _ in used}
+    for target, rest in used:
+        assert target in targets
+        assert set(re.findall(r"\b([A-Z]+)=", rest)) <= variables
+    shown = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    for name in sorted((targets - {"pipeline"}) | (variables - {"BIN", "FLAGS"})):
+        assert re.search(rf"^ +{name}\b", shown, flags=re.M), f"make help does not name {name}"

@@ -1,0 +1,192 @@
+"""Pretraining through its public command: learning, run folder, accumulation, resume, faults."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import pipeline
+from pipeline import UserError
+from pipeline.optim import rate_at
+from tests.conftest import SMALL, figures, run
+
+SHORT = [*SMALL, "--validate_every=4"]
+
+
+def test_learning_happens_and_the_run_folder_is_whole(pretrained: Path) -> None:
+    end = figures(pretrained)
+    assert end["val/mlm_loss"] < end["floor/unigram"] < end["floor/uniform"]
+    assert end["val/perplexity"] == pytest.approx(math.exp(end["val/mlm_loss"]))
+    assert 0 <= end["val/nsp_accuracy"] <= 1
+    for name in (
+        "seconds",
+        "tokens",
+        "tokens_per_second",
+        "parameters",
+        "val/mlm_accuracy",
+        "val/nsp_loss",
+        "val/loss",
+    ):
+        assert name in end
+    names = {path.name for path in pretrained.iterdir()}
+    assert {"config.yaml", "metrics.json", "metrics.csv", "checkpoints", "encoder", "wandb", "curves.png"} <= names
+    assert {path.name for path in (pretrained / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
+    with open(pretrained / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    losses = [float(row["train/mlm_loss"]) for row in rows if row["train/mlm_loss"]]
+    assert losses[-1] < losses[0] - 1
+    assert [int(row["step"]) for row in rows] == sorted(int(row["step"]) for row in rows)
+    resolved = yaml.safe_load((pretrained / "config.yaml").read_text())
+    assert resolved["model"]["encoder"]["init_args"]["size"] == 32
+    assert resolved["data"]["sample_documents"] == 300
+
+
+def test_wandb_is_offline_with_the_agreed_names(pretrained: Path) -> None:
+    [folder] = (pretrained / "wandb").glob("offline-run-*")
+    [file] = folder.glob("*.wandb")
+    content = file.read_bytes()
+    for text in (b"pretrain-finetune", b"job_type", b"val/mlm_loss", b"sample"):
+        assert text in content
+
+
+def test_the_saved_encoder_is_the_trained_one(pretrained: Path) -> None:
+    encoder = pipeline.encoders.load(pretrained / "encoder")
+    out = encoder.encode(["The soup was delicious.", "A robin is a bird."], logits=True)
+    assert out.logits is not None
+    assert out.logits.shape == (*out.input_ids.shape, len(encoder.tokenizer))
+    state = torch.load(pretrained / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    assert torch.equal(state["encoder.word_embedding.weight"], encoder.word_embedding.weight)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "encoder/model.safetensors")
+
+
+def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
+    still = ["--model.encoder.init_args.dropout=0", "--model.encoder.init_args.attention_dropout=0"]
+    for name, parts in (("whole", 1), ("parts", 4)):
+        flags = ["--trainer.max_steps=6", f"--trainer.accumulate_grad_batches={parts}", *still]
+        run("pretrain", "--out", str(tmp_path / name), *SHORT, *flags)
+    one, four = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    # Adam divides by the root of tiny second moments, so rounding shows up to the order of the rate.
+    for name, value in one.items():
+        assert (value - four[name]).abs().max() < 2e-4, name
+    ends = [figures(tmp_path / name) for name in ("whole", "parts")]
+    assert ends[0]["val/mlm_loss"] == pytest.approx(ends[1]["val/mlm_loss"], abs=1e-4)
+    assert ends[0]["tokens"] == ends[1]["tokens"]
+
+
+def test_same_seed_same_run_other_seed_another(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run("pretrain", "--out", str(tmp_path / name), "--seed", str(seed), *SHORT, "--trainer.max_steps=4")
+    a, b, c = (weights(tmp_path / name) for name in "abc")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not torch.equal(a["cls.predictions.bias"], c["cls.predictions.bias"])
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, signal_number: int) -> None:
+    flags = [*SHORT, "--trainer.max_steps=120", "--trainer.accumulate_grad_batches=2"]
+    run("pretrain", "--out", str(tmp_path / "straight"), *flags)
+    out = tmp_path / "interrupted"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *flags],
+        env={**os.environ, "WANDB_MODE": "disabled"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (out / "checkpoints/last.ckpt").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal_number)
+    error = process.communicate(timeout=120)[1]
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
+    assert not (out / "metrics.json").exists()
+    assert torch.load(out / "checkpoints/last.ckpt", weights_only=True)["global_step"] < 120
+    with pytest.raises(UserError, match="interrupted run"):
+        run("pretrain", "--out", str(out), *flags)
+    run("pretrain", "--out", str(out), "--resume", *flags)
+    one, two = weights(tmp_path / "straight"), weights(out)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    histories = [(folder / "metrics.csv").read_text().splitlines() for folder in (tmp_path / "straight", out)]
+    tables = [[row.rsplit(",", 1)[0] for row in history] for history in histories]  # all but tokens per second
+    assert tables[0] == tables[1]
+
+
+def test_a_finished_run_is_not_overwritten(pretrained: Path, tmp_path: Path) -> None:
+    before = (pretrained / "metrics.json").read_text()
+    with pytest.raises(UserError, match="finished run"):
+        run("pretrain", "--out", str(pretrained), *SHORT)
+    assert (pretrained / "metrics.json").read_text() == before
+    out = tmp_path / "again"
+    run("pretrain", "--out", str(out), *SHORT, "--trainer.max_steps=2")
+    (out / "notes.txt").write_text("mine")
+    run("pretrain", "--out", str(out), "--overwrite", *SHORT, "--trainer.max_steps=3")
+    assert figures(out)["steps"] == 3
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.objectives import MaskedLM
+
+    original, calls = MaskedLM.__call__, []
+
+    def breaks(self: MaskedLM, encoder: object, batch: object) -> dict:
+        losses = original(self, encoder, batch)  # type: ignore[arg-type]
+        calls.append(1)
+        if len(calls) == 3:
+            losses["mlm"].sum = losses["mlm"].sum * math.nan
+        return losses
+
+    monkeypatch.setattr(MaskedLM, "__call__", breaks)
+    with pytest.raises(UserError, match="not finite at step 2"):
+        run("pretrain", "--out", str(tmp_path / "run"), *SHORT, "--trainer.max_steps=9")
+    state = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
+    assert state["global_step"] == 2
+    assert all(value.isfinite().all() for value in state["state_dict"].values() if value.is_floating_point())
+
+
+def test_one_warning_when_the_loss_stays_at_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model.optimization.learning_rate=1e-9", "--trainer.max_steps=16"]
+    run("pretrain", "--out", str(tmp_path / "run"), *SHORT, *flags)
+    printed = "".join(capsys.readouterr())
+    assert printed.count("sits at the unigram floor") == 1
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_schedule(schedule: str) -> None:
+    rates = [rate_at(step, warmup=10, total=100, schedule=schedule) for step in range(101)]
+    assert rates[0] > 0
+    assert max(rates) == rates[10] == 1
+    assert rates[100] == pytest.approx(0)
+    assert rates == sorted(rates[:11]) + sorted(rates[11:], reverse=True)
+
+
+@pytest.mark.parametrize("objective", ["sop", "off"])
+def test_the_other_sentence_objectives_run(tmp_path: Path, objective: str) -> None:
+    flags = [f"--data.batches.init_args.next_sentence={objective}", "--trainer.max_steps=4"]
+    run("pretrain", "--out", str(tmp_path / "run"), *SHORT, *flags, "--data.batches.init_args.whole_word=true")
+    assert ("val/nsp_loss" in figures(tmp_path / "run")) == (objective == "sop")
+    config = json.loads((tmp_path / "run/encoder/config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining" if objective == "sop" else "BertForMaskedLM"]
+
+
+def test_loader_workers_change_nothing(tmp_path: Path) -> None:
+    for workers in (0, 2):
+        flags = [f"--data.workers={workers}", "--trainer.max_steps=4"]
+        run("pretrain", "--out", str(tmp_path / str(workers)), *SHORT, *flags)
+    one, two = weights(tmp_path / "0"), weights(tmp_path / "2")
+    assert all(torch.equal(one[name], two[name]) for name in one)

@@ -1,0 +1,107 @@
+"""The token store and the windows that cut it into rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline import UserError, store
+from pipeline.store import TokenStore
+from pipeline.text import Source
+from pipeline.tokenizer import Tokenizer, train_wordpiece
+from pipeline.windows import Windows, shuffled
+
+TEXT = "\n\n".join(
+    "\n".join(f"Sentence number {i} of document {d} is here, and it goes on." for i in range(d + 1)) for d in range(40)
+)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT)
+    return Source(files=[path])
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return train_wordpiece(TEXT.splitlines(), vocab_size=300, lowercase=True)
+
+
+@pytest.fixture
+def built(source: Source, tokenizer: Tokenizer, tmp_path: Path) -> TokenStore:
+    return store.build(source, tokenizer, tmp_path / "stores")
+
+
+def test_store_holds_the_text(built: TokenStore, tokenizer: Tokenizer) -> None:
+    assert built.tokens.dtype == np.uint16
+    assert len(built.documents) - 1 == built.meta["documents"] == 40
+    assert len(built.sentences) - 1 == built.meta["sentences"] == sum(range(1, 41))
+    assert built.meta["words"] == 11 * built.meta["sentences"]
+    sentence = built.tokens[built.sentences[1] : built.sentences[2]]
+    assert tokenizer.decode(sentence) == "sentence number 0 of document 1 is here, and it goes on."
+    assert built.meta["duplicate_lines"] == 0
+
+
+def test_duplicates_and_long_sentences_are_counted(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = tmp_path / "other.txt"
+    path.write_text("The same line.\nThe same line.\n\nThe same line.\n" + "word " * 1000)
+    meta = store.build(Source(files=[path]), tokenizer, tmp_path / "stores").meta
+    assert (meta["duplicate_lines"], meta["long_sentences"]) == (2, 1)
+
+
+def test_reused_when_unchanged_rebuilt_when_changed(source: Source, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    root = tmp_path / "stores"
+    first = store.build(source, tokenizer, root)
+    stamp = (root / first.meta["key"] / "tokens.bin").stat().st_mtime_ns
+    assert store.build(source, tokenizer, root).meta["key"] == first.meta["key"]
+    assert (root / first.meta["key"] / "tokens.bin").stat().st_mtime_ns == stamp
+    source.files[0].write_text(TEXT + "\nOne more line.")
+    assert store.build(source, tokenizer, root).meta["key"] != first.meta["key"]
+    other = train_wordpiece(["entirely other text"], vocab_size=50, lowercase=True)
+    assert store.build(source, other, root).meta["key"] != first.meta["key"]
+
+
+def test_a_failed_build_leaves_nothing(source: Source, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    source.files[0].write_bytes(b"good line\n\n" + b"bad \xff line")
+    with pytest.raises(UserError, match="UTF-8"):
+        store.build(source, tokenizer, tmp_path / "stores")
+    assert list((tmp_path / "stores").iterdir()) == []
+
+
+def test_a_damaged_store_is_noticed(built: TokenStore, tmp_path: Path) -> None:
+    folder = tmp_path / "stores" / built.meta["key"]
+    (folder / "tokens.bin").write_bytes((folder / "tokens.bin").read_bytes()[:-10])
+    with pytest.raises(UserError, match="damaged"):
+        TokenStore.open(folder)
+
+
+def test_meta_is_plain_json(built: TokenStore, tmp_path: Path) -> None:
+    meta = json.loads((tmp_path / "stores" / built.meta["key"] / "meta.json").read_text())
+    assert {"corpus", "tokenizer", "tokens", "bytes", "unknown"} <= set(meta)
+
+
+@pytest.mark.parametrize(("length", "phase"), [(10, 0), (10, 7), (64, 0), (64, 33), (10_000, 5)])
+def test_windows_are_disjoint_and_hold_every_token(built: TokenStore, length: int, phase: int) -> None:
+    windows = Windows(built, length, phase)
+    documents, begins, ends = windows.bounds(np.arange(len(windows)))
+    assert begins[0] == 0
+    assert ends[-1] == len(built.tokens)
+    assert (begins[1:] == ends[:-1]).all()
+    assert (ends >= begins).all()
+    starts = built.document_starts
+    assert ((begins >= starts[documents]) & (ends <= starts[documents + 1])).all()
+    if length >= 64:
+        assert np.isin(begins, built.sentences).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 1000, 4097])
+def test_shuffled_is_a_permutation(size: int) -> None:
+    order = shuffled(np.arange(size), size, seed=3)
+    assert sorted(order.tolist()) == list(range(size))
+    if size >= 1000:
+        assert (order != shuffled(np.arange(size), size, seed=4)).mean() > 0.9
+        assert abs(np.corrcoef(np.arange(size), order)[0, 1]) < 0.1

@@ -1,0 +1,100 @@
+"""Text in, documents out, whatever the file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from pipeline import UserError
+from pipeline.text import Source, find_files, sentences, split_of
+
+
+def documents(path: Path, **options: str) -> list[list[str]]:
+    return [document for document, _ in Source(files=[path], **options).documents()]
+
+
+DOCUMENTS = [["One line.", "Another line."], ["A second document."]]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
+def test_every_format_gives_the_same_documents(tmp_path: Path, kind: str, suffix: str) -> None:
+    blank = "\n\n".join("\n".join(document) for document in DOCUMENTS)
+    rows = "\n".join(json.dumps({"text": "\n".join(document)}) for document in DOCUMENTS)
+    content = (blank if kind == ".txt" else rows).encode()
+    pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix]
+    path = tmp_path / f"corpus{kind}{suffix}"
+    path.write_bytes(pack(content))
+    assert documents(path) == DOCUMENTS
+
+
+def test_parquet_and_another_column(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["\n".join(document) for document in DOCUMENTS]}), path)
+    assert documents(path, column="body") == DOCUMENTS
+    with pytest.raises(UserError, match="no column 'text'"):
+        documents(path)
+
+
+def test_headings_begin_documents_in_wikitext(tmp_path: Path) -> None:
+    path = tmp_path / "wiki.txt"
+    path.write_text(" = First = \n \n Some text . \n\n = = Part = = \n More . \n = Second = \n Text . \n")
+    assert [len(document) for document in documents(path, document_start="^ = [^=].* = $")] == [4, 2]
+
+
+def test_a_line_longer_than_memory_allows_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.text.MAX_LINE", 100)
+    path = tmp_path / "long.txt"
+    path.write_text("é" * 1000 + "\n")
+    [document] = documents(path)
+    assert "".join(document) == "é" * 1000
+    assert max(map(len, document)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ("Dr. Smith met J. Doe at 5 p.m. yesterday.", ["Dr. Smith met J. Doe at 5 p.m. yesterday."]),
+        ('He said "Go." Then he went.', ['He said "Go."', "Then he went."]),
+        ("It costs 3.5 dollars. 12 were sold.", ["It costs 3.5 dollars.", "12 were sold."]),
+        ("", []),
+    ],
+)
+def test_sentences(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected
+
+
+def test_folders_patterns_and_splits(tmp_path: Path) -> None:
+    for name in ("train-00.jsonl.xz", "valid.jsonl.xz", "notes.md"):
+        (tmp_path / name).touch()
+    assert [path.name for path in find_files(str(tmp_path))] == ["train-00.jsonl.xz", "valid.jsonl.xz"]
+    assert [path.name for path in find_files(f"{tmp_path}/train*")] == ["train-00.jsonl.xz"]
+    assert split_of(Path("valid.jsonl.xz")) == "valid"
+    assert split_of(Path("valley.txt")) == "train"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"text\0more", "binary"),
+        ("a.txt", "caf\xe9".encode("latin-1"), "UTF-8"),
+        ("a.jsonl", b'{"body": "x"}', "no text under the key 'text'"),
+        ("a.jsonl", b"not json", "line 1 is not JSON"),
+        ("a.txt.gz", b"not gzip", "does not decompress"),
+        ("a.txt.xz", b"not xz", "does not decompress"),
+        ("a.parquet", b"not parquet", "not a Parquet file"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        documents(path)
+    assert str(path) in str(caught.value)
