@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
 
@@ -26,6 +26,10 @@ from pipeline.labeled import LabeledData
 from pipeline.pretrain import Pretraining
 from pipeline.runs import Run, check_run_folder
 from pipeline.text import write_atomically
+from pipeline.tokenizer import Tokenizer
+from tasks.base import Task
+
+set_parsing_settings(subclasses_enabled=[Task])  # a YAML names the kind of task: a dataclass of its own
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "configs"
@@ -205,7 +209,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         f"floors: uniform {module.floors['floor/uniform']:.2f}, unigram {module.floors['floor/unigram']:.2f} nats"
     )
     tags = [options.model, Path(options.corpus).name]
-    run = Run(cli, out, options, job_type="pretrain", group=f"{options.model}-{data.train.meta['key']}", tags=tags)
+    run = Run(cli, out, options, job_type="pretrain", group=lineage(options.model, data.tokenizer), tags=tags)
     (out / "data.txt").write_text(data.report() + "\n")
     run.fit(monitor="val/loss", mode="min")
 
@@ -218,6 +222,11 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
     print(f"Saved {out / 'encoder'} after {figures['seconds']:.0f} s: {shown}")
     print(f"Next: make finetune TASK=sentiment FROM={out / 'encoder'}")
+
+
+def lineage(model: str, tokenizer: Tokenizer) -> str:
+    """The group of a run in Weights & Biases: an encoder and what grew from it share the tokenizer."""
+    return f"{model}-{tokenizer.hash[:12]}"
 
 
 def model_card(options: argparse.Namespace, module: Pretraining, data: CorpusData, figures: dict[str, Any]) -> str:
@@ -263,10 +272,9 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     receipt_text = hand_off(folder, receipt, module)
     print(receipt_text, data.report(), sep="\n")
 
-    lineage = f"{options.model}-{encoder.tokenizer.hash[:12]}"
-    training = Run(
-        cli, out, options, job_type="finetune", group=lineage, tags=[options.model, task_file.stem, options.arm]
-    )
+    tags = [options.model, task_file.stem, options.arm]
+    group = lineage(options.model, encoder.tokenizer)
+    training = Run(cli, out, options, job_type="finetune", group=group, tags=tags, uses=folder)
     write_atomically(out / "receipt.txt", receipt_text + "\n")
     steps = max(1, round(data.epochs * data.steps_per_epoch))
     training.fit(

@@ -26,7 +26,7 @@ class FineTuning(Training):
     Args:
         optimization: rate, schedule and the rest; `warmup_steps` is set from `warmup_share`.
         warmup_share: share of all steps that warms up.
-        dropout: before the head's linear layer.
+        dropout: in the encoder and before the head's linear layer.
         arm: `full`, `frozen` or `scratch`.
         seed: of fresh weights and dropout.
     """
@@ -44,8 +44,9 @@ class FineTuning(Training):
     def build(self, data: LabeledData) -> None:
         torch.manual_seed(self.seed)
         frozen = self.arm == "frozen"
+        data.encoder.set_dropout(self.dropout)
         self.model = Classifier(
-            data.encoder, labels=data.task.label_names, dropout=self.dropout, mix=frozen, max_length=data.max_length
+            data.encoder, labels=data.task.label_names, dropout=self.dropout, mix=frozen, max_length=data.room
         )
         self.model.encoder.requires_grad_(not frozen)
 

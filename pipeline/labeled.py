@@ -29,7 +29,8 @@ class LabeledData(lightning.LightningDataModule):
         task: columns, labels and where the data are.
         files: local folder or pattern instead of the task's hub name.
         batch_size: rows of one optimiser step.
-        max_length: most tokens of a text, special ones included; longer ones are cut at the end, and counted.
+        max_length: most tokens of a text, special ones included (None: the encoder's positions); longer ones are
+            cut at the end, and counted.
         epochs: passes over the training part.
         workers: loader processes.
         train_rows: use only so many training rows.
@@ -41,7 +42,7 @@ class LabeledData(lightning.LightningDataModule):
         *,
         task: Task,
         batch_size: int,
-        max_length: int,
+        max_length: int | None,
         epochs: float,
         workers: int,
         files: str | None = None,
@@ -57,10 +58,11 @@ class LabeledData(lightning.LightningDataModule):
 
     def prepare(self, encoder: Encoder) -> None:
         """Reads all parts and turns their texts into token ids."""
-        if self.max_length > encoder.max_length:
+        if (self.max_length or 0) > encoder.max_length:
             raise UserError(
-                f"data.max_length is {self.max_length}, but the encoder has only {encoder.max_length} positions; lower it."
+                f"data.max_length is {self.max_length}, but the encoder has only {encoder.max_length} positions."
             )
+        self.room = self.max_length or encoder.max_length
         self.encoder = encoder
         self.examples = self._read()
         for split, examples in self.examples.items():
@@ -71,9 +73,8 @@ class LabeledData(lightning.LightningDataModule):
     def report(self) -> str:
         parts = []
         for split, ids in self.ids.items():
-            room = self.max_length - 2
-            cut = sum(len(row) > room for row in ids)
-            parts.append(f"{split} {len(ids):,} rows" + (f" ({cut:,} cut to {self.max_length} tokens)" if cut else ""))
+            cut = sum(len(row) > self.room - 2 for row in ids)
+            parts.append(f"{split} {len(ids):,} rows" + (f" ({cut:,} cut to {self.room} tokens)" if cut else ""))
         return "task        " + ", ".join(parts) + f"; labels {', '.join(self.task.label_names)}"
 
     def _read(self) -> dict[str, list[Example]]:
@@ -128,7 +129,7 @@ class LabeledData(lightning.LightningDataModule):
         return -(-len(self.ids["train"]) // self.batch_size)
 
     def batch(self, split: str, rows: np.ndarray) -> Batch:
-        batch = self.encoder.collate([self.ids[split][i] for i in rows], self.max_length)
+        batch = self.encoder.collate([self.ids[split][i] for i in rows], self.room)
         labels = torch.tensor([self.examples[split][i].label for i in rows])
         return {**batch, "labels": labels, "rows": torch.from_numpy(rows), "total/task": torch.tensor(len(rows))}
 

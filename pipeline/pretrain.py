@@ -68,6 +68,12 @@ class Training(lightning.LightningModule):
             f"{self.checkpoint_file}. Lower model.optimization.learning_rate or lengthen its warmup_steps."
         )
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["sums"] = {name: list(values) for name, values in self._sums.items()}  # not yet logged
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._sums.update(checkpoint["sums"])
+
     def _count(self, split: str, losses: dict[str, Loss]) -> None:
         for name, loss in losses.items():
             sums = self._sums[f"{split}/{name}"]
@@ -144,7 +150,8 @@ class Pretraining(Training):
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        self.log_all(self.floors)
+        if self.global_step == 0:
+            self.log_all(self.floors)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self.weighted(self.objective(self.encoder, batch), batch)
@@ -168,8 +175,8 @@ class Pretraining(Training):
         if not self.warned and self.global_step >= patience and loss > floor - 0.1:
             self.warned = True
             self.print(
-                f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram floor ({floor:.2f}): "
-                "the model guesses by frequency alone. Likely causes: a learning rate too high or too low, a warm-up "
+                f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram floor "
+                f"({floor:.2f}): the model guesses by frequency alone. Likely causes: a learning rate too high or too low, a warm-up "
                 "too short, many repeated lines in the corpus (see `make data`), or simply too few steps yet."
             )
 

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from pipeline import UserError, tracking
 from pipeline.pretrain import Training
+from pipeline.text import file_hash
 from pipeline.tracking import History, Progress, StopCleanly
 
 # What a run writes: OVERWRITE=1 removes these and nothing else.
@@ -43,7 +44,15 @@ class Run:
     """One training run in its folder: trainer, loggers, checkpoints, final figures."""
 
     def __init__(
-        self, cli: Any, out: Path, options: argparse.Namespace, *, job_type: str, group: str, tags: list[str]
+        self,
+        cli: Any,
+        out: Path,
+        options: argparse.Namespace,
+        *,
+        job_type: str,
+        group: str,
+        tags: list[str],
+        uses: Path | None = None,
     ) -> None:
         self.cli, self.out, self.options = cli, out, options
         self.module: Training = cli.model
@@ -62,7 +71,11 @@ class Run:
         self.history = History(out)
         if resumed:
             self.history.restore(self.resume_step)
+        if uses is not None:
+            config["encoder"] = {"folder": str(uses), "sha256": file_hash(uses / "model.safetensors")}
         self.wandb = tracking.wandb_logger(out, job_type=job_type, group=group, tags=tags, config=config)
+        if uses is not None and self.wandb is not None:
+            tracking.use_artifact(self.wandb, uses)
 
     def fit(self, *, monitor: str, mode: str, max_steps: int | None = None, validate_every: int | None = None) -> None:
         """Trains to the last step, from the checkpoint when resumed; then `last.ckpt` and `best.ckpt` are there."""
@@ -121,10 +134,7 @@ class Run:
             for picture in self.out.glob("*.png"):
                 run.log({picture.stem: wandb.Image(str(picture))})
             if artifact:
-                kind, folder = artifact
-                entry = wandb.Artifact(f"{kind}-{run.id}", type=kind)
-                entry.add_dir(str(folder))
-                run.log_artifact(entry)
+                run.log_artifact(tracking.folder_artifact(*artifact))
             wandb.finish()
         tracking.write_metrics(self.out, figures)
 

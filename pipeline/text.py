@@ -130,7 +130,7 @@ def open_hub(*, path: str, **arguments: Any) -> Any:
         except OSError:
             raise UserError(
                 f"The hub ({host}) cannot be reached, so '{path}' cannot be read; give local files instead "
-                "(CORPUS=path for pretraining, DATA=folder for a task), or use the offline CORPUS=sample and TASK=sentiment."
+                "(CORPUS=path for pretraining, DATA=folder for a task), or use CORPUS=sample and TASK=sentiment."
             ) from None
     import datasets
 
@@ -190,7 +190,7 @@ class _Counting:
 
 def open_text(path: Path, position: list[int]) -> IO[bytes]:
     opener = COMPRESSIONS.get(path.suffix)
-    raw = open(path, "rb")
+    raw = open(path, "rb")  # noqa: SIM115  the caller closes it
     return opener(_Counting(raw, position)) if opener else raw  # type: ignore[operator, return-value]
 
 

@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.loggers import Logger, WandbLogger
 from tqdm import tqdm
 
-from pipeline.text import write_atomically
+from pipeline.text import file_hash, write_atomically
 
 
 class Interrupted(BaseException):
@@ -96,6 +96,21 @@ def wandb_logger(
     )
 
 
+def folder_artifact(kind: str, folder: Path) -> Any:
+    """A folder as an artifact; its content is its version, so the same folder is the same artifact everywhere."""
+    import wandb
+
+    artifact = wandb.Artifact(f"{kind}-{file_hash(folder / 'model.safetensors')[:12]}", type=kind)
+    artifact.add_dir(str(folder))
+    return artifact
+
+
+def use_artifact(logger: WandbLogger, encoder: Path) -> None:
+    """Declares that a run uses an encoder. Offline, W&B cannot: the run's config has the hash of the weights."""
+    if os.environ.get("WANDB_MODE") == "online":
+        logger.experiment.use_artifact(folder_artifact("encoder", encoder))
+
+
 def _has_key() -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
@@ -112,16 +127,16 @@ class Progress(ProgressBar):
     def __init__(self) -> None:
         super().__init__()
         self.bar: tqdm | None = None
-        self.enabled = True
+        self.is_enabled = True  # Lightning asks for it
 
     def disable(self) -> None:
-        self.enabled = False
+        self.is_enabled = False
 
     def enable(self) -> None:
-        self.enabled = True
+        self.is_enabled = True
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        if self.enabled:
+        if self.is_enabled:
             self.started, self.tokens = time.monotonic(), int(module.tokens_seen)
             terminal = sys.stderr.isatty()
             self.bar = tqdm(
@@ -175,8 +190,11 @@ class StopCleanly(Callback):
         for number in (signal.SIGINT, signal.SIGTERM):
             self.before[number] = signal.signal(number, ask)
 
-    def on_train_batch_end(self, trainer: lightning.Trainer, *args: Any) -> None:
-        if self.asked:
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        # Only after a whole optimiser step: gradients of a half-accumulated one are not in a checkpoint.
+        if self.asked and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
             trainer.save_checkpoint(self.checkpoint)
             raise Interrupted
 

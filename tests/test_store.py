@@ -40,7 +40,7 @@ def test_store_holds_the_text(built: TokenStore, tokenizer: Tokenizer) -> None:
     assert built.tokens.dtype == np.uint16
     assert len(built.documents) - 1 == built.meta["documents"] == 40
     assert len(built.sentences) - 1 == built.meta["sentences"] == sum(range(1, 41))
-    assert built.meta["words"] == 11 * built.meta["sentences"]
+    assert built.meta["words"] == 12 * built.meta["sentences"]
     sentence = built.tokens[built.sentences[1] : built.sentences[2]]
     assert tokenizer.decode(sentence) == "sentence number 0 of document 1 is here, and it goes on."
     assert built.meta["duplicate_lines"] == 0

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pipeline import UserError
+from pipeline.encoders.transformer import Dropout
 from pipeline.tokenizer import Tokenizer
 
 Batch = dict[str, Tensor]
@@ -98,6 +99,13 @@ class Encoder(nn.Module):
     @abstractmethod
     def import_state(self, state: dict[str, Tensor]) -> Receipt:
         """Takes over tensors by their names in an encoder folder (ours or another's)."""
+
+    def set_dropout(self, rate: float) -> None:
+        """Another rate for all dropout of the encoder: fine-tuning wants some where pretraining had none."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.p = rate
+        self.config.update({key: rate for key in self.config if key.endswith("dropout_prob")})
 
     # ------------------------------------------------------------------ texts in, layers out
 
