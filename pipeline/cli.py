@@ -234,8 +234,8 @@ def model_card(options: argparse.Namespace, module: Pretraining, data: CorpusDat
     synthetic = " The corpus is synthetic." if data.sample_documents else ""
     return (
         f"---\nlibrary_name: transformers\ntags: [{options.model}]\n---\n# {options.model} encoder\n\n"
-        f"Pretrained on `{Path(options.corpus).name}` ({data.train.meta['tokens']:,} tokens) for {module.global_step:,} "
-        f"steps of {data.batch_size} rows of at most {data.length} tokens.{synthetic}\n\n"
+        f"Pretrained on `{Path(options.corpus).name}` ({data.train.meta['tokens']:,} tokens) for "
+        f"{module.global_step:,} steps of {data.batch_size} rows of at most {data.length} tokens.{synthetic}\n\n"
         f"| figure | value |\n| --- | --- |\n{rows}\n"
     )
 

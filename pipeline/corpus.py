@@ -157,7 +157,8 @@ class CorpusData(lightning.LightningDataModule):
         for name, part in (("train", self.train), ("validation", self.valid)):
             meta = part.meta
             lines += [
-                f"{name:<11} {meta['documents']:,} documents, {meta['sentences']:,} sentences, {meta['tokens']:,} tokens",
+                f"{name:<11} {meta['documents']:,} documents, {meta['sentences']:,} sentences, "
+                f"{meta['tokens']:,} tokens",
                 f"            {meta['words']:,} words, {meta['tokens'] / max(1, meta['words']):.2f} tokens per word, "
                 f"{meta['unknown'] / meta['tokens']:.3%} unknown",
                 f"            {meta['lines']:,} lines, about {meta['duplicate_lines']:,} of them repeated, "

@@ -176,8 +176,8 @@ class Pretraining(Training):
             self.warned = True
             self.print(
                 f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram floor "
-                f"({floor:.2f}): the model guesses by frequency alone. Likely causes: a learning rate too high or too low, a warm-up "
-                "too short, many repeated lines in the corpus (see `make data`), or simply too few steps yet."
+                f"({floor:.2f}): the model guesses by frequency alone. Likely causes: a learning rate too high or "
+                "too low, a warm-up too short, many repeated lines in the corpus (see `make data`), too few steps."
             )
 
     def configure_optimizers(self) -> Any:

@@ -46,7 +46,7 @@ class Source:
 
     def fingerprint(self) -> str:
         """Hash of the content (files) or of the address (hub) and of how it is read."""
-        content = [file_hash(path) for path in self.files] or [self.hub]
+        content: list[Any] = [file_hash(path) for path in self.files] or [self.hub]
         return digest(content, self.column, self.document_start)
 
     def size(self) -> int | None:

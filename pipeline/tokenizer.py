@@ -43,7 +43,9 @@ class Tokenizer:
 
     def id(self, role: str) -> int:
         """The id of a special token by its role, as `tokenizer.id("mask")`."""
-        return self.backend.token_to_id(self.special[role])
+        index = self.backend.token_to_id(self.special[role])
+        assert index is not None  # load() and the trainer see to it
+        return index
 
     @property
     def special_ids(self) -> list[int]:

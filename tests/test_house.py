@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import CONFIGS, REPOSITORY, CLI, FineTuneCLI
+from pipeline.cli import CLI, CONFIGS, REPOSITORY, FineTuneCLI
 from pipeline.corpus import CorpusData
 from pipeline.finetune import FineTuning
 from pipeline.labeled import LabeledData
