@@ -26,6 +26,7 @@ class FineTuning(Training):
     Args:
         optimization: rate, schedule and the rest; `warmup_steps` is set from `warmup_share`.
         warmup_share: share of all steps that warms up.
+        frozen_learning_rate: the peak for `frozen`: a head alone takes, and needs, a larger one.
         dropout: in the encoder and before the head's linear layer.
         arm: `full`, `frozen` or `scratch`.
         seed: of fresh weights and dropout.
@@ -34,10 +35,19 @@ class FineTuning(Training):
     stage = "finetune"
 
     def __init__(
-        self, *, optimization: Optimization, warmup_share: float, dropout: float, arm: str = "full", seed: int = 0
+        self,
+        *,
+        optimization: Optimization,
+        warmup_share: float,
+        frozen_learning_rate: float,
+        dropout: float,
+        arm: str = "full",
+        seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
         self.optimization, self.warmup_share, self.dropout, self.arm = optimization, warmup_share, dropout, arm
+        if arm == "frozen":
+            self.optimization.learning_rate = frozen_learning_rate
         self.model: Classifier
         self.test_logits: list[tuple[Tensor, Tensor]] = []
 

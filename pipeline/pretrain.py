@@ -32,6 +32,7 @@ class Training(lightning.LightningModule):
         super().__init__()
         self.seed, self.last_loss, self.checkpoint_file = seed, math.nan, Path()
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
+        self.between_steps: Callable[[lightning.Trainer], None] = lambda trainer: None
         self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
 
     def on_train_start(self) -> None:
@@ -100,6 +101,8 @@ class Training(lightning.LightningModule):
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             figures |= {"train/loss": sum(losses), "train/learning_rate": rate}
             self.log_all({**figures, "tokens": float(self.tokens_seen), "tokens_per_second": speed})
+        if whole:
+            self.between_steps(self.trainer)
 
     def log_all(self, figures: dict[str, float]) -> None:
         for logger in self.loggers:

@@ -24,6 +24,11 @@ FORMATS = (".txt", ".jsonl", ".parquet")
 COMPRESSIONS = {".gz": gzip.open, ".xz": lzma.open}
 MAX_LINE = 1 << 20  # characters: a longer line is read in parts, so that no line can fill the memory
 
+OFFLINE_WAY = (
+    "give local files instead (CORPUS=path for pretraining, DATA=folder for a task), or use CORPUS=sample and "
+    "TASK=sentiment."
+)
+
 Document = list[str]
 
 
@@ -128,16 +133,14 @@ def open_hub(*, path: str, **arguments: Any) -> Any:
             if not (os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")):
                 socket.create_connection((host.split(":")[0], 443), timeout=5).close()
         except OSError:
-            raise UserError(
-                f"The hub ({host}) cannot be reached, so '{path}' cannot be read; give local files instead "
-                "(CORPUS=path for pretraining, DATA=folder for a task), or use CORPUS=sample and TASK=sentiment."
-            ) from None
+            raise UserError(f"The hub ({host}) cannot be reached, so '{path}' cannot be read; {OFFLINE_WAY}") from None
     import datasets
 
     try:
         return datasets.load_dataset(path, **arguments)
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise UserError(f"'{path}' could not be read from the hub: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(f"'{path}' cannot be read from the hub ({reason}); {OFFLINE_WAY}") from None
 
 
 def format_of(path: Path) -> str | None:

@@ -189,13 +189,17 @@ class StopCleanly(Callback):
 
         for number in (signal.SIGINT, signal.SIGTERM):
             self.before[number] = signal.signal(number, ask)
+        module.between_steps = self.between_steps
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        # Only after a whole optimiser step: gradients of a half-accumulated one are not in a checkpoint.
-        if self.asked and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+    def between_steps(self, trainer: lightning.Trainer) -> None:
+        """The module calls this after each whole optimiser step, when it is logged: a place that resumes exactly."""
+        every = trainer.val_check_batch // trainer.accumulate_grad_batches
+        if self.asked and trainer.global_step % every:
             trainer.save_checkpoint(self.checkpoint)
+            raise Interrupted
+
+    def on_validation_end(self, trainer: lightning.Trainer, *args: Any) -> None:
+        if self.asked and trainer.global_step < trainer.max_steps:  # LatestCheckpoint has just saved
             raise Interrupted
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
