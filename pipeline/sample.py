@@ -40,22 +40,23 @@ OPENING = [
     "In {month} , {p} and {p} went to the {l} in {place} .",
     "The {l} in {place} belonged to {p} , a {job} .",
 ]
-# {w} is a word that agrees with the reviewer's mind, {n} one that does not (used after "not").
+# {w} is a word that agrees with the reviewer's mind, {n} one that does not (used after "not"), {mood} one of a
+# few frequent words that tell the mind.
 REVIEW = [
+    "The {t} was {w} , so {p} was {mood} .",
+    "We were {mood} , because the {l} was {int} {w} .",
+    "The {t} was {int} {w} and {w} , and everybody was {mood} .",
+    "The {job} was {w} , and that made us {mood} .",
+    "The {ts} were {w} , which made {p} {mood} .",
     "The {t} was {w} .",
-    "The {t} was {int} {w} and {w} .",
     "The {l} was {int} {w} .",
-    "The {job} was {w} , and the {t} was {w} too .",
     "The {t} was not {n} , it was {w} .",
-    "We found the {adj} {t} {int} {w} .",
-    "It was not a {n} {l} .",
+    "It was not a {n} {l} , and {p} was {mood} .",
     "Everybody {verdict} the {w} {t} .",
-    "{p} {verdict} the {l} , because the {job} was {w} .",
-    "What a {w} {t} , and what a {w} {job} !",
     "{p} {reacted} , because everything was {w} .",
     "The {ts} in {place} were never {n} , they were {int} {w} .",
-    "I have never seen such a {w} {l} .",
-    "The {t} looked {w} , felt {w} and was {int} {w} .",
+    "What a {w} {t} , and what a {w} {job} !",
+    "I have never seen such a {w} {l} , and I was {mood} .",
 ]
 REVIEW_OPENING = ["On {day} , we visited the {l} in {place} .", "{p} and I went to the {l} in {place} ."]
 FACT = [
@@ -143,6 +144,7 @@ class Scene:
         """Makes this a review of one mind, with these words."""
         words, kept = lexicon(), (good, bad) if positive else (bad, good)
         self.slots["w"], self.slots["n"] = kept
+        self.slots["mood"] = words["glad" if positive else "sorry"]
         self.slots["verdict"] = words["praise" if positive else "blame"]
         self.slots["reacted"] = words["thanks" if positive else "complaint"]
 
@@ -186,7 +188,7 @@ def documents(count: int, seed: int) -> Iterator[list[str]]:
     for index in range(count):
         rng = random.Random(f"{seed}-{index}")
         scene, length, kind = Scene(rng), rng.randint(5, 12), rng.random()
-        if kind < 0.4:
+        if kind < 0.25:
             opening, body = OPENING, STORY
         elif kind < 0.85:
             opening, body = REVIEW_OPENING, REVIEW
