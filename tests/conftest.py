@@ -25,6 +25,7 @@ SMALL = [
     "--model.encoder.init_args.heads=2",
     "--model.encoder.init_args.inner_size=128",
     "--model.encoder.init_args.max_length=48",
+    "--model.optimization.learning_rate=1e-3",
     "--model.optimization.warmup_steps=2",
     "--trainer.log_every_n_steps=2",
     "--precision=32-true",
