@@ -92,7 +92,7 @@ class Training(lightning.LightningModule):
         return figures
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        step, every = self.global_step, self.trainer.log_every_n_steps
+        step, every = self.global_step, self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         whole = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         if whole and (step % every == 0 or step == self.trainer.max_steps):
             figures = self._figures("train")

@@ -20,8 +20,10 @@ from pipeline.text import file_hash
 from pipeline.tracking import History, Progress, StopCleanly
 
 # What a run writes: OVERWRITE=1 removes these and nothing else.
-RUN_FILES = ("config.yaml", "metrics.json", "metrics.csv", "checkpoints", "wandb", "encoder", "model")
-RUN_FILES += ("predictions.jsonl", "curves.png", "confusion.png", "data.txt", "receipt.txt")
+RUN_FILES = (
+    *("config.yaml", "metrics.json", "metrics.csv", "checkpoints", "wandb", "encoder", "model"),
+    *("predictions.jsonl", "curves.png", "confusion.png", "data.txt", "receipt.txt"),
+)
 
 
 def check_run_folder(out: Path, options: argparse.Namespace) -> None:

@@ -193,6 +193,7 @@ class StopCleanly(Callback):
 
     def between_steps(self, trainer: lightning.Trainer) -> None:
         """The module calls this after each whole optimiser step, when it is logged: a place that resumes exactly."""
+        assert isinstance(trainer.val_check_batch, int)
         every = trainer.val_check_batch // trainer.accumulate_grad_batches
         if self.asked and trainer.global_step % every:
             trainer.save_checkpoint(self.checkpoint)

@@ -121,6 +121,7 @@ class Bert(Encoder):
         chosen = torch.linspace(0, 0.75 * count, width // 2).long().clamp(max=count - 1).tolist()
         gain = math.sqrt(18 / math.sqrt(width))  # a peak of about 6 in the attention's logits
         for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
             query, key, _ = block.qkv.weight.view(3, heads, width, size)
             for head in range(heads):
                 offset = (-1, 1, -2, 2)[(head + layer * heads) % 4]
