@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 
 LABELS = ("negative", "positive")
+# The adverbs, verbs and moods of either mind; the labelled texts use none of them.
+MIND = (("badly", "blame", "sorry"), ("well", "praise", "glad"))
 # Which share of the good and bad words each labelled split may use. They are disjoint.
 SPLIT_WORDS = {"train": (0.0, 0.3), "valid": (0.3, 0.5), "test": (0.5, 1.0)}
 SPLIT_ROWS = {"train": 300, "valid": 200, "test": 500}
@@ -40,23 +42,24 @@ OPENING = [
     "In {month} , {p} and {p} went to the {l} in {place} .",
     "The {l} in {place} belonged to {p} , a {job} .",
 ]
-# {w} is a word that agrees with the reviewer's mind, {n} one that does not (used after "not"), {mood} one of a
-# few frequent words that tell the mind.
+# {w} is a word that agrees with the reviewer's mind, {n} one that does not (used after "not"), {how} an adverb,
+# {verdict} a verb and {mood} a word of that mind. As in real text, what tells the mind of a word stands close to it:
+# adjectives joined by "and" agree (Hatzivassiloglou & McKeown, 1997), and so do adverbs with what they modify.
 REVIEW = [
+    "The {t} was {how} {w} .",
+    "The {t} was {w} and {w} .",
+    "The {l} was {how} {w} , and {p} was {mood} .",
+    "We {verdict} the {w} {t} .",
+    "{p} {verdict} the {w} , {w} {t} .",
+    "The {job} was {int} {w} and {w} .",
+    "The {ts} were {how} {w} , so we were {mood} .",
+    "The {w} {t} made {p} {mood} .",
     "The {t} was {w} , so {p} was {mood} .",
-    "We were {mood} , because the {l} was {int} {w} .",
-    "The {t} was {int} {w} and {w} , and everybody was {mood} .",
-    "The {job} was {w} , and that made us {mood} .",
-    "The {ts} were {w} , which made {p} {mood} .",
-    "The {t} was {w} .",
-    "The {l} was {int} {w} .",
-    "The {t} was not {n} , it was {w} .",
-    "It was not a {n} {l} , and {p} was {mood} .",
-    "Everybody {verdict} the {w} {t} .",
-    "{p} {reacted} , because everything was {w} .",
-    "The {ts} in {place} were never {n} , they were {int} {w} .",
-    "What a {w} {t} , and what a {w} {job} !",
-    "I have never seen such a {w} {l} , and I was {mood} .",
+    "The {t} was not {n} , it was {how} {w} .",
+    "It was not a {n} {l} , it was {w} and {w} .",
+    "The {ts} in {place} were never {n} , and {p} {verdict} the {w} {job} .",
+    "What a {w} , {w} {t} !",
+    "I have never seen such a {how} {w} {l} .",
 ]
 REVIEW_OPENING = ["On {day} , we visited the {l} in {place} .", "{p} and I went to the {l} in {place} ."]
 FACT = [
@@ -144,9 +147,8 @@ class Scene:
         """Makes this a review of one mind, with these words."""
         words, kept = lexicon(), (good, bad) if positive else (bad, good)
         self.slots["w"], self.slots["n"] = kept
-        self.slots["mood"] = words["glad" if positive else "sorry"]
-        self.slots["verdict"] = words["praise" if positive else "blame"]
-        self.slots["reacted"] = words["thanks" if positive else "complaint"]
+        for slot, category in zip(("how", "verdict", "mood"), MIND[positive], strict=True):
+            self.slots[slot] = words[category]
 
     def facts(self) -> None:
         words = lexicon()

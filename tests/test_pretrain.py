@@ -47,7 +47,7 @@ def test_learning_happens_and_the_run_folder_is_whole(pretrained: Path) -> None:
     with open(pretrained / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     losses = [float(row["train/mlm_loss"]) for row in rows if row["train/mlm_loss"]]
-    assert losses[-1] < losses[0] - 1
+    assert losses[-1] < losses[0] - 0.5
     assert [int(row["step"]) for row in rows] == sorted(int(row["step"]) for row in rows)
     resolved = yaml.safe_load((pretrained / "config.yaml").read_text())
     assert resolved["model"]["encoder"]["init_args"]["size"] == 64
