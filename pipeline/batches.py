@@ -6,6 +6,7 @@ these, never from global state or from the number of workers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -18,7 +19,7 @@ from pipeline.encoders.base import Batch
 from pipeline.masking import Pair, mask_tokens, pair_count, sentence_pairs, swapped_pairs
 from pipeline.store import TokenStore
 from pipeline.tokenizer import Tokenizer
-from pipeline.windows import Windows, shuffled
+from pipeline.windows import Blocks, Windows, shuffled
 
 PADDING_MULTIPLE = 8  # rows are padded to a multiple of this: matrix kernels like round sizes
 
@@ -30,17 +31,27 @@ class BatchMaker(Protocol):
     def encoder_options(self) -> dict[str, Any]:
         """What the encoder must know: arguments of its class."""
 
+    @property
+    def consecutive(self) -> bool:
+        """Whether row b of a step goes on where row b of the step before ended; otherwise rows are shuffled."""
+
     def check(self, store: TokenStore, name: str) -> None:
         """Raises UserError when the corpus does not suffice."""
 
-    def windows(self, store: TokenStore, length: int, seed: int) -> Windows:
-        """The rows of one epoch."""
+    def windows(self, store: TokenStore, tokenizer: Tokenizer, length: int, seed: int) -> Any:
+        """The rows of one epoch, in a form of the maker's own."""
 
-    def count(self, windows: Windows) -> int:
+    def count(self, windows: Any) -> int:
         """How many rows an epoch has."""
 
+    def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
+        """Nats per prediction of guessing evenly, and of guessing by frequency alone."""
+
+    def predictions_per_byte(self, windows: Any) -> float:
+        """Predictions that the whole text asks for, per UTF-8 byte of it."""
+
     def make(
-        self, windows: Windows, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
+        self, windows: Any, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
     ) -> Batch:
         """Rows -> one batch, with `total/NAME` for each loss: the number of its predictions in the batch."""
 
@@ -78,12 +89,20 @@ class MaskedPairs:
                 "documents by a blank line, or set data.batches.init_args.next_sentence to off."
             )
 
-    def windows(self, store: TokenStore, length: int, seed: int) -> Windows:
+    consecutive = False
+
+    def windows(self, store: TokenStore, tokenizer: Tokenizer, length: int, seed: int) -> Windows:
         specials = 2 if self.next_sentence == "off" else 3
         return Windows(store, length - specials, phase=seed)
 
     def count(self, windows: Windows) -> int:
         return max(1, pair_count(windows)) if self.next_sentence == "nsp" else len(windows)
+
+    def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
+        return token_floors(store, tokenizer)
+
+    def predictions_per_byte(self, windows: Windows) -> float:
+        return windows.store.meta["tokens"] / windows.store.meta["bytes"]
 
     def make(
         self, windows: Windows, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
@@ -131,6 +150,70 @@ class MaskedPairs:
                 result[name] = batch[name][low:high]
         positions = batch["positions"][inside] - low * width
         return trim({**result, "positions": positions, "labels": batch["labels"][inside]})
+
+
+@dataclass
+class CausalBlocks:
+    """Batches of GPT: the corpus as one stream of documents, cut into blocks of the same length.
+
+    Args:
+        packing: `concat` (a block is one text, whatever documents it holds) or `document` (attention and
+            positions do not cross the boundaries of documents, as if each were a row of its own).
+    """
+
+    packing: Literal["concat", "document"]
+
+    consecutive = False
+
+    @property
+    def encoder_options(self) -> dict[str, Any]:
+        return {}
+
+    def check(self, store: TokenStore, name: str) -> None:
+        pass  # any text will do
+
+    def windows(self, store: TokenStore, tokenizer: Tokenizer, length: int, seed: int) -> Blocks:
+        return Blocks(store, length, boundary=tokenizer.id("eos"), phase=seed)
+
+    def count(self, windows: Blocks) -> int:
+        return len(windows)
+
+    def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
+        return token_floors(store, tokenizer)
+
+    def predictions_per_byte(self, windows: Blocks) -> float:
+        return windows.predictions_per_byte
+
+    def make(
+        self, windows: Blocks, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
+    ) -> Batch:
+        ids, documents = windows(rows)
+        mask = documents[:, :-1] >= 0
+        labels = np.where((documents[:, 1:] >= 0) & mask, ids[:, 1:], -1)
+        batch = {
+            "input_ids": torch.from_numpy(ids[:, :-1].copy()),
+            "mask": torch.from_numpy(mask),
+            "labels": torch.from_numpy(labels),
+            "total/lm": torch.tensor((labels >= 0).sum()),
+        }
+        if self.packing == "document":
+            batch["documents"] = torch.from_numpy(documents[:, :-1].copy())
+        return batch
+
+    def part(self, batch: Batch, index: int, parts: int) -> Batch:
+        return rows_of(batch, index, parts)
+
+
+def rows_of(batch: Batch, index: int, parts: int) -> Batch:
+    """One of `parts` equal shares of the rows; totals kept."""
+    chosen = np.array_split(np.arange(len(batch["mask"])), parts)[index]
+    rows = slice(int(chosen[0]), int(chosen[-1]) + 1) if len(chosen) else slice(0, 0)
+    return {name: value if name.startswith("total/") else value[rows] for name, value in batch.items()}
+
+
+def token_floors(store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
+    """Where each token of the store is a prediction: ln V and the unigram entropy."""
+    return math.log(len(tokenizer)), store.unigram_entropy(len(tokenizer))
 
 
 def _join(pairs: list[Pair], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -181,7 +264,7 @@ class Steps:
         self.epoch, self.first_step = epoch, first_step
         self.epoch_seed = int(np.random.default_rng((self.seed, epoch)).integers(1 << 31)) if epoch else self.seed
         phase = self.epoch_seed if epoch else 0
-        self.windows = self.maker.windows(self.store, self.length, phase)
+        self.windows = self.maker.windows(self.store, self.tokenizer, self.length, phase)
         self.rows = self.maker.count(self.windows)
         self.steps = max(1, self.rows // self.batch_size)
 
@@ -190,9 +273,12 @@ class Steps:
             self._start(0, 0)
         while step >= self.first_step + self.steps:
             self._start(self.epoch + 1, self.first_step + self.steps)
-        begin = (step - self.first_step) * self.batch_size
-        index = np.arange(begin, min(begin + self.batch_size, self.rows))
-        rows = shuffled(index, self.rows, self.epoch_seed)
+        if self.maker.consecutive:
+            rows = np.arange(min(self.batch_size, self.rows)) * self.steps + step - self.first_step
+        else:
+            begin = (step - self.first_step) * self.batch_size
+            index = np.arange(begin, min(begin + self.batch_size, self.rows))
+            rows = shuffled(index, self.rows, self.epoch_seed)
         rng = np.random.default_rng((self.seed, step))
         return self.maker.make(self.windows, rows, self.tokenizer, seed=self.epoch_seed, rng=rng)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -216,7 +217,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     figures = {**run.figures(), **module.floors, "documents": data.train.meta["documents"]}
     card = model_card(options, module, data, figures)
     tracking.write_folder(out / "encoder", lambda folder: module.encoder.save(folder, card=card))
-    curve_losses = ["train/mlm_loss", "val/mlm_loss", "train/nsp_loss", "val/nsp_loss"]
+    curve_losses = [f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")]
     tracking.plot_curves(module.history, out / "curves.png", floors=module.floors, losses=curve_losses)
     run.finish(figures, artifact=("encoder", out / "encoder"))
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
@@ -251,7 +252,7 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
         if not task_file.is_file():
             raise UserError(f"There is no task '{options.task}': neither a preset ({known('tasks')}) nor a YAML file.")
     folder = options.encoder or Path("runs/pretrain") / options.model / "encoder"
-    if (model_type := read_config(folder)["model_type"]) != options.model:
+    if (model_type := encoders.family(read_config(folder)["model_type"])) != options.model:
         hint = (
             f"set MODEL={model_type}" if model_type in encoders.names() else f"there are {', '.join(encoders.names())}"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import lightning
 import torch
@@ -26,12 +26,14 @@ class TokenizerOptions:
     """How the tokenizer comes about.
 
     Args:
+        scheme: `wordpiece` (BERT), `bpe` (GPT) or `words` (ELMo).
         file: an existing `tokenizer.json`; otherwise one is trained on the corpus.
         vocab_size: V, at most.
         lowercase: lower-case the text and strip accents.
         train_megabytes: train on at most this much text, chosen evenly over the corpus.
     """
 
+    scheme: Literal["wordpiece", "bpe", "words"]
     file: str | None
     vocab_size: int
     lowercase: bool
@@ -139,13 +141,19 @@ class CorpusData(lightning.LightningDataModule):
     def _tokenizer(self, source: Source) -> Tokenizer:
         options = self.options
         if options.file:
-            return tokenizers.load(Path(options.file))
-        key = digest(store.FORMAT, source.fingerprint(), options.vocab_size, options.lowercase, options.train_megabytes)
+            loaded = tokenizers.load(Path(options.file))
+            if loaded.scheme != options.scheme:
+                raise UserError(f"{options.file} is a {loaded.scheme} tokenizer; this model needs {options.scheme}.")
+            return loaded
+        settings = (options.scheme, options.vocab_size, options.lowercase, options.train_megabytes)
+        key = digest(store.FORMAT, source.fingerprint(), *settings)
         file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
         # The trainer is not reproducible from run to run: train once, then everything is keyed on its hash.
         if not file.exists():
             lines = _spread(source, round(options.train_megabytes * 1e6))
-            trained = tokenizers.train_wordpiece(lines, vocab_size=options.vocab_size, lowercase=options.lowercase)
+            trained = tokenizers.train(
+                options.scheme, lines, vocab_size=options.vocab_size, lowercase=options.lowercase
+            )
             text.write_atomically(file, trained.backend.to_str())
         return tokenizers.load(file)
 
@@ -165,6 +173,8 @@ class CorpusData(lightning.LightningDataModule):
                 f"{meta['long_sentences']:,} sentences over {store.LONG_SENTENCE:,} characters",
                 f"            {meta['bytes'] / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
             ]
+            if meta["long_words"]:
+                lines.append(f"            {meta['long_words']:,} words over {store.LONGEST_WORD} bytes are cut there")
             if meta["duplicate_lines"] > 0.3 * meta["lines"]:
                 lines.append("            Note: many lines are repeated; a model learns to copy these first.")
         return "\n".join(lines)

@@ -148,8 +148,11 @@ class Pretraining(Training):
                 f"data.length is {data.length}, but the encoder has only {self.encoder.max_length} positions; "
                 "lower data.length or raise model.encoder.init_args.max_length."
             )
-        entropy = data.train.unigram_entropy(len(data.tokenizer))
-        self.floors = {"floor/uniform": math.log(len(data.tokenizer)), "floor/unigram": entropy}
+        uniform, unigram = data.maker.floors(data.train, data.tokenizer)
+        self.floors = {"floor/uniform": uniform, "floor/unigram": unigram}
+        self.per_byte = data.maker.predictions_per_byte(
+            data.maker.windows(data.valid, data.tokenizer, data.length, 0)
+        )
 
     def on_train_start(self) -> None:
         super().on_train_start()
@@ -165,7 +168,9 @@ class Pretraining(Training):
     def on_validation_epoch_end(self) -> None:
         figures = self._figures("val")
         losses = [value for name, value in figures.items() if name.endswith("_loss")]
-        figures |= {"val/loss": sum(losses), "val/perplexity": math.exp(min(losses[0], 50.0))}
+        named = {name.removeprefix("val/"): value for name, value in figures.items()}
+        extra = self.objective.report(named, per_byte=self.per_byte)
+        figures |= {"val/loss": sum(losses), **{f"val/{name}": value for name, value in extra.items()}}
         self.log_dict(figures, logger=False)
         if not self.trainer.sanity_checking:
             self.log_all(figures)

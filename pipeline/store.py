@@ -2,7 +2,7 @@
 
 A folder with `tokens.bin` (uint16, or uint32 for a vocabulary above 65,536), `sentences.bin` (int64: where
 each sentence begins, and the end), `documents.bin` (int64: the first sentence of each document, and the
-end) and `meta.json`. It is built in constant memory, written aside and renamed when whole.
+end) and `meta.json`; `words.bin` (int64: words before each sentence) where tokens spell words. It is built in constant memory, written aside and renamed when whole.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,8 +25,9 @@ from pipeline import UserError
 from pipeline.text import Source, digest, sentences
 from pipeline.tokenizer import Tokenizer
 
-FORMAT = 1  # part of every key: raise it when the layout or the sentence splitter changes
+FORMAT = 2  # part of every key: raise it when the layout or the sentence splitter changes
 LONG_SENTENCE = 2_000  # characters: longer "sentences" are counted, being lists or unsplit text most often
+LONGEST_WORD = 48  # bytes: longer ones are cut by character encoders (50 with the marks of begin and end), and counted
 Keep = Callable[[int], bool]
 BATCH = 4_000  # sentences tokenised at once: enough to keep the tokenizer's threads busy, about 1 MB of text
 
@@ -39,17 +41,21 @@ class TokenStore:
         sentences: (S + 1,) begin of each sentence in `tokens`, ending with N.
         documents: (D + 1,) first sentence of each document, ending with S.
         meta: counts and hashes, as in `meta.json`.
+        words: (S + 1,) words before each sentence, where tokens are the bytes of words.
     """
 
     tokens: np.ndarray
     sentences: np.ndarray
     documents: np.ndarray
     meta: dict[str, Any]
+    words: np.ndarray | None = None
 
     @classmethod
     def open(cls, folder: Path) -> TokenStore:
         meta = json.loads((folder / "meta.json").read_text())
         dtypes = {"tokens": meta["dtype"], "sentences": "int64", "documents": "int64"}
+        if (folder / "words.bin").exists():
+            dtypes["words"] = "int64"
         arrays = {name: np.memmap(folder / f"{name}.bin", dtype=dtype, mode="r") for name, dtype in dtypes.items()}
         if len(arrays["tokens"]) != meta["tokens"] or len(arrays["sentences"]) != meta["sentences"] + 1:
             raise UserError(f"The token store {folder} is damaged; delete this folder and run again.")
@@ -123,7 +129,7 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
     dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
     unk, seen = tokenizer.id("unk"), _Seen()
     count = dict.fromkeys(("documents", "sentences", "tokens", "words", "bytes", "lines", "unknown"), 0)
-    count |= {"duplicate_lines": 0, "long_sentences": 0, "empty_sentences": 0}
+    count |= {"duplicate_lines": 0, "long_sentences": 0, "empty_sentences": 0, "spelled_words": 0, "long_words": 0}
 
     def labelled_sentences(bar: tqdm) -> Iterator[tuple[bool, str]]:
         """(begins a document, sentence)"""
@@ -137,10 +143,11 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
                 count["lines"] += 1
                 count["duplicate_lines"] += seen.add(line)
                 for sentence in sentences(line):
-                    yield first, sentence
+                    yield first, sentence if first or not tokenizer.keeps_spaces else f" {sentence}"
                     first = False
 
     with (
+        ExitStack() as stack,
         open(folder / "tokens.bin", "wb") as tokens_file,
         open(folder / "sentences.bin", "wb") as sentences_file,
         open(folder / "documents.bin", "wb") as documents_file,
@@ -148,6 +155,7 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
             total=source.size(), unit="B", unit_scale=True, desc=f"tokenise {name}", leave=False, mininterval=1, delay=1
         ) as bar,
     ):
+        words_file = stack.enter_context(open(folder / "words.bin", "wb")) if tokenizer.spells else None
         stream = labelled_sentences(bar)
         pending = False  # a document has begun whose sentences were all empty so far
         while batch := list(islice(stream, BATCH)):
@@ -166,7 +174,7 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
                 count["sentences"] += 1
                 count["tokens"] += len(ids)
                 count["words"] += len(sentence.split())
-                count["bytes"] += len(sentence.encode()) + 1
+                count["bytes"] += len(sentence.strip().encode()) + 1
                 count["long_sentences"] += len(sentence) > LONG_SENTENCE
             count["documents"] += len(begins)
             flat = np.fromiter((i for ids in encoded for i in ids), dtype=dtype)
@@ -174,10 +182,23 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
             flat.tofile(tokens_file)
             np.asarray(starts, dtype=np.int64).tofile(sentences_file)
             np.asarray(begins, dtype=np.int64).tofile(documents_file)
+            if words_file is not None:
+                _count_words(flat, np.asarray(starts) - count["tokens"] + len(flat), count).tofile(words_file)
             bar.set_postfix(documents=count["documents"], tokens=f"{count['tokens'] / 1e6:.1f}M")
         np.asarray([count["tokens"]], dtype=np.int64).tofile(sentences_file)
         np.asarray([count["sentences"]], dtype=np.int64).tofile(documents_file)
+        if words_file is not None:
+            np.asarray([count["spelled_words"]], dtype=np.int64).tofile(words_file)
     if not count["tokens"]:
         raise UserError(f"The corpus holds no text ({name}).")
     hashes = {"corpus": source.fingerprint(), "tokenizer": tokenizer.hash}
     return {**count, "dtype": np.dtype(dtype).name, "vocab_size": len(tokenizer), **hashes}
+
+
+def _count_words(flat: np.ndarray, starts: np.ndarray, count: dict[str, int]) -> np.ndarray:
+    """Words before each sentence of a batch of spelled tokens; adds to the counts."""
+    begins = np.flatnonzero(flat < 256)
+    before = count["spelled_words"] + np.searchsorted(begins, starts)
+    count["spelled_words"] += len(begins)
+    count["long_words"] += int((np.diff(begins, append=len(flat)) > LONGEST_WORD).sum())
+    return before.astype(np.int64)

@@ -1,7 +1,8 @@
-"""Tokenizers: train WordPiece on a corpus, save and load in the Hugging Face layout.
+"""Tokenizers: train on a corpus, save and load in the Hugging Face layout.
 
-`tokenizer.json` holds the tokenizer itself; `tokenizer_config.json` tells `transformers` which class,
-special tokens and length go with it (without it a cased BERT would be lower-cased silently).
+Three schemes, one for each family of encoders: WordPiece (BERT), byte-level BPE (GPT), and words spelled in
+bytes (ELMo). `tokenizer.json` holds the tokenizer itself; `tokenizer_config.json` tells `transformers` which
+class, special tokens and length go with it (without it a cased BERT would be lower-cased silently).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,51 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from pipeline import UserError
 
-SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+
+@dataclass(frozen=True)
+class Scheme:
+    """What goes with a way of tokenising.
+
+    Attributes:
+        special: role -> special token. Roles: `pad`, `unk`, `cls`, `sep`, `mask`, `bos`, `eos`.
+        keeps_spaces: whether the space before a sentence is part of its tokens.
+        hugging_face: entries of `tokenizer_config.json`.
+    """
+
+    special: dict[str, str]
+    keeps_spaces: bool
+    hugging_face: dict[str, Any]
+
+
+END_OF_TEXT = "<|endoftext|>"
+SCHEMES = {
+    "wordpiece": Scheme(
+        special={"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+        keeps_spaces=False,
+        hugging_face={
+            "tokenizer_class": "BertTokenizer",
+            "tokenize_chinese_chars": True,
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        },
+    ),
+    "bpe": Scheme(
+        special=dict.fromkeys(("bos", "eos", "unk", "pad"), END_OF_TEXT),
+        keeps_spaces=True,
+        hugging_face={
+            "tokenizer_class": "GPT2Tokenizer",
+            "add_prefix_space": False,
+            "model_input_names": ["input_ids", "attention_mask"],
+        },
+    ),
+    "words": Scheme(
+        special={"pad": "[PAD]", "bos": "<S>", "eos": "</S>", "unk": "[UNK]"},
+        keeps_spaces=False,
+        hugging_face={"tokenizer_class": "PreTrainedTokenizerFast"},
+    ),
+}
+CONTINUES = "##"  # marks a piece that goes on with a word, in WordPiece and in spelled words
+OUTPUT_WORD = "\u2581"  # marks the output words of the scheme `words`: entries that no text is tokenised into
+FIRST_OUTPUT = 513  # 256 bytes that begin a word, 256 that go on, padding; then <S>, </S>, [UNK], words by rank
 
 
 class Tokenizer:
@@ -27,15 +73,18 @@ class Tokenizer:
 
     Args:
         backend: the tokenizer; truncation and padding in it are switched off.
-        special: role (`pad`, `unk`, `cls`, `sep`, `mask`, `bos`, `eos`) -> token.
-        lowercase: whether text is lower-cased.
+        scheme: `wordpiece`, `bpe` or `words`.
+        special: role -> token, where they differ from the scheme's.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, *, special: dict[str, str], lowercase: bool) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, *, scheme: str, special: dict[str, str] | None = None) -> None:
         # A tokenizer.json made by others may cut at 128 pieces, say: no text may be lost in silence.
         backend.no_truncation()
         backend.no_padding()
-        self.backend, self.special, self.lowercase = backend, special, lowercase
+        self.backend, self.scheme = backend, scheme
+        self.special = special or SCHEMES[scheme].special
+        normalizer = json.loads(backend.to_str()).get("normalizer") or {}
+        self.lowercase = bool(normalizer.get("lowercase", False))
 
     def __len__(self) -> int:
         """V: the number of token ids, added tokens included."""
@@ -48,8 +97,17 @@ class Tokenizer:
         return index
 
     @property
+    def keeps_spaces(self) -> bool:
+        return SCHEMES[self.scheme].keeps_spaces
+
+    @property
+    def spells(self) -> bool:
+        """Whether tokens are the bytes of words: id mod 256 is the byte, below 256 it begins a word."""
+        return self.scheme == "words"
+
+    @property
     def special_ids(self) -> list[int]:
-        return sorted(self.id(role) for role in self.special)
+        return sorted({self.id(role) for role in self.special})
 
     @cached_property
     def ordinary_ids(self) -> np.ndarray:
@@ -65,8 +123,27 @@ class Tokenizer:
         """(V,) bool: the pieces that go on with a word (`##ing`)."""
         flags = np.zeros(len(self), dtype=bool)
         for piece, index in self.backend.get_vocab().items():
-            flags[index] = piece.startswith("##") and piece not in self.special.values()
+            flags[index] = piece.startswith(CONTINUES) and piece not in self.special.values()
         return flags
+
+    @cached_property
+    def outputs(self) -> dict[bytes, int]:
+        """Scheme `words`: word in UTF-8 -> its class in the softmax; 0, 1 and 2 are <S>, </S> and [UNK]."""
+        return {
+            piece[1:].encode(): index - FIRST_OUTPUT
+            for piece, index in self.backend.get_vocab().items()
+            if piece.startswith(OUTPUT_WORD) and index > FIRST_OUTPUT
+        }
+
+    @cached_property
+    def spelling_nats(self) -> np.ndarray:
+        """(257,) nats of each byte, and of the end of a word, by their frequency in the list of output words.
+
+        What an unknown word costs on top of the probability of [UNK], so that a small vocabulary does not pay.
+        """
+        counts = np.bincount(np.frombuffer(b"".join(self.outputs), dtype=np.uint8), minlength=257) + 1
+        counts[256] += len(self.outputs)
+        return -np.log(counts / counts.sum())
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids without special tokens, each text by itself."""
@@ -75,54 +152,133 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         return self.backend.decode(list(ids))
 
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Ids of each word of a sentence that is split into words already."""
+        if self.spells:  # no further split: a word is what the caller says
+            return [_spell(word.encode()) for word in words]
+        if self.keeps_spaces:
+            words = [f" {word}" if number else word for number, word in enumerate(words)]
+        return self.encode_batch(words)
+
     def save(self, folder: Path, *, max_length: int) -> None:
         """Writes `tokenizer.json` and `tokenizer_config.json` for `transformers.AutoTokenizer`."""
         self.backend.save(str(folder / "tokenizer.json"))
         config: dict[str, Any] = {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": self.lowercase,
-            "strip_accents": self.lowercase,
-            "tokenize_chinese_chars": True,
+            **SCHEMES[self.scheme].hugging_face,
             "model_max_length": max_length,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "padding_side": "right",
             **{f"{role}_token": token for role, token in self.special.items()},
         }
+        if self.scheme == "wordpiece":
+            config |= {"do_lower_case": self.lowercase, "strip_accents": self.lowercase}
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> Tokenizer:
+    """A tokenizer of a scheme, trained on `texts`.
+
+    Raises:
+        UserError: an option that the scheme does not have.
+    """
+    if scheme == "wordpiece":
+        return train_wordpiece(texts, vocab_size=vocab_size, lowercase=lowercase)
+    if lowercase and scheme == "bpe":
+        raise UserError("data.tokenizer.lowercase does not go with bpe, which loses nothing of the text.")
+    return train_bpe(texts, vocab_size=vocab_size) if scheme == "bpe" else train_words(
+        texts, vocab_size=vocab_size, lowercase=lowercase
+    )
 
 
 def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> Tokenizer:
     """WordPiece with BERT's normalisation (Devlin et al. 2018; Wu et al. 2016), trained on `texts`."""
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS["unk"], max_input_chars_per_word=100))
+    special = SCHEMES["wordpiece"].special
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=special["unk"], max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS.values()),
-        continuing_subword_prefix="##",
+        special_tokens=list(special.values()),
+        continuing_subword_prefix=CONTINUES,
         limit_alphabet=1000,
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer=trainer)
-    return _with_template(backend, SPECIAL_TOKENS, lowercase)
+    return _with_template(backend, special)
 
 
-def _with_template(backend: tokenizers.Tokenizer, special: dict[str, str], lowercase: bool) -> Tokenizer:
+def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+    """Byte-level BPE (Radford et al. 2019, 2.2): loses nothing of the text, knows every character."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator((f" {text}" for text in texts), trainer=trainer)  # most sentences follow a space
+    return Tokenizer(backend, scheme="bpe")
+
+
+def train_words(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> Tokenizer:
+    """Words spelled in bytes, and the list of the most frequent ones, to be predicted (Peters et al. 2018).
+
+    Any word can be read; only the `vocab_size` most frequent ones are outputs of the softmax.
+    """
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
+    counter = tokenizers.Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    counter.normalizer, counter.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
+    counter.train_from_iterator(texts, trainer=trainers.WordLevelTrainer(vocab_size=vocab_size, show_progress=False))
+    ranked = sorted(counter.get_vocab(), key=counter.get_vocab().__getitem__)
+    return words_tokenizer([word for word in ranked if len(word.encode()) < 48], normalizer)
+
+
+def words_tokenizer(words: Sequence[str], normalizer: Any = None) -> Tokenizer:
+    """The tokenizer of scheme `words` with these output words, the most frequent first."""
+    characters = _byte_characters()
+    pieces = [*characters, *(CONTINUES + character for character in characters)]
+    pieces += SCHEMES["words"].special.values()
+    pieces += [OUTPUT_WORD + word for word in words]
+    vocab = {piece: index for index, piece in enumerate(pieces)}
+    # BPE without merges: the vocabulary's single characters, of which all but a word's first carry the mark.
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], continuing_subword_prefix=CONTINUES))
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    return Tokenizer(backend, scheme="words")
+
+
+def _byte_characters() -> list[str]:
+    """The printable character that stands for each byte in byte-level tokenizers (Radford et al. 2019)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def _spell(word: bytes) -> list[int]:
+    return [byte + 256 * (position > 0) for position, byte in enumerate(word or b"?")]
+
+
+def _with_template(backend: tokenizers.Tokenizer, special: dict[str, str]) -> Tokenizer:
     cls, sep = special["cls"], special["sep"]
     backend.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
     )
-    return Tokenizer(backend, special=special, lowercase=lowercase)
+    return Tokenizer(backend, scheme="wordpiece", special=special)
 
 
 def load(path: Path) -> Tokenizer:
     """A tokenizer from a `tokenizer.json`, or from the encoder folder that holds it.
 
     Raises:
-        UserError: no such file, damaged, or a special token of BERT is missing.
+        UserError: no such file, damaged, or a special token of its scheme is missing.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
@@ -131,15 +287,24 @@ def load(path: Path) -> Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"{file} is not a tokenizer.json that can be read ({error}).") from None
-    special = dict(SPECIAL_TOKENS)
+    scheme = _scheme_of(backend)
+    special = dict(SCHEMES[scheme].special)
     config_file = file.with_name("tokenizer_config.json")
     if config_file.is_file():
         config = json.loads(config_file.read_text())
         for role in special:
-            token = config.get(f"{role}_token", special[role])
+            token = config.get(f"{role}_token") or special[role]
             special[role] = token["content"] if isinstance(token, dict) else token
     missing = [token for token in special.values() if backend.token_to_id(token) is None]
     if missing:
-        raise UserError(f"{file} lacks the special token {missing[0]}, which BERT needs.")
-    normalizer = json.loads(backend.to_str()).get("normalizer") or {}
-    return _with_template(backend, special, bool(normalizer.get("lowercase", False)))
+        raise UserError(f"{file} lacks the special token {missing[0]}, which a {scheme} tokenizer needs.")
+    return _with_template(backend, special) if scheme == "wordpiece" else Tokenizer(
+        backend, scheme=scheme, special=special
+    )
+
+
+def _scheme_of(backend: tokenizers.Tokenizer) -> str:
+    model = backend.model
+    if isinstance(model, models.BPE):
+        return "words" if model.continuing_subword_prefix else "bpe"
+    return "wordpiece"

@@ -1,5 +1,8 @@
 """Which tokens make row i of an epoch: random access into a token store, without a plan in memory.
 
+`Windows` begin with a sentence and have many lengths (masked LM and pairs); `Blocks` and `WordBlocks` cut the
+corpus as one stream into rows of the same length (left-to-right and bidirectional LM).
+
 Row i of epoch e is a pure function of (store, length, seed, e, i), so any batch of any step can be made at
 once, on any number of workers, and a resumed run needs no saved data state.
 """
@@ -72,3 +75,98 @@ class Windows:
         sentences = self.store.sentences
         low = np.searchsorted(sentences, begin, side="right")
         return sentences[low : np.searchsorted(sentences, end, side="left")]
+
+
+class Blocks:
+    """The corpus as one stream, each document begun by `boundary`, cut into rows of `length` + 1 tokens.
+
+    Rows overlap by one token: what a row is asked last is what the next is given first. `phase` shifts all cuts.
+
+    Args:
+        boundary: id of the token that begins and so also ends each document.
+    """
+
+    def __init__(self, store: TokenStore, length: int, *, boundary: int, phase: int = 0) -> None:
+        self.store, self.length, self.boundary = store, length, boundary
+        self.starts = np.asarray(store.document_starts) + np.arange(len(store.documents))
+        self.offset = phase % length if self.starts[-1] > 2 * length else 0
+
+    def __len__(self) -> int:
+        return max(1, int(self.starts[-1] - self.offset) // self.length)
+
+    def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows (n,) -> token ids and documents, each (n, T + 1); the end of the stream is document -1."""
+        position = self.offset + rows[:, None] * self.length + np.arange(self.length + 1)
+        end = self.starts[-1]
+        document = np.searchsorted(self.starts, position, side="right") - 1
+        inside = np.minimum(position, end - 1) - np.minimum(document, len(self.starts) - 2)
+        tokens = np.where(
+            np.isin(position, self.starts), self.boundary, self.store.tokens[np.maximum(inside - 1, 0)]
+        ).astype(np.int64)
+        return tokens, np.where(position < end, document, -1)
+
+    @property
+    def predictions_per_byte(self) -> float:
+        """Predictions that the stream asks for, per UTF-8 byte of its text."""
+        return float(self.starts[-1]) / self.store.meta["bytes"]
+
+
+class WordBlocks:
+    """The words of the corpus as one stream, each sentence between two marks, cut into rows of `length` + 2.
+
+    A row has one more word at both ends: what the first word is asked backward and the last one forward.
+
+    Args:
+        begin: the mark at the begin of a sentence, in place of a word.
+        end: the mark at its end.
+    """
+
+    def __init__(self, store: TokenStore, length: int, *, begin: bytes, end: bytes, phase: int = 0) -> None:
+        assert store.words is not None
+        self.store, self.length, self.begin, self.end = store, length, begin, end
+        self.words = store.words
+        self.total = int(self.words[-1]) + 2 * (len(self.words) - 1)
+        self.offset = phase % length if self.total > 3 * length else 0
+
+    def __len__(self) -> int:
+        return max(1, (self.total - self.offset - 2) // self.length)
+
+    def __call__(self, rows: np.ndarray) -> list[list[bytes]]:
+        """Rows (n,) -> n lists of at most T + 2 words."""
+        return [self._row(self.offset + int(row) * self.length) for row in rows]
+
+    def _row(self, position: int) -> list[bytes]:
+        sentence = self._sentence_at(position)
+        skipped = position - self._start(sentence)
+        wanted, result = skipped + self.length + 2, []
+        while len(result) < wanted and sentence < len(self.words) - 1:
+            result += [self.begin, *self._spelled(sentence), self.end]
+            sentence += 1
+        return result[skipped:wanted]
+
+    def _start(self, sentence: int) -> int:
+        return int(self.words[sentence]) + 2 * sentence
+
+    def _sentence_at(self, position: int) -> int:
+        low, high = 0, len(self.words) - 1  # bisection: the sum of words and marks is no array
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._start(middle) <= position else (low, middle)
+        return low
+
+    def _spelled(self, sentence: int) -> list[bytes]:
+        ids = self.store.tokens[self.store.sentences[sentence] : self.store.sentences[sentence + 1]]
+        return split_words(ids)
+
+    @property
+    def predictions_per_byte(self) -> float:
+        """Predictions that the stream asks for in either direction, per UTF-8 byte of its text."""
+        return self.total / self.store.meta["bytes"]
+
+
+def split_words(ids: np.ndarray) -> list[bytes]:
+    """Spelled tokens -> words in UTF-8; a token below 256 begins a word."""
+    ids = np.asarray(ids)
+    text = (ids & 255).astype(np.uint8).tobytes()
+    begins = np.flatnonzero(ids < 256).tolist()
+    return [text[low:high] for low, high in zip(begins, [*begins[1:], len(text)], strict=True)]

@@ -9,7 +9,10 @@ from pipeline import UserError
 from pipeline import tokenizer as tokenizers
 from pipeline.encoders.base import Encoded, Encoder, Receipt, read_config, read_state
 
-__all__ = ["Encoded", "Encoder", "Receipt", "encoder_class", "load", "load_with_receipt", "names"]
+__all__ = ["Encoded", "Encoder", "Receipt", "encoder_class", "family", "load", "load_with_receipt", "names"]
+
+# Model types of Hugging Face that have another name here.
+ALIASES = {"gpt2": "gpt", "openai-gpt": "gpt"}
 
 
 def names() -> list[str]:
@@ -20,10 +23,16 @@ def names() -> list[str]:
 _NOT_ENCODERS = ("__init__", "base", "transformer")
 
 
+def family(model_type: str) -> str:
+    """`model_type` of a config.json -> the name of our encoder, as MODEL= takes it."""
+    return ALIASES.get(model_type, model_type)
+
+
 def encoder_class(model_type: str) -> type[Encoder]:
-    if model_type not in names():
+    name = family(model_type)
+    if name not in names():
         raise UserError(f"There is no encoder '{model_type}'; there are {', '.join(names())}.")
-    return getattr(importlib.import_module(f"pipeline.encoders.{model_type}"), model_type.capitalize())
+    return getattr(importlib.import_module(f"pipeline.encoders.{name}"), name.capitalize())
 
 
 def load(folder: str | Path) -> Encoder:

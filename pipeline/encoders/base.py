@@ -19,7 +19,7 @@ from pipeline.encoders.transformer import Dropout
 from pipeline.tokenizer import Tokenizer
 
 Batch = dict[str, Tensor]
-Text = str | tuple[str, str] | Sequence[str]
+Text = str | tuple[str, str] | list[str]
 
 
 @dataclass
@@ -30,13 +30,16 @@ class Encoded:
         layers: [(B, T, D)] from the embeddings to the top.
         mask: (B, T) bool, true where a token stands, false on padding.
         input_ids: (B, T).
-        logits: (B, T, V) when asked for.
+        logits: (B, T, V) when asked for; ELMo: (B, T, 2, V), forward and backward, as log-probabilities.
+        words: (B, T) the word that a position belongs to, -1 for special tokens and padding; when the texts were
+            lists of words.
     """
 
     layers: list[Tensor]
     mask: Tensor
     input_ids: Tensor
     logits: Tensor | None = None
+    words: Tensor | None = None
 
 
 @dataclass
@@ -76,6 +79,19 @@ class Encoder(nn.Module):
         """Top layer (..., D) -> logits over the vocabulary (..., V)."""
 
     @abstractmethod
+    def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
+        """Log-probability of the token at each position, as this family of encoders gives it.
+
+        Args:
+            targets: (B, T) tokens asked for; None: those of the batch.
+
+        Returns:
+            (B, T) nats, 0 where the encoder cannot say. GPT: given all tokens before; BERT: given the whole
+            batch, so that masks belong where `targets` are asked for; ELMo: (B, T, 2), given all words before,
+            and given all words after.
+        """
+
+    @abstractmethod
     def pooled(self, encoded: Encoded) -> Tensor:
         """(B, D): the representation of a whole text, the head's input."""
 
@@ -112,16 +128,20 @@ class Encoder(nn.Module):
     def tokenize(self, texts: Iterable[Text]) -> list[Any]:
         """str -> ids; (str, str) -> (ids, ids); list of words -> ids of the words in a row. No special tokens."""
         texts = list(texts)
-        parts = [part for text in texts for part in _parts(text)]
+        parts = [part for text in texts if not isinstance(text, list) for part in _parts(text)]
         ids = iter(self.tokenizer.encode_batch(parts))
         result: list[Any] = []
         for text in texts:
-            pieces = [next(ids) for _ in _parts(text)]
-            if isinstance(text, tuple):
-                result.append((pieces[0], pieces[1]))
+            if isinstance(text, list):
+                result.append([piece for word in self.tokenizer.encode_words(text) for piece in word])
             else:
-                result.append([piece for word in pieces for piece in word])
+                pieces = [next(ids) for _ in _parts(text)]
+                result.append((pieces[0], pieces[1]) if isinstance(text, tuple) else pieces[0])
         return result
+
+    def pieces_per_word(self, words: Sequence[str]) -> list[int]:
+        """How many positions each word of a list takes."""
+        return [len(pieces) for pieces in self.tokenizer.encode_words(words)]
 
     @torch.no_grad()
     def encode(self, texts: Sequence[Text], *, logits: bool = False, batch_size: int = 32) -> Encoded:
@@ -133,6 +153,7 @@ class Encoder(nn.Module):
             raise UserError("encode() was given no text.")
         ids = self.tokenize(texts)
         order = sorted(range(len(ids)), key=lambda i: _count(ids[i]))
+        aligned = all(isinstance(text, list) for text in texts)
         was_training = self.training
         self.eval()
         parts: list[tuple[list[int], Encoded]] = []
@@ -141,9 +162,21 @@ class Encoder(nn.Module):
             rows = order[begin : begin + batch_size]
             batch = {name: value.to(device) for name, value in self.collate([ids[i] for i in rows]).items()}
             encoded = self(batch)
-            parts.append((rows, replace(encoded, logits=self.logits(encoded.layers[-1]) if logits else None)))
+            encoded = replace(encoded, logits=self.logits(encoded.layers[-1]) if logits else None)
+            if aligned:
+                encoded.words = self._words_of([texts[i] for i in rows], encoded.mask)
+            parts.append((rows, encoded))
         self.train(was_training)
         return _gather(parts, pad=self.tokenizer.id("pad"))
+
+    def _words_of(self, texts: Sequence[Any], mask: Tensor) -> Tensor:
+        """(B, T): numbers of words; every encoder puts one special token in front and one behind."""
+        words = torch.full(mask.shape, -1)
+        for row, text in enumerate(texts):
+            counts = torch.tensor(self.pieces_per_word(text))
+            numbers = torch.arange(len(counts)).repeat_interleave(counts)[: int(mask[row].sum()) - 2]
+            words[row, 1 : len(numbers) + 1] = numbers
+        return words.to(mask.device)
 
     # ------------------------------------------------------------------ folders
 
@@ -177,11 +210,13 @@ def _gather(parts: list[tuple[list[int], Encoded]], *, pad: int) -> Encoded:
 
     outputs = [encoded for _, encoded in parts]
     logits = [encoded.logits for encoded in outputs if encoded.logits is not None]
+    words = [encoded.words for encoded in outputs if encoded.words is not None]
     return Encoded(
         layers=[joined([encoded.layers[i] for encoded in outputs]) for i in range(len(outputs[0].layers))],
         mask=joined([encoded.mask for encoded in outputs]),
         input_ids=joined([encoded.input_ids for encoded in outputs], fill=pad),
         logits=joined(logits) if logits else None,
+        words=joined(words, fill=-1) if words else None,
     )
 
 

@@ -149,6 +149,12 @@ class Bert(Encoder):
         hidden = self.lm_norm(F.gelu(self.lm_transform(hidden)))
         return F.linear(hidden, self.word_embedding.weight, self.lm_bias)
 
+    def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
+        """(B, T): log p(target | the batch as it is); masks belong where targets are asked for."""
+        targets = batch["input_ids"] if targets is None else targets
+        scores = self.logits(self(batch).layers[-1]).float().log_softmax(-1)
+        return scores.gather(-1, targets[..., None])[..., 0] * batch["mask"]
+
     def pooled(self, encoded: Encoded) -> Tensor:
         """[CLS] of the top layer through the pretrained pooler, where there is one (Devlin et al. 2018, 3.2)."""
         first = encoded.layers[-1][:, 0]

@@ -1,4 +1,4 @@
-"""The Transformer block (Vaswani et al. 2017) that BERT and its relatives share.
+"""The Transformer block (Vaswani et al. 2017) that BERT and GPT share.
 
 Shapes: B batch, T positions, D model size, H heads.
 """
@@ -36,19 +36,47 @@ class Dropout(nn.Module):
         return x * keep.to(x.dtype).mul_(1 / (1 - self.p))
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: Dropout) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: Dropout, *, causal: bool = False
+) -> Tensor:
     """softmax(q k^T / sqrt(d) + bias) v, all (B, H, T, d); `bias` broadcasts to (B, H, T, T).
+
+    `causal`: a query sees the keys up to its own position; fewer queries than keys are the last ones.
 
     The one place that chooses the kernel. On a CPU at these lengths two plain products beat
     `scaled_dot_product_attention`, which with dropout takes its slow path there; elsewhere it wins.
     """
-    if q.device.type == "cpu" and q.shape[-2] <= CPU_EXPLICIT_UP_TO:
+    queries, keys = q.shape[-2], k.shape[-2]
+    explicit = q.device.type == "cpu" and keys <= CPU_EXPLICIT_UP_TO
+    if causal and queries > 1 and (explicit or bias is not None or queries < keys):
+        future = torch.full((queries, keys), -1e9, device=q.device).triu_(keys - queries + 1)
+        bias, causal = future if bias is None else bias + future, False
+    if explicit:
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
         if bias is not None:
             scores = scores + bias.to(scores.dtype)
         return dropout(scores.softmax(-1).to(v.dtype)) @ v
     rate = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=None if bias is None else bias.to(q.dtype), dropout_p=rate)
+    mask = None if bias is None else bias.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate, is_causal=causal and queries > 1)
+
+
+class KeyValues:
+    """Keys and values of the tokens that a block has seen: with them the next token costs one row."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        return 0 if self.keys is None else self.keys.shape[-2]
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds those of new tokens, (B, H, T, d); returns all."""
+        self.keys = keys if self.keys is None else torch.cat([self.keys, keys], -2)
+        self.values = values if self.values is None else torch.cat([self.values, values], -2)
+        return self.keys, self.values
 
 
 class Block(nn.Module):
@@ -89,21 +117,25 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
         self.attention_dropout = Dropout(attention_dropout)
 
-    def attend(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def attend(self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None) -> Tensor:
         batch, length, size = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = attention(q, k, v, bias, self.attention_dropout)
+        if past is not None:
+            k, v = past.extend(k, v)
+        mixed = attention(q, k, v, bias, self.attention_dropout, causal=causal)
         return self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, size)))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.down(F.gelu(self.up(x), approximate=self.approximate)))
 
-    def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, bias: Tensor | None, *, causal: bool = False, past: KeyValues | None = None
+    ) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         if self.pre:
-            x = x + self.attend(self.norm_attention(x), bias)
+            x = x + self.attend(self.norm_attention(x), bias, causal, past)
             return x + self.feed_forward(self.norm_feed_forward(x))
-        x = self.norm_attention(x + self.attend(x, bias))
+        x = self.norm_attention(x + self.attend(x, bias, causal, past))
         return self.norm_feed_forward(x + self.feed_forward(x))
 
 
