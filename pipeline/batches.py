@@ -16,10 +16,11 @@ from torch import Tensor
 
 from pipeline import UserError
 from pipeline.encoders.base import Batch
+from pipeline.encoders.elmo import BEGIN, END, UNKNOWN, collate_words, output_class
 from pipeline.masking import Pair, mask_tokens, pair_count, sentence_pairs, swapped_pairs
 from pipeline.store import TokenStore
 from pipeline.tokenizer import Tokenizer
-from pipeline.windows import Blocks, Windows, shuffled
+from pipeline.windows import Blocks, Windows, WordBlocks, shuffled
 
 PADDING_MULTIPLE = 8  # rows are padded to a multiple of this: matrix kernels like round sizes
 
@@ -202,6 +203,85 @@ class CausalBlocks:
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
         return rows_of(batch, index, parts)
+
+
+@dataclass
+class WordRows:
+    """Batches of ELMo: the corpus as one stream of words, each asked from both sides.
+
+    Args:
+        carry: rows go on where those of the step before ended, for an encoder with `state: carry`.
+    """
+
+    carry: bool
+
+    @property
+    def consecutive(self) -> bool:
+        return self.carry
+
+    @property
+    def encoder_options(self) -> dict[str, Any]:
+        return {"state": "carry" if self.carry else "reset"}
+
+    def check(self, store: TokenStore, name: str) -> None:
+        pass  # any text will do
+
+    def windows(self, store: TokenStore, tokenizer: Tokenizer, length: int, seed: int) -> WordBlocks:
+        return WordBlocks(store, length, begin=BEGIN, end=END, phase=seed)
+
+    def count(self, windows: WordBlocks) -> int:
+        return len(windows)
+
+    def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
+        """By the frequencies in at most a million words, spread over the corpus."""
+        blocks, counts = self.windows(store, tokenizer, 128, 0), np.zeros(len(tokenizer.outputs) + 3)
+        for row in blocks(np.unique(np.linspace(0, len(blocks) - 1, 8000).astype(np.int64))):
+            for word in row[1:-1]:
+                counts[output_class(word, tokenizer.outputs)] += 1
+        p = counts[counts > 0] / max(1, counts.sum())
+        return math.log(len(counts)), float(-(p * np.log(p)).sum())
+
+    def predictions_per_byte(self, windows: WordBlocks) -> float:
+        return windows.predictions_per_byte
+
+    def make(
+        self, windows: WordBlocks, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
+    ) -> Batch:
+        """Besides the encoder's input: `next` and `previous` (B, T), classes asked of both directions, -1 for none.
+
+        `spelling/next` and `spelling/previous` are the nats of spelling the unknown ones of them.
+        """
+        around = windows(rows)
+        inner = [row[1:-1] for row in around]
+        batch = collate_words(inner, tokenizer.outputs, max_characters=MAX_CHARACTERS)
+        for name, shift in (("next", 2), ("previous", 0)):
+            labels, nats = np.full(batch["mask"].shape, -1), 0.0
+            for number, row in enumerate(around):
+                asked = row[shift : shift + len(inner[number])]
+                classes = [output_class(word, tokenizer.outputs) for word in asked]
+                labels[number, : len(classes)] = classes
+                nats += sum(
+                    tokenizer.spelling_nats[list(word)].sum() + tokenizer.spelling_nats[256]
+                    for word, index in zip(asked, classes, strict=True)
+                    if index == UNKNOWN
+                )
+            batch[name] = torch.from_numpy(labels)
+            batch[f"spelling/{name}"] = torch.full((len(rows),), nats / len(rows), dtype=torch.float64)
+        batch["total/forward"] = (batch["next"] >= 0).sum()
+        batch["total/backward"] = (batch["previous"] >= 0).sum()
+        return batch
+
+    def part(self, batch: Batch, index: int, parts: int) -> Batch:
+        if self.carry:
+            raise UserError(
+                "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
+                "false, or train in one process without accumulation."
+            )
+        return {**rows_of({k: v for k, v in batch.items() if k != "characters"}, index, parts),
+                "characters": batch["characters"]}
+
+
+MAX_CHARACTERS = 50  # of a word, both marks included, as in the published models
 
 
 def rows_of(batch: Batch, index: int, parts: int) -> Batch:

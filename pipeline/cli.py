@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     )
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
     shared = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    shared.add_argument("--model", default="bert", help="bert")
+    shared.add_argument("--model", default="bert", help="bert, gpt or elmo")
     shared.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
     shared.add_argument("--seed", type=int, default=0)
     shared.add_argument("--out", type=Path, default=None, help="run folder")
@@ -167,12 +167,13 @@ def _first_sentence(message: str) -> str:
     return " ".join(lines)[:400].rstrip(".") + "."
 
 
-def corpus_config(corpus: str, data: str | None) -> tuple[list[Path], list[str]]:
-    """CORPUS= and DATA= -> configuration files and flags."""
+def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path], list[str]]:
+    """CORPUS= and DATA= -> configuration files and flags; `corpora/NAME/MODEL.yaml` is what a model takes for it."""
     preset = named_config("corpora", corpus)
     if preset is None and not _is_path(corpus):
         raise UserError(f"There is no corpus '{corpus}': neither a preset ({known('corpora')}) nor a path.")
-    files = [preset] if preset else []
+    own = named_config(f"corpora/{corpus}", model)
+    files = [file for file in (preset, own) if file]
     location = data if data is not None else None if preset else corpus
     if location is None:
         return files, []
@@ -190,7 +191,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     model_file = named_config("pretrain", options.model)
     if model_file is None:
         raise UserError(f"There is no model '{options.model}'; there are {known('pretrain')}.")
-    corpus_files, corpus_flags = corpus_config(options.corpus, options.data)
+    corpus_files, corpus_flags = corpus_config(options.corpus, options.data, options.model)
     seeds = [f"--model.seed={options.seed}", f"--data.seed={options.seed}"]
     cli = parse(
         Pretraining, CorpusData, [CONFIGS / "base.yaml", model_file, *corpus_files], [*corpus_flags, *seeds, *flags]

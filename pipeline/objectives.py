@@ -16,16 +16,23 @@ from torch import Tensor
 
 from pipeline.encoders.base import Batch, Encoder
 from pipeline.encoders.bert import Bert
+from pipeline.encoders.elmo import Elmo
 from pipeline.encoders.gpt import Gpt
 
 
 @dataclass
 class Loss:
-    """A sum of losses in nats over `count` predictions, `correct` of which were right."""
+    """A sum of losses in nats over `count` predictions.
+
+    Attributes:
+        correct: how many of them were right, where that is known.
+        spelling: nats of spelling the unknown words among them; not trained on, but part of the bits per byte.
+    """
 
     sum: Tensor
     count: Tensor
-    correct: Tensor
+    correct: Tensor | None = None
+    spelling: Tensor | None = None
 
 
 class Objective(Protocol):
@@ -50,7 +57,7 @@ def classification_loss(logits: Tensor, labels: Tensor) -> Loss:
     return Loss(loss, torch.tensor(len(labels), device=labels.device), correct)
 
 
-CHUNK = 1024  # rows whose logits exist at once
+CHUNK = 512  # rows whose logits exist at once
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -68,19 +75,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_hidden = torch.empty_like(h) if wanted else None
         d_weight = torch.zeros_like(weight) if wanted else None
         total, correct = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
+        # Two buffers for all chunks: fresh memory of this size costs more than the arithmetic in it.
+        product = torch.empty(min(CHUNK, len(h)), len(w), dtype=dtype, device=h.device)
+        buffer = torch.empty(product.shape, dtype=torch.promote_types(dtype, torch.float32), device=h.device)
         for begin in range(0, len(h), CHUNK):
             rows, target = h[begin : begin + CHUNK], labels[begin : begin + CHUNK, None]
-            logits = (rows @ w.t()).float()
+            torch.mm(rows, w.t(), out=product[: len(rows)])
+            logits = buffer[: len(rows)].copy_(product[: len(rows)])
             top = logits.amax(-1, keepdim=True)
             chosen = logits.gather(-1, target)
             correct += (chosen >= top).sum()
-            logits.sub_(top).exp_()
-            norm = logits.sum(-1, keepdim=True)
+            norm = logits.sub_(top).exp_().sum(-1, keepdim=True)
             total += (norm.log() + top - chosen).sum()
             if d_hidden is not None and d_weight is not None:
-                grad = logits.div_(norm)
-                grad.scatter_add_(-1, target, torch.full_like(chosen, -1.0))
-                grad = grad.to(dtype)
+                logits.div_(norm)[torch.arange(len(rows), device=h.device), target[:, 0]] -= 1
+                grad = product[: len(rows)].copy_(logits)
                 torch.mm(grad, w, out=d_hidden[begin : begin + CHUNK])
                 d_weight += grad.t() @ rows
         ctx.save_for_backward(d_hidden, d_weight)
@@ -133,6 +142,36 @@ class CausalLM:
     def report(self, figures: dict[str, float], *, per_byte: float) -> dict[str, float]:
         loss = figures["lm_loss"]
         return {"perplexity": perplexity(loss), "bits_per_byte": loss * per_byte / math.log(2)}
+
+
+class BidirectionalLM:
+    """Each word from those before it, and from those after it; one softmax for both (Peters et al. 2018, 3.1)."""
+
+    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]:
+        assert isinstance(encoder, Elmo)
+        assert encoder.output is not None
+        ahead, back = encoder.directions(encoder(batch).layers[-1])
+        names = (("forward", "next"), ("backward", "previous"))
+        asked = [batch[of] >= 0 for _, of in names]
+        hidden = torch.cat([ahead[asked[0]], back[asked[1]]])
+        labels = torch.cat([batch[of][mask] for (_, of), mask in zip(names, asked, strict=True)])
+        with torch.autocast(hidden.device.type, enabled=False):  # the library's layer does not take two types
+            scores = encoder.output(hidden.float(), labels).output.split([int(mask.sum()) for mask in asked])
+        return {
+            name: Loss(-part.sum(), torch.tensor(len(part)), spelling=batch[f"spelling/{of}"].sum())
+            for (name, of), part in zip(names, scores, strict=True)
+        }
+
+    def report(self, figures: dict[str, float], *, per_byte: float) -> dict[str, float]:
+        """Bits per byte charge each unknown word its [UNK] and its spelling; spaces between words are free."""
+        result = {}
+        for name in ("forward", "backward"):
+            nats = figures[f"{name}_loss"] + figures[f"{name}_spelling"]
+            result[f"{name}_perplexity"] = perplexity(figures[f"{name}_loss"])
+            result[f"{name}_bits_per_byte"] = nats * per_byte / math.log(2)
+        result["bits_per_byte"] = (result["forward_bits_per_byte"] + result["backward_bits_per_byte"]) / 2
+        result["perplexity"] = math.sqrt(result["forward_perplexity"] * result["backward_perplexity"])
+        return result
 
 
 def perplexity(loss: float) -> float:

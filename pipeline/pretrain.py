@@ -33,7 +33,7 @@ class Training(lightning.LightningModule):
         self.seed, self.last_loss, self.checkpoint_file = seed, math.nan, Path()
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
         self.between_steps: Callable[[lightning.Trainer], None] = lambda trainer: None
-        self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
 
     def on_train_start(self) -> None:
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
@@ -78,17 +78,17 @@ class Training(lightning.LightningModule):
     def _count(self, split: str, losses: dict[str, Loss]) -> None:
         for name, loss in losses.items():
             sums = self._sums[f"{split}/{name}"]
-            for i, value in enumerate((loss.sum, loss.count, loss.correct)):
-                sums[i] += float(value.detach())
+            for i, value in enumerate((loss.sum, loss.count, loss.correct, loss.spelling)):
+                sums[i] += math.nan if value is None else float(value.detach())
 
     def _figures(self, split: str) -> dict[str, float]:
-        """Means since the last call, over all processes: NAME_loss and NAME_accuracy."""
+        """Means since the last call, over all processes: NAME_loss, and NAME_accuracy and NAME_spelling if known."""
         figures = {}
         for key in [key for key in self._sums if key.startswith(f"{split}/")]:
             sums = torch.tensor(self._sums.pop(key), dtype=torch.float64, device=self.device)
-            total, count, correct = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
-            figures[f"{key}_loss"] = total / max(1, count)
-            figures[f"{key}_accuracy"] = correct / max(1, count)
+            total, count, correct, spelling = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+            means = {"loss": total, "accuracy": correct, "spelling": spelling}
+            figures |= {f"{key}_{name}": value / max(1, count) for name, value in means.items() if value == value}
         return figures
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:

@@ -20,7 +20,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in _NOT_ENCODERS)
 
 
-_NOT_ENCODERS = ("__init__", "base", "transformer")
+_NOT_ENCODERS = ("__init__", "base", "lstm", "transformer")
 
 
 def family(model_type: str) -> str:

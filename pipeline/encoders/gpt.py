@@ -55,6 +55,8 @@ class Gpt(Encoder):
         super().__init__()
         if size % heads:
             raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        if norm == "post" and inner_size != 4 * size:
+            raise UserError(f"norm: post is the first GPT, whose inner_size is 4 times its size, not {inner_size}.")
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         end = tokenizer.id("eos")
         self.config = {

@@ -1,0 +1,338 @@
+"""ELMo (Peters et al. 2018, https://arxiv.org/abs/1802.05365): characters, convolutions, two-way LSTM.
+
+Shapes: B batch, T positions (words), W distinct words of a batch, C characters of a word, P projection of one
+direction, D = 2 P model size, V output words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pipeline import UserError
+from pipeline.encoders.base import Batch, Encoded, Encoder, Receipt, Text
+from pipeline.encoders.lstm import Lstm
+from pipeline.encoders.transformer import Dropout
+from pipeline.tokenizer import Tokenizer
+from pipeline.windows import split_words
+
+# Character ids of the published models: bytes are 0 to 255; all are raised by one, 0 masks.
+TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING, CHARACTERS = 256, 257, 258, 259, 260, 261
+BEGIN, END = b"\x00<S>", b"\x00</S>"  # in place of a word: marks of the begin and end of a sentence
+UNKNOWN = 2  # its class in the softmax; 0 and 1 are the two marks
+
+
+class Elmo(Encoder):
+    """Words spelled in characters, read by LSTMs in both directions, each of which predicts the next word.
+
+    Args:
+        tokenizer: of scheme `words`; its output words are V.
+        character_size: width of the embedding of a character.
+        filters: [[width, count], ...] of the convolutions over characters.
+        highways: number of highway layers (Srivastava et al. 2015).
+        projection: P, width of each direction; the encoder gives D = 2 P.
+        cell: width of the LSTM cells.
+        layers: LSTM layers of each direction.
+        max_length: longest text in words, both marks included.
+        max_characters: longest word, both its marks included; longer ones are cut.
+        dropout: rate on the input of each LSTM layer and on the top.
+        cutoffs: ranks at which the adaptive softmax (Grave et al. 2017) cuts the output words; its classes fade in
+            width from one cut to the next. None: no output layer.
+        activation: of the convolutions.
+        cell_clip: bound of the cells' values, as in the published models; None: no bound, and the fast kernel.
+        projection_clip: bound of the projected outputs; None: no bound.
+        state: `reset` begins each row from zero, so a sentence has the same vectors wherever it stands; `carry`
+            begins where the batch before ended, as the original does.
+    """
+
+    model_type = "elmo"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        character_size: int,
+        filters: list[list[int]],
+        highways: int,
+        projection: int,
+        cell: int,
+        layers: int,
+        max_length: int,
+        dropout: float,
+        cutoffs: list[int] | None,
+        max_characters: int = 50,
+        activation: Literal["relu", "tanh"] = "relu",
+        cell_clip: float | None = None,
+        projection_clip: float | None = None,
+        state: Literal["reset", "carry"] = "reset",
+    ) -> None:
+        super().__init__()
+        if tokenizer.scheme != "words":
+            raise UserError(f"ELMo needs a tokenizer of scheme words, not {tokenizer.scheme}.")
+        self.tokenizer, self.size, self.max_length = tokenizer, 2 * projection, max_length
+        self.projection, self.max_characters, self.state = projection, max_characters, state
+        outputs = len(tokenizer.outputs) + 3
+        self.config = {
+            "architectures": ["Elmo"],
+            "model_type": "elmo",
+            "vocab_size": len(tokenizer),
+            "output_size": outputs if cutoffs is not None else None,
+            "character_size": character_size,
+            "filters": filters,
+            "highways": highways,
+            "projection": projection,
+            "cell": cell,
+            "layers": layers,
+            "max_length": max_length,
+            "max_characters": max_characters,
+            "activation": activation,
+            "cell_clip": cell_clip,
+            "projection_clip": projection_clip,
+            "state": state,
+            "dropout_prob": dropout,
+            "cutoffs": cutoffs,
+        }
+        self.characters = CharacterEncoder(
+            character_size=character_size,
+            filters=filters,
+            highways=highways,
+            projection=projection,
+            activation=activation,
+        )
+        sizes = {"size": projection, "cell": cell, "cell_clip": cell_clip, "projection_clip": projection_clip}
+        self.forwards = nn.ModuleList(Lstm(**sizes) for _ in range(layers))  # type: ignore[arg-type]
+        self.backwards = nn.ModuleList(Lstm(**sizes) for _ in range(layers))  # type: ignore[arg-type]
+        self.dropout = Dropout(dropout)
+        self.output = None if cutoffs is None else _adaptive_softmax(projection, outputs, cutoffs)
+        self._carried: list[tuple[Tensor, Tensor]] | None = None
+
+    # ------------------------------------------------------------------ words in, layers out
+
+    def forward(self, batch: Batch) -> Encoded:
+        """`characters` (W, C) of distinct words, `words` (B, T) rows of it, `mask` (B, T) -> layers.
+
+        The first layer is the word alone, twice, so that all are D wide; then those of the LSTMs, forward half
+        first. Between LSTM layers there is a residual connection, which the states do not see.
+        """
+        mask, words = batch["mask"], batch["words"]
+        spelled = self.characters(batch["characters"])
+        x = F.embedding(words, spelled)
+        layers = [torch.cat([x, x], -1)]
+        turn = None if bool(mask.all()) else _reversed(mask)
+        ahead, back = x, _turn(x, turn)
+        carried, left = self._carried if self.state == "carry" else None, []
+        for index, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
+            states = (None, None) if carried is None else (carried[2 * index], carried[2 * index + 1])
+            out_ahead, state_ahead = forwards(self.dropout(ahead), states[0], mask)
+            out_back, state_back = backwards(self.dropout(back), states[1], mask)
+            ahead, back = (out_ahead, out_back) if index == 0 else (ahead + out_ahead, back + out_back)
+            layers.append(torch.cat([ahead, _turn(back, turn)], -1))
+            left += [state_ahead, state_back]
+        if self.state == "carry":
+            self._carried = [(h.detach(), c.detach()) for h, c in left]
+        return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"])
+
+    def reset(self) -> None:
+        """Forgets the carried state."""
+        self._carried = None
+
+    def directions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Top layer (..., D) -> what the softmax sees of both directions, each (..., P)."""
+        ahead, back = hidden.chunk(2, -1)
+        return self.dropout(ahead), self.dropout(back)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., 2, V): log-probabilities of the next word forward and of the one before backward."""
+        softmax = self._softmax()
+        both = torch.stack(hidden.chunk(2, -1), -2)
+        return softmax.log_prob(both.flatten(0, -2).float()).view(*both.shape[:-1], -1)
+
+    def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
+        """(B, T, 2): log p(word | all before it) and log p(word | all after it), 0 where there are none."""
+        targets = batch["input_ids"] if targets is None else targets
+        ahead, back = self(batch).layers[-1].chunk(2, -1)
+        asked = batch["mask"][:, 1:]
+        softmax = self._softmax()
+        scores = torch.zeros(*targets.shape, 2)
+        scores[:, 1:, 0][asked] = softmax(ahead[:, :-1][asked].float(), targets[:, 1:][asked]).output
+        scores[:, :-1, 1][asked] = softmax(back[:, 1:][asked].float(), targets[:, :-1][asked]).output
+        return scores
+
+    def _softmax(self) -> nn.AdaptiveLogSoftmaxWithLoss:
+        if self.output is None:
+            raise UserError("This ELMo has no output layer: it gives vectors, not probabilities.")
+        return self.output
+
+    def pooled(self, encoded: Encoded) -> Tensor:
+        """[last of the forward half; first of the backward half] of the top layer: each has read the whole text."""
+        top, last = encoded.layers[-1], encoded.mask.sum(1) - 1
+        ahead = top[torch.arange(len(last), device=last.device), last, : self.projection]
+        return torch.cat([ahead, top[:, 0, self.projection :]], -1)
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        groups = [list(self.characters.parameters())]
+        for forwards, backwards in zip(self.forwards, self.backwards, strict=True):
+            groups.append([*forwards.parameters(), *backwards.parameters()])
+        return groups
+
+    def tokenize(self, texts: Iterable[Text]) -> list[Any]:
+        """As for all encoders, with words in UTF-8 in place of ids."""
+
+        def words(ids: Any) -> Any:
+            return tuple(map(words, ids)) if isinstance(ids, tuple) else split_words(np.asarray(ids, dtype=np.int64))
+
+        return [words(ids) for ids in super().tokenize(texts)]
+
+    def pieces_per_word(self, words: Sequence[str]) -> list[int]:
+        return [1] * len(words)
+
+    def collate(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
+        """<S> words </S>; a pair is one text after the other, each between marks."""
+        limit = min(max_length or self.max_length, self.max_length)
+        rows = []
+        for text in texts:
+            row = [*text[0], END, BEGIN, *text[1]] if isinstance(text, tuple) else list(text)
+            rows.append([BEGIN, *row[: limit - 2], END])
+        return collate_words(rows, self.tokenizer.outputs, max_characters=self.max_characters)
+
+    # ------------------------------------------------------------------ folders
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Elmo:
+        names = (
+            *("character_size", "filters", "highways", "projection", "cell", "layers", "max_length", "max_characters"),
+            *("activation", "cell_clip", "projection_clip", "state", "cutoffs"),
+        )
+        if missing := [name for name in (*names, "dropout_prob") if name not in config]:
+            raise UserError(f"The config.json of this ELMo lacks {missing[0]}.")
+        return cls(tokenizer, dropout=config["dropout_prob"], **{name: config[name] for name in names})
+
+    def export_state(self) -> dict[str, Tensor]:
+        return self.state_dict()
+
+    def import_state(self, state: dict[str, Tensor]) -> Receipt:
+        theirs, loaded, new = dict(state), [], []
+        for name, value in self.state_dict().items():
+            found = theirs.pop(name, None)
+            if found is None:
+                new.append(name)
+                continue
+            if found.shape != value.shape:
+                shapes = f"{tuple(found.shape)}, but config.json asks for {tuple(value.shape)}"
+                raise UserError(f"{name} has shape {shapes}.")
+            value.copy_(found)
+            loaded.append(name)
+        return Receipt(loaded=loaded, new=new, unused=sorted(theirs))
+
+
+class CharacterEncoder(nn.Module):
+    """Characters of a word -> its vector: convolutions, maximum over places, highways, projection (Kim et al. 2016).
+
+    Args:
+        character_size: width of the embedding of a character.
+        filters: [[width, count], ...].
+        highways: number of highway layers.
+        projection: P.
+        activation: of the convolutions.
+    """
+
+    def __init__(
+        self, *, character_size: int, filters: list[list[int]], highways: int, projection: int, activation: str
+    ) -> None:
+        super().__init__()
+        size = sum(count for _, count in filters)
+        self.widest = max(width for width, _ in filters)
+        self.activation = torch.relu if activation == "relu" else torch.tanh
+        self.embedding = nn.Embedding(CHARACTERS + 1, character_size, padding_idx=0)
+        self.convolutions = nn.ModuleList(nn.Conv1d(character_size, count, width) for width, count in filters)
+        self.highways = nn.ModuleList(nn.Linear(size, 2 * size) for _ in range(highways))
+        self.project = nn.Linear(size, projection)
+        nn.init.uniform_(self.embedding.weight, -1, 1)
+        with torch.no_grad():
+            self.embedding.weight[0] = 0
+            for highway in self.highways:
+                nn.init.normal_(highway.weight, std=math.sqrt(1 / size))
+                nn.init.zeros_(highway.bias)
+                highway.bias[size:] = -2.0  # at first a highway lets most of its input through
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """(W, C) -> (W, P)."""
+        x = self.embedding(characters).transpose(1, 2)
+        # The activations rise, so the maximum may come first, and they see a fraction of the values.
+        x = self.activation(torch.cat([convolution(x).amax(-1) for convolution in self.convolutions], -1))
+        for highway in self.highways:
+            new, gate = highway(x).chunk(2, -1)
+            x = x + torch.sigmoid(gate) * (torch.relu(new) - x)
+        return self.project(x)
+
+
+def _adaptive_softmax(size: int, outputs: int, cutoffs: list[int]) -> nn.AdaptiveLogSoftmaxWithLoss:
+    inside = [cutoff for cutoff in cutoffs if cutoff < outputs - 1] or [max(1, outputs // 2)]
+    return nn.AdaptiveLogSoftmaxWithLoss(size, outputs, inside, div_value=2.0)
+
+
+def _reversed(mask: Tensor) -> Tensor:
+    """(B, T): where the word stands that a row read from its end has at each place; padding stays where it is."""
+    place = torch.arange(mask.shape[1], device=mask.device)
+    turned = mask.sum(1, keepdim=True) - 1 - place
+    return torch.where(turned >= 0, turned, place)
+
+
+def _turn(x: Tensor, turn: Tensor | None) -> Tensor:
+    """(B, T, D) with the words of each row in the other order."""
+    return x.flip(1) if turn is None else x.gather(1, turn[..., None].expand_as(x))
+
+
+def collate_words(rows: list[list[bytes]], outputs: dict[bytes, int], *, max_characters: int) -> Batch:
+    """Rows of words -> characters of the distinct words, which row and place has which, and their classes."""
+    distinct: dict[bytes, int] = {}
+    length = max(map(len, rows))
+    words = np.zeros((len(rows), length), dtype=np.int64)
+    mask = np.zeros(words.shape, dtype=bool)
+    for number, row in enumerate(rows):
+        words[number, : len(row)] = [distinct.setdefault(word, len(distinct)) for word in row]
+        mask[number, : len(row)] = True
+    known = np.array([output_class(word, outputs) for word in distinct])
+    return {
+        "characters": torch.from_numpy(spell(list(distinct), max_characters)),
+        "words": torch.from_numpy(words),
+        "mask": torch.from_numpy(mask),
+        "input_ids": torch.from_numpy(np.where(mask, known[words], 0)),
+    }
+
+
+def output_class(word: bytes, outputs: dict[bytes, int]) -> int:
+    return 0 if word == BEGIN else 1 if word == END else outputs.get(word, UNKNOWN)
+
+
+WIDEST = 7  # characters: the widest convolution that was published
+
+
+def spell(words: list[bytes], max_characters: int) -> np.ndarray:
+    """Character ids (W, C) as the published models have them: marks of begin and end, padding, all raised by one.
+
+    C is as short as leaves one place where every convolution sees only padding, which is enough: the maximum
+    over more such places is the same.
+    """
+    bodies = [word[: max_characters - 2] for word in words]
+    sizes = np.array([1 if word in (BEGIN, END) else len(word) for word in bodies])
+    width = min(max_characters, int(sizes.max()) + 2 + WIDEST)
+    ids = np.full((len(words), width), PADDING, dtype=np.int64)
+    ids[:, 0] = WORD_BEGIN
+    ids[np.arange(len(words)), sizes + 1] = WORD_END
+    for number, word in enumerate(words):
+        if word in (BEGIN, END):
+            ids[number, 1] = TEXT_BEGIN if word == BEGIN else TEXT_END
+    plain = np.array([number for number, word in enumerate(words) if word not in (BEGIN, END)], dtype=np.int64)
+    if len(plain):
+        text = np.frombuffer(b"".join(bodies[i] for i in plain), dtype=np.uint8)
+        begins = np.concatenate([[0], np.cumsum(sizes[plain])[:-1]])
+        row = np.repeat(plain, sizes[plain])
+        ids[row, 1 + np.arange(len(text)) - np.repeat(begins, sizes[plain])] = text
+    return ids + 1

@@ -1,0 +1,259 @@
+"""GPT equals Hugging Face's GPT-2 and first GPT, in both directions; blocks, cache and chunked loss."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, OpenAIGPTLMHeadModel
+
+import pipeline
+from pipeline import UserError, sample, store
+from pipeline.batches import CausalBlocks, Steps
+from pipeline.encoders.gpt import Gpt, sample_token
+from pipeline.encoders.transformer import KeyValues
+from pipeline.objectives import linear_cross_entropy
+from pipeline.store import TokenStore
+from pipeline.text import Source
+from pipeline.tokenizer import Tokenizer, train_bpe
+
+DIFFICULT = ["A short one.", "café Ünïcödé", "🙂👩‍👩‍👧", "日本語のテキスト", "many     spaces \t and\n\nlines ", "", "don't we'll 3.14"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[TokenStore, Tokenizer]:
+    folder = tmp_path_factory.mktemp("world")
+    sample.write_corpus(folder, documents_count=100, seed=0)
+    tokenizer = train_bpe((folder / "train.txt").open(), vocab_size=400)
+    return store.build(Source(files=[folder / "train.txt"]), tokenizer, folder / "stores"), tokenizer
+
+
+def small(tokenizer: Tokenizer, **options: object) -> Gpt:
+    settings = {"size": 32, "layers": 2, "heads": 4, "inner_size": 128, "max_length": 40}
+    settings |= {"dropout": 0.1, "attention_dropout": 0.1, **options}
+    torch.manual_seed(0)
+    gpt = Gpt(tokenizer, **settings)  # type: ignore[arg-type]
+    for parameter in gpt.parameters():  # biases and norms away from 0 and 1, or nothing would test them
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    return gpt.eval()
+
+
+def same_outputs(ours: Gpt, model: transformers.PreTrainedModel) -> None:
+    ids = torch.randint(0, len(ours.tokenizer), (3, 20))
+    with torch.no_grad():
+        expected = model(input_ids=ids, output_hidden_states=True)
+        out = ours({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)})
+        for layer, hidden in zip(out.layers, expected.hidden_states, strict=True):
+            assert (layer - hidden).abs().max() < 1e-4
+        assert (ours.logits(out.layers[-1]) - expected.logits).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_our_folder_opens_in_transformers(world: tuple[TokenStore, Tokenizer], tmp_path: Path, norm: str) -> None:
+    ours = small(world[1], norm=norm)
+    ours.save(tmp_path)
+    kind = GPT2LMHeadModel if norm == "pre" else OpenAIGPTLMHeadModel
+    model, info = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    same_outputs(ours, model.eval())
+    again = pipeline.encoders.load(tmp_path)
+    assert isinstance(again, Gpt)
+    same_outputs(again, model)
+
+
+@pytest.mark.parametrize("kind", [GPT2LMHeadModel, transformers.GPT2Model])
+def test_their_folder_opens_here(world: tuple[TokenStore, Tokenizer], tmp_path: Path, kind: type) -> None:
+    tokenizer = world[1]
+    config = GPT2Config(vocab_size=len(tokenizer) + 5, n_positions=40, n_embd=32, n_layer=2, n_head=4)
+    torch.manual_seed(1)
+    model = kind(config).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path, max_length=40)
+    ours, receipt = pipeline.encoders.load_with_receipt(tmp_path)
+    assert not receipt.new
+    assert not receipt.unused
+    assert isinstance(ours, Gpt)
+    if kind is GPT2LMHeadModel:
+        same_outputs(ours, model)
+
+
+def test_tokenizers_agree_and_lose_nothing(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
+    tokenizer = world[1]
+    small(tokenizer).save(tmp_path)
+    other = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(other) == len(tokenizer)
+    assert other.model_max_length == 40
+    for text, ids in zip(DIFFICULT, tokenizer.encode_batch(DIFFICULT), strict=True):
+        assert other(text)["input_ids"] == ids
+        assert tokenizer.decode(ids) == other.decode(ids) == text
+
+
+def test_the_store_gives_back_the_text(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("One here. Two there.\nA new line 日本.\n\nAnother document.\n")
+    built = store.build(Source(files=[tmp_path / "text.txt"]), world[1], tmp_path / "stores")
+    starts = built.document_starts
+    texts = [world[1].decode(built.tokens[a:b].tolist()) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    assert texts == ["One here. Two there. A new line 日本.", "Another document."]
+
+
+def test_blocks_hold_every_token_once(world: tuple[TokenStore, Tokenizer]) -> None:
+    built, tokenizer = world
+    end = tokenizer.id("eos")
+    maker = CausalBlocks(packing="concat")
+    expected: list[int] = []
+    for a, b in zip(built.document_starts[:-1], built.document_starts[1:], strict=True):
+        expected += [end, *built.tokens[a:b].tolist()]
+    for phase in (0, 37):
+        blocks = maker.windows(built, tokenizer, 24, phase)
+        ids, documents = blocks(np.arange(len(blocks)))
+        assert ids[:, :-1].flatten().tolist() == expected[phase % 24 :][: ids[:, :-1].size]
+        assert (ids[:-1, -1] == ids[1:, 0]).all()
+        assert (np.diff(documents.flatten()) >= 0).all() or documents[-1, -1] == -1
+    assert len(expected) - ids[:, :-1].size < 48
+
+
+def test_a_corpus_smaller_than_a_block(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("One here.\n\nTwo.\n")
+    built = store.build(Source(files=[tmp_path / "text.txt"]), world[1], tmp_path / "stores")
+    batch = Steps(CausalBlocks("concat"), built, world[1], length=64, batch_size=4, seed=0)(3)
+    assert int(batch["mask"].sum()) == len(built.tokens) + 2
+    assert int(batch["total/lm"]) == len(built.tokens) + 1
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_packed_documents_equal_one_per_row(world: tuple[TokenStore, Tokenizer], norm: str) -> None:
+    gpt = small(world[1], norm=norm)
+    batch = Steps(CausalBlocks("document"), *world, length=40, batch_size=16, seed=0)(0)
+    several = 0
+    with torch.no_grad():
+        packed = gpt(batch).layers[-1]
+        for row in range(16):
+            documents = batch["documents"][row]
+            for document in documents.unique():
+                inside = documents == document
+                ids = batch["input_ids"][row, inside][None]
+                alone = gpt({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}).layers[-1]
+                assert (packed[row, inside] - alone[0]).abs().max() < 1e-5
+                several += not bool(inside.all())
+    assert several > 4
+
+
+def test_the_future_does_not_leak_and_padding_does_not_matter(world: tuple[TokenStore, Tokenizer]) -> None:
+    gpt = small(world[1])
+    ids = torch.randint(1, 300, (2, 30))
+    changed = ids.clone()
+    changed[:, 17:] = torch.randint(1, 300, (2, 13))
+    full = torch.ones_like(ids, dtype=torch.bool)
+    with torch.no_grad():
+        one, two = (gpt({"input_ids": x, "mask": full}).layers[-1] for x in (ids, changed))
+    assert torch.equal(one[:, :17], two[:, :17])
+    assert not torch.equal(one[:, 17:], two[:, 17:])
+    texts = ["The soup was good.", "The", ("one text", "and another one")]
+    together = gpt.encode(texts)
+    for i, text in enumerate(texts):
+        alone = gpt.encode([text])
+        length = int(alone.mask.sum())
+        assert (together.layers[-1][i, :length] - alone.layers[-1][0]).abs().max() < 1e-5
+        assert torch.equal(gpt.pooled(alone)[0], alone.layers[-1][0, -1])
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_cache_changes_nothing(world: tuple[TokenStore, Tokenizer], norm: str) -> None:
+    gpt = small(world[1], norm=norm)
+    ids = torch.randint(1, 300, (2, 30))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    past = [KeyValues() for _ in gpt.blocks]
+    with torch.no_grad():
+        full = gpt({"input_ids": ids, "mask": mask}).layers[-1]
+        parts = [gpt({"input_ids": part, "mask": mask[:, : part.shape[1]]}, past) for part in ids.split([7, 1, 1, 21], 1)]
+    assert (torch.cat([part.layers[-1] for part in parts], 1) - full).abs().max() < 1e-5
+
+
+def test_generation_equals_transformers(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
+    gpt = small(world[1])
+    gpt.save(tmp_path)
+    model = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    prompt = world[1].encode_batch(["The soup"])[0]
+    options = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0}
+    ours = gpt.generate(prompt, tokens=20, **options)  # type: ignore[arg-type]
+    theirs = model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)[0, len(prompt) :].tolist()
+    assert ours == [token for token in theirs if token != world[1].id("eos")]
+    drawn = [gpt.generate(prompt, tokens=20, **{**options, "temperature": 1.0, "seed": seed}) for seed in (1, 1, 2)]  # type: ignore[arg-type]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(gpt.generate(prompt, tokens=99, **options)) <= 40 - len(prompt)  # type: ignore[arg-type]
+
+
+def test_generation_stops_at_the_end_of_text(world: tuple[TokenStore, Tokenizer]) -> None:
+    gpt = small(world[1])
+    end = world[1].id("eos")
+    gpt.logits = lambda hidden: F.one_hot(torch.tensor(end), 400).float().expand(*hidden.shape[:-1], 400)  # type: ignore[method-assign]
+    assert gpt.generate([5], tokens=9, temperature=0, top_k=0, top_p=1.0, seed=0) == []
+
+
+def test_sampling_keeps_to_its_limits() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+
+    def drawn(**options: float) -> set[int]:
+        settings = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, **options}
+        generator = torch.Generator().manual_seed(0)
+        return {sample_token(logits, **settings, generator=generator) for _ in range(300)}  # type: ignore[arg-type]
+
+    assert drawn() == {0, 1, 2, 3}
+    assert drawn(top_k=2) == {0, 1}
+    assert drawn(top_p=0.7) == {0, 1}
+    assert drawn(top_p=0.4) == drawn(temperature=0) == {0}
+
+
+def test_chunked_cross_entropy_equals_torch() -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(2500, 16, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(50, 16, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(50, (2500,))
+    ours = linear_cross_entropy(hidden, weight, labels)
+    theirs = F.cross_entropy(hidden @ weight.t(), labels, reduction="sum")
+    assert float(ours.sum.detach()) == pytest.approx(float(theirs.detach()), rel=1e-5)
+    assert int(ours.correct) == int(((hidden @ weight.t()).argmax(-1) == labels).sum())
+    ours_grads = torch.autograd.grad(ours.sum * 0.3, (hidden, weight))
+    for one, two in zip(ours_grads, torch.autograd.grad(theirs * 0.3, (hidden, weight)), strict=True):
+        assert (one - two).abs().max() < 1e-5 * two.abs().max()
+
+
+def test_log_probs_are_those_of_transformers(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
+    gpt = small(world[1])
+    gpt.save(tmp_path)
+    batch = gpt.collate(gpt.tokenize(["The soup was good.", "A robin"]))
+    with torch.no_grad():
+        ours = gpt.log_probs(batch)
+        logits = GPT2LMHeadModel.from_pretrained(tmp_path).eval()(input_ids=batch["input_ids"]).logits
+    expected = logits[:, :-1].log_softmax(-1).gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
+    assert ((ours[:, 1:] - expected) * batch["mask"][:, 1:]).abs().max() < 1e-4
+    assert (ours[~batch["mask"]] == 0).all()
+
+
+def test_words_are_aligned(world: tuple[TokenStore, Tokenizer]) -> None:
+    words = ["Anna", "adored", "strawberries", "!"]
+    out = small(world[1]).encode([words, ["One"]])
+    assert out.words is not None
+    for i in range(4):
+        pieces = out.input_ids[0][out.words[0] == i].tolist()
+        assert world[1].decode(pieces).strip() == words[i]
+    assert (out.words[1] >= 0).sum() == len(world[1].encode_batch(["One"])[0])
+
+
+def test_refusals(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
+    small(world[1]).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for changes, message in (
+        ({"activation_function": "relu"}, "activation_function"),
+        ({"n_inner": 99}, "has shape"),
+        ({"vocab_size": 10}, "do not belong together"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+        with pytest.raises(UserError, match=message):
+            pipeline.encoders.load(tmp_path)
