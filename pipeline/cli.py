@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,9 @@ from jsonargparse import ArgumentError, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
 
-from pipeline import UserError, encoders, metrics, tracking
+from pipeline import UserError, encoders, metrics, tracking, trying
+from pipeline import audit as auditing
+from pipeline import import_elmo as importing
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Receipt, read_config
 from pipeline.finetune import FineTuning
@@ -98,6 +101,20 @@ def parser() -> argparse.ArgumentParser:
     rest = "further flags set the configuration: --trainer.max_steps=100, --data.batch_size=16, ..."
     verbs.add_parser("data", parents=[shared, pretraining], help="build the token store and report on it", epilog=rest)
     verbs.add_parser("pretrain", parents=[shared, pretraining], help="pretrain an encoder on raw text", epilog=rest)
+    verbs.add_parser("audit", parents=[shared, pretraining], help="check masks, labels and leaks of a model", epilog=rest)
+    trying = verbs.add_parser("try", parents=[shared, pretraining], help="look at what an encoder knows", epilog=rest)
+    trying.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    trying.add_argument("--prompt", default=None, help="text to go on with (GPT) or with [MASK] to fill (BERT)")
+    trying.add_argument("--word", default=None, help="word whose neighbours are shown (ELMo)")
+    trying.add_argument("--tokens", type=int, default=60, help="most new tokens")
+    trying.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token each time")
+    trying.add_argument("--top-k", type=int, default=0, help="draw from the k likeliest tokens; 0: all")
+    trying.add_argument("--top-p", type=float, default=0.95, help="draw from the fewest tokens with this share")
+    importing = verbs.add_parser("import-elmo", help="published ELMo weights -> an encoder folder")
+    importing.add_argument("--options", type=Path, required=True, help="options.json")
+    importing.add_argument("--weights", type=Path, required=True, help="weights.hdf5")
+    importing.add_argument("--out", type=Path, required=True, help="encoder folder to write")
+    importing.add_argument("--state", choices=("reset", "carry"), default="reset", help="begin each text from zero?")
     tuning = verbs.add_parser("finetune", parents=[shared], help="fine-tune an encoder on a task", epilog=rest)
     tuning.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     tuning.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
@@ -113,10 +130,13 @@ def main(args: list[str]) -> None:
     """
     options, flags = parser().parse_known_args(args)
     _quiet()
-    if options.verb == "finetune":
-        finetune(options, flags)
-    else:
-        pretrain(options, flags)
+    verb: Callable[[argparse.Namespace, list[str]], None] = {
+        "finetune": finetune,
+        "audit": audit,
+        "try": try_out,
+        "import-elmo": import_elmo,
+    }.get(options.verb, pretrain)
+    verb(options, flags)
 
 
 def _quiet() -> None:
@@ -187,15 +207,60 @@ def _is_path(corpus: str) -> bool:
 # ---------------------------------------------------------------------- pretraining
 
 
-def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
+def pretraining(options: argparse.Namespace, flags: list[str]) -> CLI:
+    """MODEL=, CORPUS= and flags -> a LightningModule and its data, not yet built."""
     model_file = named_config("pretrain", options.model)
     if model_file is None:
         raise UserError(f"There is no model '{options.model}'; there are {known('pretrain')}.")
     corpus_files, corpus_flags = corpus_config(options.corpus, options.data, options.model)
     seeds = [f"--model.seed={options.seed}", f"--data.seed={options.seed}"]
-    cli = parse(
-        Pretraining, CorpusData, [CONFIGS / "base.yaml", model_file, *corpus_files], [*corpus_flags, *seeds, *flags]
-    )
+    files = [CONFIGS / "base.yaml", model_file, *corpus_files]
+    return parse(Pretraining, CorpusData, files, [*corpus_flags, *seeds, *flags])
+
+
+def audit(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `audit`: exit status 1 when a check fails."""
+    cli = pretraining(options, flags)
+    data, module = cli.datamodule, cli.model
+    data.prepare()
+    module.build(data)
+    print(f"audit of {options.model} on {Path(options.corpus).name}")
+    failed = 0
+    for check in auditing.audit(module.encoder, module.objective, data, uniform=module.floors["floor/uniform"]):
+        print(check, flush=True)
+        failed += not check.passed
+    print(f"{failed} failed" if failed else "all passed")
+    if failed:
+        raise SystemExit(1)
+
+
+def try_out(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `try`."""
+    folder = encoder_folder(options)
+    encoder = encoders.load(folder)
+    if options.prompt is not None or options.word is None:
+        print(trying.show(encoder, options))
+        return
+    cli = pretraining(options, [*flags, f"--data.tokenizer.file={folder / 'tokenizer.json'}"])
+    cli.datamodule.prepare()
+    print(trying.neighbours(encoder, options.word, cli.datamodule.valid))
+
+
+def import_elmo(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `import-elmo`."""
+    if flags:
+        raise UserError(f"import-elmo does not know the flag {flags[0]}.")
+    if options.out.exists():
+        raise UserError(f"{options.out} is there already; choose another OUT folder.")
+    encoder = importing.import_elmo(options.options, options.weights, state=options.state)
+    card = f"# elmo encoder\n\nImported from {options.options.name} and {options.weights.name}; no output layer.\n"
+    tracking.write_folder(options.out, lambda folder: encoder.save(folder, card=card))
+    count = sum(p.numel() for p in encoder.parameters())
+    print(f"Saved {options.out}: {count:,} parameters, layers of {encoder.size}, state {options.state}.")
+
+
+def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
+    cli = pretraining(options, flags)
     data, module = cli.datamodule, cli.model
     if options.verb == "data":
         data.prepare()
@@ -245,6 +310,17 @@ def model_card(options: argparse.Namespace, module: Pretraining, data: CorpusDat
 # ---------------------------------------------------------------------- fine-tuning
 
 
+def encoder_folder(options: argparse.Namespace) -> Path:
+    """FROM=, or where MODEL was pretrained; refuses one that holds another model."""
+    folder = options.encoder or Path("runs/pretrain") / options.model / "encoder"
+    if (model_type := encoders.family(read_config(folder)["model_type"])) != options.model:
+        hint = (
+            f"set MODEL={model_type}" if model_type in encoders.names() else f"there are {', '.join(encoders.names())}"
+        )
+        raise UserError(f"{folder} holds a {model_type} encoder, not {options.model}; {hint}.")
+    return folder
+
+
 def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `finetune`."""
     task_file = named_config("tasks", options.task)
@@ -252,12 +328,7 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
         task_file = Path(options.task)
         if not task_file.is_file():
             raise UserError(f"There is no task '{options.task}': neither a preset ({known('tasks')}) nor a YAML file.")
-    folder = options.encoder or Path("runs/pretrain") / options.model / "encoder"
-    if (model_type := encoders.family(read_config(folder)["model_type"])) != options.model:
-        hint = (
-            f"set MODEL={model_type}" if model_type in encoders.names() else f"there are {', '.join(encoders.names())}"
-        )
-        raise UserError(f"{folder} holds a {model_type} encoder, not {options.model}; {hint}.")
+    folder = encoder_folder(options)
     name = f"{options.model}-{task_file.stem}" + ("" if options.arm == "full" else f"-{options.arm}")
     out = options.out or Path("runs/finetune") / name
     flags = [f"--model.seed={options.seed}", f"--data.seed={options.seed}", f"--model.arm={options.arm}", *flags]

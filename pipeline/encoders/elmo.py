@@ -120,9 +120,7 @@ class Elmo(Encoder):
         The first layer is the word alone, twice, so that all are D wide; then those of the LSTMs, forward half
         first. Between LSTM layers there is a residual connection, which the states do not see.
         """
-        mask, words = batch["mask"], batch["words"]
-        spelled = self.characters(batch["characters"])
-        x = F.embedding(words, spelled)
+        mask, x = batch["mask"], self.embed(batch)
         layers = [torch.cat([x, x], -1)]
         turn = None if bool(mask.all()) else _reversed(mask)
         ahead, back = x, _turn(x, turn)
@@ -137,6 +135,10 @@ class Elmo(Encoder):
         if self.state == "carry":
             self._carried = [(h.detach(), c.detach()) for h, c in left]
         return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"])
+
+    def embed(self, batch: Batch) -> Tensor:
+        """(B, T, P): each word alone; a word that stands twice goes through the convolutions once."""
+        return F.embedding(batch["words"], self.characters(batch["characters"]))
 
     def reset(self) -> None:
         """Forgets the carried state."""

@@ -121,13 +121,17 @@ class Gpt(Encoder):
             bias = torch.zeros(same.shape, device=ids.device).masked_fill_(~same, -1e9)
             new = F.pad(batch["documents"].diff(dim=1) != 0, (1, 0), value=True)
             positions = positions - (positions * new).cummax(1).values
-        x = self.dropout(self.word_embedding(ids) + self.position_embedding(positions))
+        x = self.dropout(self.embed(batch) + self.position_embedding(positions))
         layers = [x]
         for index, block in enumerate(self.blocks):
             layers.append(block(layers[-1], bias, causal=True, past=past[index] if past else None))
         if self.final_norm is not None:
             layers[-1] = self.final_norm(layers[-1])
         return Encoded(layers=layers, mask=mask, input_ids=ids)
+
+    def embed(self, batch: Batch) -> Tensor:
+        """(B, T, D): each token alone, without its position."""
+        return self.word_embedding(batch["input_ids"])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""
