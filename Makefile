@@ -10,20 +10,24 @@ OUT ?=
 RESUME ?=
 OVERWRITE ?=
 ARGS ?=
+PROMPT ?=
+WORD ?=
 PYTHON ?= python3
+
+export PROMPT # the shell passes it on as it is, quotes and all
 
 BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
-.PHONY: help install data pretrain finetune test lint bench clean
+.PHONY: help install data pretrain finetune try audit test lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@echo "Targets"
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
-	@echo "  MODEL      [bert] which encoder: bert"
+	@echo "  MODEL      [bert] which encoder: bert, gpt or elmo"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern"
 	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
 	@echo "  DATA       local folder or pattern that replaces the hub name of CORPUS or TASK"
@@ -34,6 +38,8 @@ help: ## this list
 	@echo "  RESUME=1   go on with the run in OUT"
 	@echo "  OVERWRITE=1  start anew over the run in OUT"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
+	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
+	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
 	@echo "  PYTHON     [python3] the Python (3.10 or newer) that makes .venv"
 
 # One stamp for each set of packages; it is made anew when what it was made from changes.
@@ -61,6 +67,13 @@ pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 	@$(BIN)/python -m pipeline finetune --task "$(TASK)" --arm "$(ARM)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
+
+try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
+	@$(BIN)/python -m pipeline try --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") \
+		$(if $(PROMPT),--prompt "$$PROMPT") $(if $(WORD),--word "$(WORD)") $(FLAGS)
+
+audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
+	@$(BIN)/python -m pipeline audit --corpus "$(CORPUS)" $(FLAGS)
 
 test: $(BIN)/.installed-dev ## run the tests (offline, a few minutes)
 	@$(BIN)/python -m pytest $(ARGS)

@@ -13,6 +13,9 @@ usage: python -m pipeline VERB ...
   data       build the token store of a corpus and report on it
   pretrain   pretrain an encoder on raw text
   finetune   fine-tune an encoder on a labelled task
+  try        look at what an encoder knows: text that goes on, masks filled, neighbours of a word
+  audit      check masks, labels and leaks of a model
+  import-elmo  published ELMo weights -> an encoder folder
 
 python -m pipeline VERB --help lists the flags of a verb; `make help` the same as variables of make."""
 

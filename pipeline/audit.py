@@ -6,9 +6,10 @@ falls. Each check here is one that such a fault does not pass.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from pipeline.encoders.gpt import Gpt
 from pipeline.encoders.transformer import KeyValues
 from pipeline.masking import sentence_pairs
 from pipeline.objectives import Objective
+from pipeline.tokenizer import Tokenizer
 
 BATCHES = 40  # batches that shares are counted on
 SIGMAS = 4.5  # width of the intervals: one false alarm in 150,000 checks
@@ -143,14 +145,21 @@ def masked(batches: list[Batch], steps: Steps, maker: MaskedPairs) -> Iterator[C
     yield share("left as they were", (ids == labels).sum(), len(ids), 0.1 + 0.1 / v)
     changed = ((ids != labels) & (ids != tokenizer.id("mask"))).sum()
     yield share("replaced at random", changed, len(ids), 0.1 * (1 - 1 / v))
-    special = sum(int(np.isin(text.flatten()[b["positions"]], tokenizer.special_ids).sum()) for text, b in zip(original, batches, strict=True))
+    special = sum(
+        int(np.isin(text.flatten()[b["positions"]], tokenizer.special_ids).sum())
+        for text, b in zip(original, batches, strict=True)
+    )
     yield none("special or padding tokens are masked", special, "of them")
     if maker.whole_word:
-        broken = sum(_broken_words(text, batch, tokenizer.continues_word) for text, batch in zip(original, batches, strict=True))
+        broken = sum(_broken_words(text, batch, tokenizer) for text, batch in zip(original, batches, strict=True))
         yield none("words are masked in part", broken, "words")
-    again = maker.make(steps.windows, np.arange(8) % steps.rows, tokenizer, seed=0, rng=np.random.default_rng((0, 0)))
-    other = maker.make(steps.windows, np.arange(8) % steps.rows, tokenizer, seed=0, rng=np.random.default_rng((0, 1)))
-    same = again["positions"].shape == other["positions"].shape and bool((again["positions"] == other["positions"]).all())
+    alone = replace(maker, next_sentence="off")  # the same texts twice: pairs would draw other partners
+    windows = alone.windows(steps.store, tokenizer, steps.length, 0)
+    first, second = (
+        alone.make(windows, np.arange(min(8, len(windows))), tokenizer, seed=0, rng=np.random.default_rng((0, step)))
+        for step in (0, steps.steps)
+    )
+    same = bool((first["positions"] == second["positions"]).all())
     yield Check("two passes mask differently", not same, "the same positions" if same else "other positions")
     if maker.next_sentence == "nsp":
         yield from pairs(batches, steps)
@@ -162,13 +171,13 @@ def _unmasked(batch: Batch) -> Tensor:
     return flat.view(batch["input_ids"].shape)
 
 
-def _broken_words(original: Tensor, batch: Batch, continues: np.ndarray) -> int:
+def _broken_words(original: Tensor, batch: Batch, tokenizer: Tokenizer) -> int:
     """Word pieces of one word of which some are masked and some are not."""
     flat = original.flatten().numpy()
     chosen = np.zeros(flat.size, dtype=bool)
     chosen[batch["positions"]] = True
-    goes_on = np.flatnonzero(continues[flat])
-    goes_on = goes_on[goes_on % original.shape[1] > 1]
+    goes_on = np.flatnonzero(tokenizer.continues_word[flat])
+    goes_on = goes_on[~np.isin(flat[goes_on - 1], tokenizer.special_ids)]  # a text may begin inside a word
     return int((chosen[goes_on] != chosen[goes_on - 1]).sum())
 
 
@@ -250,7 +259,7 @@ def packed(encoder: Gpt, steps: Steps) -> Check:
     ends = batch["input_ids"] == steps.tokenizer.id("eos")
     for row in range(len(rows)):
         bounds = [0, *[int(i) for i in ends[row].nonzero() if i > 0], ends.shape[1]]
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        for low, high in itertools.pairwise(bounds):
             ids = batch["input_ids"][row : row + 1, low:high]
             alone = encoder({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}).layers[-1][0]
             here = hidden[row, low:high][batch["mask"][row, low:high]]

@@ -210,7 +210,7 @@ class WordRows:
     """Batches of ELMo: the corpus as one stream of words, each asked from both sides.
 
     Args:
-        carry: rows go on where those of the step before ended, for an encoder with `state: carry`.
+        carry: rows go on where those of the step before ended, and so does the state of the encoder.
     """
 
     carry: bool
@@ -221,7 +221,7 @@ class WordRows:
 
     @property
     def encoder_options(self) -> dict[str, Any]:
-        return {"state": "carry" if self.carry else "reset"}
+        return {}
 
     def check(self, store: TokenStore, name: str) -> None:
         pass  # any text will do
@@ -267,6 +267,8 @@ class WordRows:
                 )
             batch[name] = torch.from_numpy(labels)
             batch[f"spelling/{name}"] = torch.full((len(rows),), nats / len(rows), dtype=torch.float64)
+        if self.carry:
+            batch["carry"] = torch.tensor(True)
         batch["total/forward"] = (batch["next"] >= 0).sum()
         batch["total/backward"] = (batch["previous"] >= 0).sum()
         return batch
@@ -277,8 +279,10 @@ class WordRows:
                 "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
                 "false, or train in one process without accumulation."
             )
-        return {**rows_of({k: v for k, v in batch.items() if k != "characters"}, index, parts),
-                "characters": batch["characters"]}
+        return {
+            **rows_of({k: v for k, v in batch.items() if k != "characters"}, index, parts),
+            "characters": batch["characters"],
+        }
 
 
 MAX_CHARACTERS = 50  # of a word, both marks included, as in the published models

@@ -101,7 +101,9 @@ def parser() -> argparse.ArgumentParser:
     rest = "further flags set the configuration: --trainer.max_steps=100, --data.batch_size=16, ..."
     verbs.add_parser("data", parents=[shared, pretraining], help="build the token store and report on it", epilog=rest)
     verbs.add_parser("pretrain", parents=[shared, pretraining], help="pretrain an encoder on raw text", epilog=rest)
-    verbs.add_parser("audit", parents=[shared, pretraining], help="check masks, labels and leaks of a model", epilog=rest)
+    verbs.add_parser(
+        "audit", parents=[shared, pretraining], help="check masks, labels and leaks of a model", epilog=rest
+    )
     trying = verbs.add_parser("try", parents=[shared, pretraining], help="look at what an encoder knows", epilog=rest)
     trying.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
     trying.add_argument("--prompt", default=None, help="text to go on with (GPT) or with [MASK] to fill (BERT)")
@@ -283,7 +285,9 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     figures = {**run.figures(), **module.floors, "documents": data.train.meta["documents"]}
     card = model_card(options, module, data, figures)
     tracking.write_folder(out / "encoder", lambda folder: module.encoder.save(folder, card=card))
-    curve_losses = [f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")]
+    curve_losses = [
+        f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
+    ]
     tracking.plot_curves(module.history, out / "curves.png", floors=module.floors, losses=curve_losses)
     run.finish(figures, artifact=("encoder", out / "encoder"))
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
@@ -313,11 +317,12 @@ def model_card(options: argparse.Namespace, module: Pretraining, data: CorpusDat
 def encoder_folder(options: argparse.Namespace) -> Path:
     """FROM=, or where MODEL was pretrained; refuses one that holds another model."""
     folder = options.encoder or Path("runs/pretrain") / options.model / "encoder"
-    if (model_type := encoders.family(read_config(folder)["model_type"])) != options.model:
+    wanted = options.model.split("-")[0]  # elmo-paper is an elmo
+    if (model_type := encoders.family(read_config(folder)["model_type"])) != wanted:
         hint = (
             f"set MODEL={model_type}" if model_type in encoders.names() else f"there are {', '.join(encoders.names())}"
         )
-        raise UserError(f"{folder} holds a {model_type} encoder, not {options.model}; {hint}.")
+        raise UserError(f"{folder} holds a {model_type} encoder, not {wanted}; {hint}.")
     return folder
 
 
@@ -408,6 +413,9 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     write_atomically(training.out / "predictions.jsonl", "\n".join(lines) + "\n")
     counts = multiclass_confusion_matrix(logits, gold, len(labels)).tolist()
     tracking.plot_confusion(counts, labels, training.out / "confusion.png")
+    if (mix := module.model.head.mix) is not None:
+        figures |= {f"mix/{name}": value for name, value in mix.shares().items()}
+        tracking.plot_mix(module.history, training.out / "mix.png")
     losses = ["train/task_loss", "val/loss"]
     tracking.plot_curves(module.history, training.out / "curves.png", floors={}, losses=losses)
     card = (

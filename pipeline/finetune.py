@@ -80,6 +80,8 @@ class FineTuning(Training):
         figures = self._figures("val")
         figures = {"val/loss": figures["val/task_loss"], "val/accuracy": figures["val/task_accuracy"]}
         self.log_dict(figures, logger=False)
+        if (mix := self.model.head.mix) is not None:
+            figures |= {f"mix/{name}": value for name, value in mix.shares().items()}
         self.log_all(figures)
         self.history.save()
 

@@ -21,6 +21,11 @@ class ScalarMix(nn.Module):
         self.weights = nn.Parameter(torch.zeros(layers))
         self.gamma = nn.Parameter(torch.ones(()))
 
+    def shares(self) -> dict[str, float]:
+        """What each layer counts, and gamma."""
+        shares = {f"layer_{k}": float(w) for k, w in enumerate(self.weights.detach().softmax(0))}
+        return {**shares, "gamma": float(self.gamma.detach())}
+
     def forward(self, layers: list[Tensor]) -> Tensor:
         """[(B, T, D)] -> (B, T, D)."""
         return self.gamma * torch.einsum("k,kbtd->btd", self.weights.softmax(0), torch.stack(layers))

@@ -104,6 +104,7 @@ def _read_characters(characters: CharacterEncoder, file: Any, name: Path) -> Non
     _put(characters.embedding.weight[1:], file, "char_embed", name)
     for number, convolution in enumerate(characters.convolutions):
         assert isinstance(convolution, nn.Conv1d)
+        assert convolution.bias is not None
         # (1, width, size, count) -> (count, size, width)
         _put(convolution.weight, file, f"CNN/W_cnn_{number}", name, lambda value: value[0].transpose(2, 1, 0))
         _put(convolution.bias, file, f"CNN/b_cnn_{number}", name)
@@ -140,5 +141,7 @@ def _put(target: Tensor, file: Any, key: str, name: Path, turn: Any = None) -> N
     turned = value if turn is None else turn(value)
     if turned.shape != tuple(target.shape):
         wanted = f"(turned) {tuple(target.shape)}" if turn is not None else f"{tuple(target.shape)}"
-        raise UserError(f"{key} in {name} has shape {value.shape}, which contradicts the options: they ask for {wanted}.")
+        raise UserError(
+            f"{key} in {name} has shape {value.shape}, which contradicts the options: they ask for {wanted}."
+        )
     target.copy_(torch.from_numpy(np.ascontiguousarray(turned)))

@@ -83,7 +83,7 @@ class Training(lightning.LightningModule):
 
     def _figures(self, split: str) -> dict[str, float]:
         """Means since the last call, over all processes: NAME_loss, and NAME_accuracy and NAME_spelling if known."""
-        figures = {}
+        figures: dict[str, float] = {}
         for key in [key for key in self._sums if key.startswith(f"{split}/")]:
             sums = torch.tensor(self._sums.pop(key), dtype=torch.float64, device=self.device)
             total, count, correct, spelling = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
@@ -150,14 +150,23 @@ class Pretraining(Training):
             )
         uniform, unigram = data.maker.floors(data.train, data.tokenizer)
         self.floors = {"floor/uniform": uniform, "floor/unigram": unigram}
-        self.per_byte = data.maker.predictions_per_byte(
-            data.maker.windows(data.valid, data.tokenizer, data.length, 0)
-        )
+        self.per_byte = data.maker.predictions_per_byte(data.maker.windows(data.valid, data.tokenizer, data.length, 0))
 
     def on_train_start(self) -> None:
         super().on_train_start()
         if self.global_step == 0:
             self.log_all(self.floors)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["memory"] = self.encoder.memory
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.encoder.memory = checkpoint["memory"]
+
+    def on_validation_epoch_start(self) -> None:  # validation has a memory of its own
+        self.set_aside, self.encoder.memory = self.encoder.memory, None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self.weighted(self.objective(self.encoder, batch), batch)
@@ -176,6 +185,7 @@ class Pretraining(Training):
             self.log_all(figures)
             self._warn_at_floor(losses[0])
             self.history.save()
+        self.encoder.memory = self.set_aside
 
     def _warn_at_floor(self, loss: float) -> None:
         patience = max(2 * self.optimization.warmup_steps, self.trainer.max_steps // 5)

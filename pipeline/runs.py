@@ -22,7 +22,7 @@ from pipeline.tracking import History, Progress, StopCleanly
 # What a run writes: OVERWRITE=1 removes these and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "checkpoints", "wandb", "encoder", "model"),
-    *("predictions.jsonl", "curves.png", "confusion.png", "data.txt", "receipt.txt"),
+    *("predictions.jsonl", "curves.png", "confusion.png", "mix.png", "data.txt", "receipt.txt"),
 )
 
 

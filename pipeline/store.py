@@ -2,7 +2,8 @@
 
 A folder with `tokens.bin` (uint16, or uint32 for a vocabulary above 65,536), `sentences.bin` (int64: where
 each sentence begins, and the end), `documents.bin` (int64: the first sentence of each document, and the
-end) and `meta.json`; `words.bin` (int64: words before each sentence) where tokens spell words. It is built in constant memory, written aside and renamed when whole.
+end) and `meta.json`; `words.bin` (int64: words before each sentence) where tokens spell words. It is built in
+constant memory, written aside and renamed when whole.
 """
 
 from __future__ import annotations

@@ -184,8 +184,10 @@ def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool
         return train_wordpiece(texts, vocab_size=vocab_size, lowercase=lowercase)
     if lowercase and scheme == "bpe":
         raise UserError("data.tokenizer.lowercase does not go with bpe, which loses nothing of the text.")
-    return train_bpe(texts, vocab_size=vocab_size) if scheme == "bpe" else train_words(
-        texts, vocab_size=vocab_size, lowercase=lowercase
+    return (
+        train_bpe(texts, vocab_size=vocab_size)
+        if scheme == "bpe"
+        else train_words(texts, vocab_size=vocab_size, lowercase=lowercase)
     )
 
 
@@ -298,8 +300,10 @@ def load(path: Path) -> Tokenizer:
     missing = [token for token in special.values() if backend.token_to_id(token) is None]
     if missing:
         raise UserError(f"{file} lacks the special token {missing[0]}, which a {scheme} tokenizer needs.")
-    return _with_template(backend, special) if scheme == "wordpiece" else Tokenizer(
-        backend, scheme=scheme, special=special
+    return (
+        _with_template(backend, special)
+        if scheme == "wordpiece"
+        else Tokenizer(backend, scheme=scheme, special=special)
     )
 
 

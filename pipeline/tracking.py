@@ -53,10 +53,13 @@ class History(Logger):
         self.rows.setdefault(step or 0, {}).update(metrics)
 
     def save(self) -> None:
-        names = list(dict.fromkeys(name for row in self.rows.values() for name in row))
+        names = self.names()
         lines = [",".join(["step", *names])]
         lines += [",".join([str(step), *(_number(row.get(name)) for name in names)]) for step, row in self.rows.items()]
         write_atomically(self.file, "\n".join(lines) + "\n")
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows.values() for name in row))
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         points = [(step, float(row[name])) for step, row in self.rows.items() if name in row]
@@ -231,6 +234,23 @@ def plot_curves(history: History, file: Path, *, floors: dict[str, float], losse
     below.plot(*history.series("train/learning_rate"))
     below.set_ylabel("learning rate")
     below.set_xlabel("optimiser step")
+    _save(figure, file)
+
+
+def plot_mix(history: History, file: Path) -> None:
+    """What each layer counts in the scalar mix, over the run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for name in sorted(name for name in history.names() if name.startswith("mix/layer_")):
+        axes.plot(*history.series(name), label=name.removeprefix("mix/"), marker="o", markersize=3)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel("softmax weight of the layer")
+    axes.legend()
     _save(figure, file)
 
 

@@ -96,9 +96,7 @@ def neighbours(encoder: Encoder, word: str, store: TokenStore) -> str:
     lines = []
     for context in (having[0], having[-1]):
         row = pool.index(context)
-        asked = next(
-            i for i, (r, w) in enumerate(zip(owner, names, strict=True)) if r == row and texts[r][w] == word
-        )
+        asked = next(i for i, (r, w) in enumerate(zip(owner, names, strict=True)) if r == row and texts[r][w] == word)
         lines += ["", _in_context(texts[row], names[asked])]
         for number, layer in enumerate(out.layers):
             found = _nearest(layer[place], asked, [texts[r][w] for r, w in zip(owner, names, strict=True)])
@@ -109,9 +107,7 @@ def neighbours(encoder: Encoder, word: str, store: TokenStore) -> str:
 
 def _sentences(store: TokenStore) -> list[list[bytes]]:
     bounds = store.sentences
-    return [
-        split_words(store.tokens[bounds[i] : bounds[i + 1]]) for i in range(min(len(bounds) - 1, 20 * POOL))
-    ]
+    return [split_words(store.tokens[bounds[i] : bounds[i + 1]]) for i in range(min(len(bounds) - 1, 20 * POOL))]
 
 
 def _nearest(vectors: Tensor, asked: int, words: list[str]) -> list[tuple[int, float]]:

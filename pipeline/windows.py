@@ -138,7 +138,8 @@ class WordBlocks:
     def _row(self, position: int) -> list[bytes]:
         sentence = self._sentence_at(position)
         skipped = position - self._start(sentence)
-        wanted, result = skipped + self.length + 2, []
+        wanted = skipped + self.length + 2
+        result: list[bytes] = []
         while len(result) < wanted and sentence < len(self.words) - 1:
             result += [self.begin, *self._spelled(sentence), self.end]
             sentence += 1

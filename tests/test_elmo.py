@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -89,7 +90,9 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-def original(weights: dict[str, np.ndarray], sentences: list[list[str]], states: dict | None = None) -> list[np.ndarray]:
+def original(
+    weights: dict[str, np.ndarray], sentences: list[list[str]], states: dict | None = None
+) -> list[np.ndarray]:
     """The definition, word by word and step by step: per sentence (3, T, 2P), marks included."""
 
     def characters(word: str) -> list[int]:
@@ -280,7 +283,7 @@ def test_the_stream_holds_every_word_once(world: tuple[TokenStore, Tokenizer]) -
         blocks = WordRows(carry=False).windows(built, tokenizer, 20, phase)
         rows = blocks(np.arange(len(blocks)))
         assert [word for row in rows for word in row[1:-1]] == expected[1 + phase : 1 + phase + 20 * len(rows)]
-        assert all(row[-2:] == other[:2] for row, other in zip(rows[:-1], rows[1:], strict=True))
+        assert all(row[-2:] == other[:2] for row, other in itertools.pairwise(rows))
 
 
 def test_batches_ask_for_the_neighbours(world: tuple[TokenStore, Tokenizer]) -> None:
@@ -344,11 +347,14 @@ def test_log_probs_and_losses_are_of_the_full_distribution(world: tuple[TokenSto
 
 
 def test_carried_blocks_equal_one_long_one(world: tuple[TokenStore, Tokenizer]) -> None:
-    elmo = small(world[1], state="carry")
+    elmo = small(world[1])
     steps = Steps(WordRows(carry=True), *world, length=20, batch_size=4, seed=0)
     batches = [steps(step) for step in range(3)]
     blocks = steps.windows
-    rows = [[word for step in range(3) for word in blocks(np.array([row * steps.steps + step]))[0][1:-1]] for row in range(4)]
+    rows = [
+        [word for step in range(3) for word in blocks(np.array([row * steps.steps + step]))[0][1:-1]]
+        for row in range(4)
+    ]
     with torch.no_grad():
         parts = [elmo(batch).layers[-1] for batch in batches]
         elmo.reset()

@@ -69,6 +69,7 @@ class Encoder(nn.Module):
     tokenizer: Tokenizer
     max_length: int
     size: int
+    memory: list[tuple[Tensor, Tensor]] | None = None  # what is carried from batch to batch, where something is
 
     @abstractmethod
     def forward(self, batch: Batch) -> Encoded:

@@ -48,7 +48,8 @@ class Elmo(Encoder):
         cell_clip: bound of the cells' values, as in the published models; None: no bound, and the fast kernel.
         projection_clip: bound of the projected outputs; None: no bound.
         state: `reset` begins each row from zero, so a sentence has the same vectors wherever it stands; `carry`
-            begins where the batch before ended, as the original does.
+            begins where the batch before ended, as the original does. A batch with `carry` in it is carried on
+            from either way.
     """
 
     model_type = "elmo"
@@ -110,7 +111,6 @@ class Elmo(Encoder):
         self.backwards = nn.ModuleList(Lstm(**sizes) for _ in range(layers))  # type: ignore[arg-type]
         self.dropout = Dropout(dropout)
         self.output = None if cutoffs is None else _adaptive_softmax(projection, outputs, cutoffs)
-        self._carried: list[tuple[Tensor, Tensor]] | None = None
 
     # ------------------------------------------------------------------ words in, layers out
 
@@ -124,7 +124,8 @@ class Elmo(Encoder):
         layers = [torch.cat([x, x], -1)]
         turn = None if bool(mask.all()) else _reversed(mask)
         ahead, back = x, _turn(x, turn)
-        carried, left = self._carried if self.state == "carry" else None, []
+        carry, left = self.state == "carry" or "carry" in batch, []
+        carried = self.memory if carry and self.memory and len(self.memory[0][0]) == len(x) else None
         for index, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             states = (None, None) if carried is None else (carried[2 * index], carried[2 * index + 1])
             out_ahead, state_ahead = forwards(self.dropout(ahead), states[0], mask)
@@ -132,8 +133,8 @@ class Elmo(Encoder):
             ahead, back = (out_ahead, out_back) if index == 0 else (ahead + out_ahead, back + out_back)
             layers.append(torch.cat([ahead, _turn(back, turn)], -1))
             left += [state_ahead, state_back]
-        if self.state == "carry":
-            self._carried = [(h.detach(), c.detach()) for h, c in left]
+        if carry:
+            self.memory = [(h.detach(), c.detach()) for h, c in left]
         return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"])
 
     def embed(self, batch: Batch) -> Tensor:
@@ -142,7 +143,7 @@ class Elmo(Encoder):
 
     def reset(self) -> None:
         """Forgets the carried state."""
-        self._carried = None
+        self.memory = None
 
     def directions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Top layer (..., D) -> what the softmax sees of both directions, each (..., P)."""
@@ -259,6 +260,7 @@ class CharacterEncoder(nn.Module):
         with torch.no_grad():
             self.embedding.weight[0] = 0
             for highway in self.highways:
+                assert isinstance(highway, nn.Linear)
                 nn.init.normal_(highway.weight, std=math.sqrt(1 / size))
                 nn.init.zeros_(highway.bias)
                 highway.bias[size:] = -2.0  # at first a highway lets most of its input through

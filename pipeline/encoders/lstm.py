@@ -70,8 +70,6 @@ class Lstm(nn.Module):
         return torch.stack(outputs, 1), (h, c)
 
 
-
-
 class _Recurrence(torch.autograd.Function):
     """The steps of an LSTM whose input products are made, and their gradients, by hand.
 

@@ -128,9 +128,7 @@ class Block(nn.Module):
     def feed_forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.down(F.gelu(self.up(x), approximate=self.approximate)))
 
-    def forward(
-        self, x: Tensor, bias: Tensor | None, *, causal: bool = False, past: KeyValues | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None, *, causal: bool = False, past: KeyValues | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         if self.pre:
             x = x + self.attend(self.norm_attention(x), bias, causal, past)

@@ -1,0 +1,197 @@
+"""The audit passes on our code, and fails on code that was broken on purpose."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline import batches, masking
+from pipeline.batches import CausalBlocks, WordRows
+from pipeline.encoders import bert, elmo, gpt, transformer
+from tests.conftest import run
+
+FLAGS = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48"]
+
+
+def report(model: str, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, bool]:
+    """name of a check -> passed; the exit status agrees with it."""
+    try:
+        run("audit", "--model", model, *FLAGS, *flags)
+        status = 0
+    except SystemExit as error:
+        status = int(error.code or 0)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("pass", "FAIL"))]
+    checks = {line[6:].split(":")[0]: line.startswith("pass") for line in lines}
+    assert status == (not all(checks.values()))
+    return checks
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "flags"),
+    [
+        ("bert", 11, []),
+        ("bert", 12, ["--data.batches.init_args.whole_word=true"]),
+        ("gpt", 8, []),
+        ("gpt", 8, ["--model.encoder.init_args.norm=post", "--data.batches.init_args.packing=document"]),
+        ("elmo", 9, []),
+        ("elmo", 7, ["--data.batches.init_args.carry=true"]),
+    ],
+)
+def test_ours_passes(model: str, count: int, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    checks = report(model, capsys, *flags)
+    assert all(checks.values()), checks
+    assert len(checks) == count
+
+
+def wrapped(function: Callable, **changes: Callable) -> Callable:
+    """`function` with some keyword arguments turned into others."""
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{**kwargs, **{name: turn(kwargs[name]) for name, turn in changes.items()}})
+
+    return broken
+
+
+def changed_result(function: Callable, change: Callable) -> Callable:
+    @functools.wraps(function)  # the configuration checks signatures
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        return change(function(*args, **kwargs))
+
+    return broken
+
+
+def candidates(mask: Callable) -> Callable:
+    """Masks whatever token there is, padding and marks too."""
+
+    def broken(ids: np.ndarray, allowed: np.ndarray, lengths: np.ndarray, *args: Any, **kwargs: Any) -> Any:
+        return mask(ids, np.ones_like(allowed), lengths, *args, **kwargs)
+
+    return broken
+
+
+def same_masks(mask: Callable) -> Callable:
+    def broken(ids: np.ndarray, allowed: np.ndarray, lengths: np.ndarray, rng: Any, **kwargs: Any) -> Any:
+        return mask(ids, allowed, lengths, np.random.default_rng(0), **kwargs)
+
+    return broken
+
+
+def rolled(name: str) -> Callable:
+    """Labels one place too far."""
+    return lambda batch: {**batch, name: batch[name].roll(-1, 0 if batch[name].dim() == 1 else 1)}
+
+
+def unlabelled(batch: dict) -> dict:
+    return batch | {name: value * 0 for name, value in batch.items() if name == "pair_labels"}
+
+
+def not_causal(function: Callable) -> Callable:
+    return lambda *args, causal=False, **kwargs: function(*args, causal=False, **kwargs)
+
+
+def blurred(function: Callable) -> Callable:
+    """Each output has a little of the one after it."""
+
+    def broken(*args: Any) -> Any:
+        out, state = function(*args)
+        return out + 0.1 * out.roll(-1, 1), state
+
+    return broken
+
+
+BREAKAGES: list[tuple[str, str, object, str, Callable]] = [
+    # model, the check that must fail, where, what, how
+    ("bert", "masked positions", batches, "mask_tokens", lambda f: wrapped(f, rate=lambda rate: rate * 1.3)),
+    ("bert", "replaced by [MASK]", batches, "mask_tokens", lambda f: wrapped(f, mask_id=lambda _: 7)),
+    ("bert", "replaced at random", batches, "mask_tokens", lambda f: wrapped(f, replacements=lambda _: np.array([4]))),
+    ("bert", "special or padding tokens are masked", batches, "mask_tokens", candidates),
+    ("bert", "two passes mask differently", batches, "mask_tokens", same_masks),
+    ("bert", "left as they were", batches.MaskedPairs, "make", lambda f: changed_result(f, rolled("labels"))),
+    (
+        "bert",
+        "random next sentences",
+        batches.MaskedPairs,
+        "make",
+        lambda f: changed_result(f, unlabelled),
+    ),
+    (
+        "bert",
+        "random sentences come from the same document",
+        masking,
+        "_elsewhere",
+        lambda f: lambda windows, document, *_: (document, int(windows.starts[document])),
+    ),
+    ("bert", "padding does not matter", bert, "padding_bias", lambda f: lambda mask: None),
+    (
+        "bert",
+        "the order in a batch does not matter",
+        bert.Block,
+        "forward",
+        lambda f: changed_result(f, lambda x: x + 0.1 * x[:1]),
+    ),
+    ("bert", "a fresh model's loss", bert.Bert, "logits", lambda f: changed_result(f, lambda x: x * 20)),
+    ("gpt", "labels are the next tokens", CausalBlocks, "make", lambda f: changed_result(f, rolled("labels"))),
+    ("gpt", "changing later tokens moves no other output", transformer, "attention", lambda f: not_causal(f)),
+    ("gpt", "no gradient reaches later tokens", transformer, "attention", lambda f: not_causal(f)),
+    (
+        "gpt",
+        "the cache of generation changes nothing",
+        transformer.KeyValues,
+        "extend",
+        lambda f: lambda self, keys, values: f(self, keys * 0, values),
+    ),
+    (
+        "gpt",
+        "packed documents equal one per row",
+        gpt.Gpt,
+        "forward",
+        lambda f: lambda self, batch, past=None: f(self, {k: v for k, v in batch.items() if k != "documents"}, past),
+    ),
+    ("gpt", "a fresh model's loss", gpt.Gpt, "embed", lambda f: changed_result(f, lambda x: x * 0)),
+    ("elmo", "forward labels are the next words", WordRows, "make", lambda f: changed_result(f, rolled("next"))),
+    ("elmo", "backward labels are the words before", WordRows, "make", lambda f: changed_result(f, rolled("previous"))),
+    ("elmo", "changing earlier words moves no other output", elmo, "_turn", lambda f: lambda x, turn: x),
+    ("elmo", "no gradient reaches earlier words", elmo, "_turn", lambda f: lambda x, turn: x),
+    ("elmo", "changing later words moves no other output", elmo.Lstm, "forward", lambda f: blurred(f)),
+    ("elmo", "no gradient reaches later words", elmo.Lstm, "forward", lambda f: blurred(f)),
+    ("elmo", "padding does not matter", elmo, "_reversed", lambda f: lambda mask: None),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "check", "where", "what", "how"), BREAKAGES, ids=[f"{b[0]}-{b[1]}" for b in BREAKAGES]
+)
+def test_broken_code_fails(
+    model: str,
+    check: str,
+    where: object,
+    what: str,
+    how: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(where, what, how(getattr(where, what)))
+    if (model, check) == ("gpt", "a fresh model's loss"):  # logits that are certain of one token
+        monkeypatch.setattr(
+            gpt.Gpt, "logits", lambda self, hidden: torch.zeros(*hidden.shape[:-1], len(self.tokenizer))
+        )
+        monkeypatch.setattr("pipeline.objectives.linear_cross_entropy", certain)
+    checks = report(model, capsys)
+    assert checks[check] is False
+
+
+def certain(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> Any:
+    from pipeline.objectives import classification_loss
+
+    return classification_loss(torch.nn.functional.one_hot(labels * 0, len(weight)).float() * 9, labels)
+
+
+def test_whole_words_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(batches, "mask_tokens", wrapped(batches.mask_tokens, continues_word=lambda _: None))
+    checks = report("bert", capsys, "--data.batches.init_args.whole_word=true")
+    assert checks["words are masked in part"] is False

@@ -1,0 +1,156 @@
+"""GPT and ELMo on the same road as BERT, through the public commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import pipeline
+from pipeline import UserError
+from tests.conftest import figures, run
+
+SHARED = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48", "--data.batch_size=16"]
+SHARED += ["--data.validation_rows=64", "--trainer.log_every_n_steps=2", "--precision=32-true", "--validate_every=8"]
+SIZES = {
+    "gpt": ["size=64", "layers=2", "heads=2", "inner_size=256", "max_length=48"],
+    "elmo": ["character_size=8", "filters=[[1,8],[2,16],[3,24]]", "projection=24", "cell=48", "cutoffs=[100,200]"],
+}
+MODELS = sorted(SIZES)
+
+
+def flags(model: str, *more: str) -> list[str]:
+    sizes = [f"--model.encoder.init_args.{size}" for size in SIZES[model]]
+    return ["--model", model, *SHARED, *sizes, "--model.optimization.warmup_steps=2", *more]
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("families")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPELINE_CACHE", str(cache))
+        for model in MODELS:
+            rate = "--model.optimization.learning_rate=4e-3"
+            run("pretrain", "--out", str(folder / model), *flags(model, rate, "--trainer.max_steps=120"))
+    return {model: folder / model for model in MODELS}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_learning_happens(encoders: dict[str, Path], model: str) -> None:
+    end = figures(encoders[model])
+    names = ["lm"] if model == "gpt" else ["forward", "backward"]
+    for name in names:
+        assert end[f"val/{name}_loss"] < end["floor/unigram"] - 0.3 < end["floor/uniform"]
+    assert 0.3 < end["val/bits_per_byte"] < 4
+    assert end["val/loss"] == pytest.approx(sum(end[f"val/{name}_loss"] for name in names))
+    if model == "elmo":
+        assert end["val/forward_perplexity"] > 1
+        assert end["val/backward_spelling"] > 0
+    assert (encoders[model] / "curves.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "change"), [("gpt", ""), ("gpt", "packing=document"), ("elmo", ""), ("elmo", "carry=true")]
+)
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, model: str, change: str) -> None:
+    more = ["--trainer.max_steps=20", "--model.encoder.init_args.dropout=0.1"]
+    more += [f"--data.batches.init_args.{change}"] if change else []
+    run("pretrain", "--out", str(tmp_path / "straight"), *flags(model, *more))
+    from pipeline.tracking import Interrupted, StopCleanly
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
+        original = StopCleanly.between_steps
+
+        def stop(self: StopCleanly, trainer: object) -> None:
+            if trainer.global_step == 13:  # type: ignore[attr-defined]
+                self.asked = True
+            original(self, trainer)  # type: ignore[arg-type]
+
+        patch.setattr(StopCleanly, "between_steps", stop)
+        run("pretrain", "--out", str(tmp_path / "halves"), *flags(model, *more))
+    run("pretrain", "--out", str(tmp_path / "halves"), "--resume", *flags(model, *more))
+    one, two = (load_file(tmp_path / name / "encoder/model.safetensors") for name in ("straight", "halves"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
+    for model in MODELS:
+        for parts in (1, 4):
+            more = ["--trainer.max_steps=4", f"--trainer.accumulate_grad_batches={parts}"]
+            run("pretrain", "--out", str(tmp_path / f"{model}{parts}"), *flags(model, *more))
+        one, four = (load_file(tmp_path / f"{model}{parts}/encoder/model.safetensors") for parts in (1, 4))
+        assert all((one[name] - four[name]).abs().max() < 5e-4 for name in one)
+    with pytest.raises(UserError, match="without accumulation"):
+        more = ["--trainer.accumulate_grad_batches=2", "--data.batches.init_args.carry=true"]
+        run("pretrain", "--out", str(tmp_path / "carry"), *flags("elmo", *more))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("arm", ["full", "frozen", "scratch"])
+def test_fine_tuning_in_three_arms(encoders: dict[str, Path], tmp_path: Path, model: str, arm: str) -> None:
+    folder = encoders[model] / "encoder"
+    args = ["--model", model, "--arm", arm, "--from", str(folder), "--out", str(tmp_path / "run"), "--data.epochs=2"]
+    run("finetune", *args, "--precision=32-true")
+    end = figures(tmp_path / "run")
+    assert 0.3 < end["test/accuracy"] <= 1
+    tuned = load_file(tmp_path / "run/model/model.safetensors")
+    before = load_file(folder / "model.safetensors")
+    same = all(torch.equal(tuned[name], before[name]) for name in before)
+    assert same == (arm == "frozen")
+    predicted = pipeline.load(tmp_path / "run/model").predict(["The soup was delicious.", "A"])
+    row = json.loads((tmp_path / "run/predictions.jsonl").read_text().splitlines()[0])
+    assert set(row["probabilities"]) == set(predicted[0]["probabilities"])
+    assert (tmp_path / "run/mix.png").exists() == (arm == "frozen")
+
+
+def test_try(encoders: dict[str, Path], pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpt = ["try", "--model", "gpt", "--from", str(encoders["gpt"] / "encoder")]
+    run(*gpt, "--prompt", "The soup", "--tokens", "8")
+    first = capsys.readouterr().out
+    assert first.startswith("The soup")
+    run(*gpt, "--prompt", "The soup", "--tokens", "8")
+    assert capsys.readouterr().out == first
+    run(*gpt, "--prompt", "The soup", "--tokens", "8", "--seed", "5")
+    assert capsys.readouterr().out != first
+    run(*gpt, "--prompt", "The soup was good. " * 30, "--tokens", "8")
+    assert "are cut" in capsys.readouterr().out
+    run("try", "--model", "bert", "--from", str(pretrained / "encoder"), "--prompt", "The [MASK] was [MASK].")
+    shown = capsys.readouterr().out.splitlines()
+    assert [line[:8] for line in shown[1:]] == ["[MASK] 1", "[MASK] 2"]
+    run("try", "--model", "elmo", "--from", str(encoders["elmo"] / "encoder"), "--word", "was", *SHARED[:1])
+    shown = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("  layer") for line in shown) == 6
+    assert sum("[was]" in line for line in shown) >= 2
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "message"),
+    [
+        ("gpt", ["--prompt", "  "], "not empty"),
+        ("gpt", [], "Set PROMPT"),
+        ("gpt", ["--prompt", "a", "--temperature", "-1"], "at least 0"),
+        ("gpt", ["--word", "was", *SHARED[:1]], "WORD= is for elmo|needs bpe"),
+        ("bert", ["--prompt", "no mask"], r"no \[MASK\]"),
+        ("bert", ["--prompt", "word " * 99 + "[MASK]"], "a mask is cut off"),
+        ("elmo", ["--prompt", "a"], "set WORD="),
+        ("elmo", ["--word", "qwertz", *SHARED[:1]], "stands in 0 sentences"),
+    ],
+)
+def test_try_refuses(encoders: dict[str, Path], pretrained: Path, model: str, args: list[str], message: str) -> None:
+    folder = (encoders | {"bert": pretrained})[model] / "encoder"
+    with pytest.raises(UserError, match=message) as caught:
+        run("try", "--model", model, "--from", str(folder), *args)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_tokenizer_must_be_of_the_right_scheme(encoders: dict[str, Path], tmp_path: Path) -> None:
+    file = encoders["gpt"] / "encoder/tokenizer.json"
+    with pytest.raises(UserError, match="is a bpe tokenizer; this model needs words"):
+        run("pretrain", "--out", str(tmp_path / "run"), *flags("elmo", f"--data.tokenizer.file={file}"))
+    with pytest.raises(UserError, match="holds a gpt encoder, not elmo"):
+        run("finetune", "--model", "elmo", "--from", str(encoders["gpt"] / "encoder"))
+    with pytest.raises(UserError, match="lowercase does not go with bpe"):
+        run("pretrain", "--out", str(tmp_path / "run"), *flags("gpt", "--data.tokenizer.lowercase=true"))
