@@ -39,7 +39,7 @@ def report(model: str, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[
         ("gpt", 8, []),
         ("gpt", 8, ["--model.encoder.init_args.norm=post", "--data.batches.init_args.packing=document"]),
         ("elmo", 9, []),
-        ("elmo", 7, ["--data.batches.init_args.carry=true"]),
+        ("elmo", 9, ["--data.batches.init_args.carry=true"]),
     ],
 )
 def test_ours_passes(model: str, count: int, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

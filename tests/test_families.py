@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import pipeline
 from pipeline import UserError
+from pipeline.tracking import Interrupted, StopCleanly
 from tests.conftest import figures, run
 
 SHARED = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48", "--data.batch_size=16"]
@@ -59,18 +60,16 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, model: str
     more = ["--trainer.max_steps=20", "--model.encoder.init_args.dropout=0.1"]
     more += [f"--data.batches.init_args.{change}"] if change else []
     run("pretrain", "--out", str(tmp_path / "straight"), *flags(model, *more))
-    from pipeline.tracking import Interrupted, StopCleanly
+    original = StopCleanly.between_steps
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
-        original = StopCleanly.between_steps
+    def stop(self: StopCleanly, trainer: object) -> None:
+        self.asked |= trainer.global_step == 13  # type: ignore[attr-defined]
+        original(self, trainer)  # type: ignore[arg-type]
 
-        def stop(self: StopCleanly, trainer: object) -> None:
-            if trainer.global_step == 13:  # type: ignore[attr-defined]
-                self.asked = True
-            original(self, trainer)  # type: ignore[arg-type]
-
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StopCleanly, "between_steps", stop)
-        run("pretrain", "--out", str(tmp_path / "halves"), *flags(model, *more))
+        with pytest.raises(Interrupted):
+            run("pretrain", "--out", str(tmp_path / "halves"), *flags(model, *more))
     run("pretrain", "--out", str(tmp_path / "halves"), "--resume", *flags(model, *more))
     one, two = (load_file(tmp_path / name / "encoder/model.safetensors") for name in ("straight", "halves"))
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -83,8 +82,8 @@ def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
             run("pretrain", "--out", str(tmp_path / f"{model}{parts}"), *flags(model, *more))
         one, four = (load_file(tmp_path / f"{model}{parts}/encoder/model.safetensors") for parts in (1, 4))
         assert all((one[name] - four[name]).abs().max() < 5e-4 for name in one)
+    more = ["--trainer.accumulate_grad_batches=2", "--data.batches.init_args.carry=true"]
     with pytest.raises(UserError, match="without accumulation"):
-        more = ["--trainer.accumulate_grad_batches=2", "--data.batches.init_args.carry=true"]
         run("pretrain", "--out", str(tmp_path / "carry"), *flags("elmo", *more))
 
 
