@@ -312,6 +312,20 @@ def test_same_sentence_same_vectors(world: tuple[TokenStore, Tokenizer]) -> None
     assert elmo.encode([["soup", "soup"]]).words.tolist() == [[-1, 0, 1, -1]]  # type: ignore[union-attr]
 
 
+def test_pairs_are_read_apart_and_compared(world: tuple[TokenStore, Tokenizer]) -> None:
+    elmo = small(world[1])
+    pairs = elmo.tokenize([("The soup was good.", "Anna"), ("a b", "c d e")])
+    with torch.no_grad():
+        vectors = elmo.pair_vectors(pairs)
+        turned = elmo.pair_vectors([pair[::-1] for pair in pairs])
+    u, v, difference, product = vectors.chunk(4, -1)
+    assert (u - elmo.pooled(elmo.encode(["The soup was good.", "a b"]))).abs().max() < 1e-6
+    assert (v - elmo.pooled(elmo.encode(["Anna", "c d e"]))).abs().max() < 1e-6
+    assert torch.equal(difference, (u - v).abs())
+    assert torch.equal(product, u * v)
+    assert (turned[:, 48:] - vectors[:, 48:]).abs().max() < 1e-6
+
+
 def test_neither_direction_sees_ahead(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
     words = [b"The", b"soup", b"was", b"good", b".", b"So", b"was", b"Anna"]

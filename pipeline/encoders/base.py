@@ -96,6 +96,19 @@ class Encoder(nn.Module):
     def pooled(self, encoded: Encoded) -> Tensor:
         """(B, D): the representation of a whole text, the head's input."""
 
+    def pair_vectors(self, pairs: Sequence[tuple[Any, Any]], max_length: int | None = None) -> Tensor:
+        """(B, F): what a head is given of pairs of tokenised texts.
+
+        The two are joined into one sequence with separators, whose representation is that of a text (BERT: Devlin
+        et al. 2018, 3.2, with segment ids; GPT: Radford et al. 2018, 3.3). ELMo has a way of its own.
+        """
+        batch = {name: value.to(self.device) for name, value in self.collate(pairs, max_length).items()}
+        return self.pooled(self(batch))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
     @abstractmethod
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """Parameters from the embeddings to the top layer, for per-layer rates and unfreezing."""
@@ -158,10 +171,9 @@ class Encoder(nn.Module):
         was_training = self.training
         self.eval()
         parts: list[tuple[list[int], Encoded]] = []
-        device = next(self.parameters()).device
         for begin in range(0, len(order), batch_size):
             rows = order[begin : begin + batch_size]
-            batch = {name: value.to(device) for name, value in self.collate([ids[i] for i in rows]).items()}
+            batch = {name: value.to(self.device) for name, value in self.collate([ids[i] for i in rows]).items()}
             encoded = self(batch)
             encoded = replace(encoded, logits=self.logits(encoded.layers[-1]) if logits else None)
             if aligned:

@@ -178,6 +178,15 @@ class Elmo(Encoder):
         ahead = top[torch.arange(len(last), device=last.device), last, : self.projection]
         return torch.cat([ahead, top[:, 0, self.projection :]], -1)
 
+    def pair_vectors(self, pairs: Sequence[tuple[Any, Any]], max_length: int | None = None) -> Tensor:
+        """(B, 4 D): [u; v; |u - v|; u v] of the two texts, each read by itself (Mou et al. 2016; Conneau et al. 2017)."""
+        both = []
+        for side in zip(*pairs, strict=True):
+            batch = {name: value.to(self.device) for name, value in self.collate(side, max_length).items()}
+            both.append(self.pooled(self(batch)))
+        u, v = both
+        return torch.cat([u, v, (u - v).abs(), u * v], -1)
+
     def layer_groups(self) -> list[list[nn.Parameter]]:
         groups = [list(self.characters.parameters())]
         for forwards, backwards in zip(self.forwards, self.backwards, strict=True):
