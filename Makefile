@@ -20,7 +20,7 @@ BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
-.PHONY: help install data pretrain finetune try audit test lint bench clean
+.PHONY: help install data pretrain finetune try evaluate audit test lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -71,6 +71,9 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
 	@$(BIN)/python -m pipeline try --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") \
 		$(if $(PROMPT),--prompt "$$PROMPT") $(if $(WORD),--word "$(WORD)") $(FLAGS)
+
+evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS
+	@$(BIN)/python -m pipeline evaluate --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
 
 audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
 	@$(BIN)/python -m pipeline audit --corpus "$(CORPUS)" $(FLAGS)

@@ -14,6 +14,7 @@ usage: python -m pipeline VERB ...
   pretrain   pretrain an encoder on raw text
   finetune   fine-tune an encoder on a labelled task
   try        look at what an encoder knows: text that goes on, masks filled, neighbours of a word
+  evaluate   losses and bits per byte of an encoder on a text
   audit      check masks, labels and leaks of a model
   import-elmo  published ELMo weights -> an encoder folder
 

@@ -22,6 +22,7 @@ from torchmetrics.functional.classification import multiclass_confusion_matrix, 
 
 from pipeline import UserError, encoders, metrics, tracking, trying
 from pipeline import audit as auditing
+from pipeline import evaluate as evaluating
 from pipeline import import_elmo as importing
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Receipt, read_config
@@ -112,6 +113,10 @@ def parser() -> argparse.ArgumentParser:
     trying.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token each time")
     trying.add_argument("--top-k", type=int, default=0, help="draw from the k likeliest tokens; 0: all")
     trying.add_argument("--top-p", type=float, default=0.95, help="draw from the fewest tokens with this share")
+    evaluation = verbs.add_parser(
+        "evaluate", parents=[shared, pretraining], help="losses and bits per byte of an encoder on a text", epilog=rest
+    )
+    evaluation.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
     importing = verbs.add_parser("import-elmo", help="published ELMo weights -> an encoder folder")
     importing.add_argument("--options", type=Path, required=True, help="options.json")
     importing.add_argument("--weights", type=Path, required=True, help="weights.hdf5")
@@ -136,6 +141,7 @@ def main(args: list[str]) -> None:
         "finetune": finetune,
         "audit": audit,
         "try": try_out,
+        "evaluate": evaluate,
         "import-elmo": import_elmo,
     }.get(options.verb, pretrain)
     verb(options, flags)
@@ -246,6 +252,15 @@ def try_out(options: argparse.Namespace, flags: list[str]) -> None:
     cli = pretraining(options, [*flags, f"--data.tokenizer.file={folder / 'tokenizer.json'}"])
     cli.datamodule.prepare()
     print(trying.neighbours(encoder, options.word, cli.datamodule.valid))
+
+
+def evaluate(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `evaluate`."""
+    encoder = encoders.load(encoder_folder(options))
+    cli = pretraining(options, flags)
+    figures = evaluating.evaluate(encoder, cli.model.objective, cli.datamodule)
+    for name, value in figures.items():
+        print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}")
 
 
 def import_elmo(options: argparse.Namespace, flags: list[str]) -> None:

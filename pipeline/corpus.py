@@ -119,6 +119,11 @@ class CorpusData(lightning.LightningDataModule):
         self.maker.check(self.train, "training")
         self.maker.check(self.valid, "validation")
 
+    def evaluation_store(self, tokenizer: Tokenizer) -> TokenStore:
+        """The validation part, or everything when there is none, in the tokens of an encoder."""
+        train, valid = self._sources()
+        return store.build(valid or train, tokenizer, cache_folder() / "stores", name="text")
+
     def _sources(self) -> tuple[Source, Source | None]:
         read = partial(Source, column=self.text_column, document_start=self.document_start)
         if self.hub is not None:

@@ -88,6 +88,21 @@ def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_evaluate_gives_the_losses_of_validation(
+    encoders: dict[str, Path], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["--from", str(encoders[model] / "encoder"), "--data.batch_size=16", *SHARED[:1]]
+    run("evaluate", "--model", model, *args, "--data.length=48")
+    shown = dict(line.split() for line in capsys.readouterr().out.splitlines() if len(line.split()) == 2)
+    end = figures(encoders[model])
+    for name in ("perplexity", "bits_per_byte"):  # there on 64 rows, here on all
+        assert float(shown[name]) == pytest.approx(end[f"val/{name}"], rel=0.1)
+    if model == "gpt":
+        with pytest.raises(UserError, match="only 48 positions"):
+            run("evaluate", "--model", model, *args, "--data.length=64")
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("arm", ["full", "frozen", "scratch"])
 def test_fine_tuning_in_three_arms(encoders: dict[str, Path], tmp_path: Path, model: str, arm: str) -> None:
     folder = encoders[model] / "encoder"

@@ -179,7 +179,7 @@ class Elmo(Encoder):
         return torch.cat([ahead, top[:, 0, self.projection :]], -1)
 
     def pair_vectors(self, pairs: Sequence[tuple[Any, Any]], max_length: int | None = None) -> Tensor:
-        """(B, 4 D): [u; v; |u - v|; u v] of the two texts, each read by itself (Mou et al. 2016; Conneau et al. 2017)."""
+        """(B, 4 D): [u; v; |u - v|; u v] of two texts, each read by itself (Mou et al. 2016; Conneau et al. 2017)."""
         both = []
         for side in zip(*pairs, strict=True):
             batch = {name: value.to(self.device) for name, value in self.collate(side, max_length).items()}

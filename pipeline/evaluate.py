@@ -1,0 +1,45 @@
+"""`make evaluate`: the pretraining losses of a saved encoder on any text, for instance one it has not seen."""
+
+from __future__ import annotations
+
+import torch
+from tqdm import tqdm
+
+from pipeline import UserError
+from pipeline.batches import Steps
+from pipeline.corpus import CorpusData
+from pipeline.encoders.base import Encoder
+from pipeline.objectives import Objective
+
+ROWS = 64  # of a batch
+
+
+@torch.no_grad()
+def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[str, float]:
+    """Every row of the validation part, or of the whole corpus when it has none.
+
+    Raises:
+        UserError: rows longer than the encoder's positions, or a corpus that does not suffice.
+    """
+    if data.length > encoder.max_length:
+        raise UserError(
+            f"data.length is {data.length}, but the encoder has only {encoder.max_length} positions; "
+            f"set ARGS=--data.length={encoder.max_length}."
+        )
+    store = data.evaluation_store(encoder.tokenizer)
+    data.maker.check(store, "evaluation")
+    steps = Steps(data.maker, store, encoder.tokenizer, length=data.length, batch_size=ROWS, seed=0)
+    sums: dict[str, list[float]] = {}
+    encoder.eval()
+    for step in tqdm(range(steps.steps), desc="evaluate", unit="batch", leave=False, delay=1):
+        for name, loss in objective(encoder, steps(step)).items():
+            parts = (loss.sum, loss.count, loss.correct, loss.spelling)
+            values = [float("nan") if part is None else float(part) for part in parts]
+            sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), values, strict=True)]
+    figures: dict[str, float] = {}
+    for name, (total, count, correct, spelling) in sums.items():
+        means = {"loss": total / count, "accuracy": correct / count, "spelling": spelling / count}
+        figures |= {f"{name}_{key}": value for key, value in means.items() if value == value}
+    per_byte = data.maker.predictions_per_byte(steps.windows)
+    figures |= objective.report(figures, per_byte=per_byte)
+    return {"documents": store.meta["documents"], "bytes": store.meta["bytes"], **figures}
