@@ -14,7 +14,8 @@ PROMPT ?=
 WORD ?=
 PYTHON ?= python3
 
-export PROMPT # the shell passes it on as it is, quotes and all
+override PROMPT := $(value PROMPT)# as it is: no make variables in it
+export PROMPT
 
 BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \

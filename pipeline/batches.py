@@ -210,7 +210,8 @@ class WordRows:
     """Batches of ELMo: the corpus as one stream of words, each asked from both sides.
 
     Args:
-        carry: rows go on where those of the step before ended, and so does the state of the encoder.
+        carry: rows go on where those of the step before ended, and so does the forward state of the encoder.
+            Not the backward one: it has read the text before, which it is asked for.
     """
 
     carry: bool
@@ -221,7 +222,7 @@ class WordRows:
 
     @property
     def encoder_options(self) -> dict[str, Any]:
-        return {}
+        return {"max_characters": MAX_CHARACTERS}
 
     def check(self, store: TokenStore, name: str) -> None:
         pass  # any text will do
@@ -274,25 +275,22 @@ class WordRows:
         return batch
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
-        if self.carry:
-            raise UserError(
-                "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
-                "false, or train in one process without accumulation."
-            )
-        return {
-            **rows_of({k: v for k, v in batch.items() if k != "characters"}, index, parts),
-            "characters": batch["characters"],
-        }
+        return rows_of(batch, index, parts)
 
 
 MAX_CHARACTERS = 50  # of a word, both marks included, as in the published models
 
 
 def rows_of(batch: Batch, index: int, parts: int) -> Batch:
-    """One of `parts` equal shares of the rows; totals kept."""
+    """One of `parts` equal shares of the rows; what does not belong to a row is kept."""
     chosen = np.array_split(np.arange(len(batch["mask"])), parts)[index]
     rows = slice(int(chosen[0]), int(chosen[-1]) + 1) if len(chosen) else slice(0, 0)
-    return {name: value if name.startswith("total/") else value[rows] for name, value in batch.items()}
+    return {name: value if shared(name) else value[rows] for name, value in batch.items()}
+
+
+def shared(name: str) -> bool:
+    """Whether an entry of a batch belongs to the whole of it, not to its rows."""
+    return name.startswith("total/") or name in ("characters", "carry")
 
 
 def token_floors(store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:

@@ -26,6 +26,7 @@ from pipeline import evaluate as evaluating
 from pipeline import import_elmo as importing
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Receipt, read_config
+from pipeline.encoders.elmo import Elmo
 from pipeline.finetune import FineTuning
 from pipeline.labeled import LabeledData
 from pipeline.pretrain import Pretraining
@@ -38,6 +39,7 @@ set_parsing_settings(subclasses_enabled=[Task])  # a YAML names the kind of task
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "configs"
+PRECISIONS = Literal["auto", "bf16-mixed", "32-true"]  # float16 would need its gradients unscaled before clipping
 
 
 class CLI(LightningCLI):
@@ -56,7 +58,7 @@ class CLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--precision", type=Literal["auto", "bf16-mixed", "32-true", "16-mixed"], required=True)
+        parser.add_argument("--precision", type=PRECISIONS, required=True)
         parser.add_argument("--validate_every", type=int, required=True, help="optimiser steps between validations")
 
     def before_instantiate_classes(self) -> None:
@@ -69,7 +71,7 @@ class CLI(LightningCLI):
 
 class FineTuneCLI(CLI):
     def add_arguments_to_parser(self, parser: Any) -> None:
-        parser.add_argument("--precision", type=str, required=True)
+        parser.add_argument("--precision", type=PRECISIONS, required=True)
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
 
 
@@ -246,7 +248,9 @@ def try_out(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `try`."""
     folder = encoder_folder(options)
     encoder = encoders.load(folder)
-    if options.prompt is not None or options.word is None:
+    if options.word is None or options.prompt is not None or not isinstance(encoder, Elmo):
+        if flags:
+            raise UserError(f"try does not know the flag {flags[0]}; see python -m pipeline try --help.")
         print(trying.show(encoder, options))
         return
     cli = pretraining(options, [*flags, f"--data.tokenizer.file={folder / 'tokenizer.json'}"])
@@ -284,6 +288,12 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         print(data.report())
         return
     out = options.out or Path("runs/pretrain") / options.model
+    trainer = cli.config_init.trainer
+    if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or trainer.devices not in (1, "1")):
+        raise UserError(
+            "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
+            "false, or train in one process without accumulation."
+        )
     check_run_folder(out, options)
     data.prepare()
     print(data.report())
@@ -307,7 +317,8 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     run.finish(figures, artifact=("encoder", out / "encoder"))
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
     print(f"Saved {out / 'encoder'} after {figures['seconds']:.0f} s: {shown}")
-    print(f"Next: make finetune TASK=sentiment FROM={out / 'encoder'}")
+    model = "" if options.model == "bert" else f"MODEL={options.model} "
+    print(f"Next: make finetune {model}TASK=sentiment FROM={out / 'encoder'}")
 
 
 def lineage(model: str, tokenizer: Tokenizer) -> str:

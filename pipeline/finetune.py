@@ -14,6 +14,7 @@ from torch import Tensor
 from pipeline import optim
 from pipeline.classifier import Classifier
 from pipeline.encoders.base import Batch
+from pipeline.encoders.elmo import Elmo
 from pipeline.labeled import LabeledData
 from pipeline.objectives import Loss, classification_loss
 from pipeline.optim import Optimization
@@ -55,6 +56,8 @@ class FineTuning(Training):
         torch.manual_seed(self.seed)
         frozen = self.arm == "frozen"
         data.encoder.set_dropout(self.dropout)
+        if isinstance(data.encoder, Elmo):
+            data.encoder.forget_between_batches()  # rows of a task have nothing to do with each other
         self.model = Classifier(
             data.encoder, labels=data.task.label_names, dropout=self.dropout, mix=frozen, max_length=data.room
         )

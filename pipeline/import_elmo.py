@@ -66,6 +66,7 @@ def _read_options(file: Path) -> dict[str, Any]:
         }.items():
             for key in keys:
                 options[section][key]
+        options["char_cnn"]["embedding"]["dim"]
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise UserError(f"{file} is not JSON.") from None
     except (KeyError, TypeError) as error:

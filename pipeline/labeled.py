@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pipeline import UserError, sample, text
+from pipeline.batches import shared
 from pipeline.corpus import FromStep, StepParts
 from pipeline.encoders.base import Batch, Encoder
 from tasks.base import SPLITS, Example, LabelError, Task
@@ -184,8 +185,8 @@ class Buckets:
         return self.data.batch("train", self._epoch[1][index])
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
-        """Every `parts`-th row; totals kept."""
-        return {name: value if name.startswith("total/") else value[index::parts] for name, value in batch.items()}
+        """Every `parts`-th row; what does not belong to a row is kept."""
+        return {name: value if shared(name) else value[index::parts] for name, value in batch.items()}
 
 
 def _read_table(path: Path, delimiter: str) -> list[Mapping[str, Any]]:

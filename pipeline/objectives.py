@@ -69,9 +69,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, dtype: torch.dtype, wanted: bool
+    ) -> tuple[Tensor, Tensor]:
         h, w = hidden.detach().to(dtype), weight.detach().to(dtype)
-        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         d_hidden = torch.empty_like(h) if wanted else None
         d_weight = torch.zeros_like(weight) if wanted else None
         total, correct = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
@@ -98,16 +99,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total, correct
 
     @staticmethod
-    def backward(ctx: Any, d_total: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, d_total: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[override]
         d_hidden, d_weight = ctx.saved_tensors
-        return (d_hidden * d_total).to(ctx.hidden_dtype), d_weight * d_total, None, None
+        return (d_hidden * d_total).to(ctx.hidden_dtype), d_weight * d_total, None, None, None
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Loss:
     """Cross entropy of logits hidden weight^T without all logits at once: (N, D), (V, D), labels (N,)."""
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    total, correct = _LinearCrossEntropy.apply(hidden, weight, labels, dtype)
+    total, correct = _LinearCrossEntropy.apply(hidden, weight, labels, dtype, torch.is_grad_enabled())
     return Loss(total, torch.tensor(len(labels), device=labels.device), correct)
 
 

@@ -46,11 +46,11 @@ class Training(lightning.LightningModule):
         """Each loss over the predictions of the whole optimiser step; undoes the means that Lightning and DDP take."""
         parts = self.trainer.accumulate_grad_batches * self.trainer.world_size
         total = torch.stack([loss.sum / batch[f"total/{name}"] for name, loss in losses.items()]).sum() * parts
-        self._count("train", losses)
-        self.tokens_seen += batch["mask"].sum()
         self.last_loss = float(total.detach())
         if not math.isfinite(self.last_loss):
             self._not_finite("loss")
+        self._count("train", losses)
+        self.tokens_seen += batch["mask"].sum()
         return total
 
     def configure_gradient_clipping(
@@ -143,6 +143,10 @@ class Pretraining(Training):
         """Makes the encoder for the tokenizer, and the floors that the loss must fall below."""
         torch.manual_seed(self.seed)
         self.encoder = self.make_encoder(data.tokenizer, **data.maker.encoder_options)
+        if getattr(self.encoder, "state", "reset") == "carry":
+            raise UserError(
+                "state: carry is for imported weights; to carry in pretraining set data.batches.init_args.carry."
+            )
         if data.length > self.encoder.max_length:
             raise UserError(
                 f"data.length is {data.length}, but the encoder has only {self.encoder.max_length} positions; "
@@ -169,7 +173,11 @@ class Pretraining(Training):
         self.set_aside, self.encoder.memory = self.encoder.memory, None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        return self.weighted(self.objective(self.encoder, batch), batch)
+        before = self.encoder.memory
+        losses = self.objective(self.encoder, batch)
+        if not all(bool(torch.isfinite(loss.sum)) for loss in losses.values()):
+            self.encoder.memory = before  # so that the checkpoint is from before this step
+        return self.weighted(losses, batch)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._count("val", self.objective(self.encoder, batch))

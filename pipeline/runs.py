@@ -87,9 +87,14 @@ class Run:
         steps, parts = max_steps or settings.max_steps, settings.accumulate_grad_batches
         every = min(validate_every or self.cli.config_init.validate_every, steps)
         self.best = best
+        strategy = settings.strategy
+        if str(settings.devices) != "1" and strategy in ("auto", "ddp"):
+            # Heads of pretraining are not used in fine-tuning, rare words not by every process.
+            strategy = "ddp_find_unused_parameters_true"
         self.trainer: lightning.Trainer = self.cli.instantiate_trainer(
             callbacks=[Progress(), best, latest, StopCleanly(self.last)],
             logger=[logger for logger in (self.history, self.wandb) if logger is not None],
+            strategy=strategy,
             max_steps=steps,
             max_epochs=-1,
             val_check_interval=every * parts,

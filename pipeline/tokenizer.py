@@ -155,7 +155,9 @@ class Tokenizer:
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of each word of a sentence that is split into words already."""
         if self.spells:  # no further split: a word is what the caller says
-            return [_spell(word.encode()) for word in words]
+            normal = self.backend.normalizer
+            plain = words if normal is None else [normal.normalize_str(word).replace(" ", "") for word in words]
+            return [_spell(word.encode()) for word in plain]
         if self.keeps_spaces:
             words = [f" {word}" if number else word for number, word in enumerate(words)]
         return self.encode_batch(words)
@@ -293,7 +295,10 @@ def load(path: Path) -> Tokenizer:
     special = dict(SCHEMES[scheme].special)
     config_file = file.with_name("tokenizer_config.json")
     if config_file.is_file():
-        config = json.loads(config_file.read_text())
+        try:
+            config = json.loads(config_file.read_text())
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise UserError(f"{config_file} is damaged: it is not JSON.") from None
         for role in special:
             token = config.get(f"{role}_token") or special[role]
             special[role] = token["content"] if isinstance(token, dict) else token

@@ -25,6 +25,8 @@ def show(encoder: Encoder, options: argparse.Namespace) -> str:
     Raises:
         UserError: no prompt, an empty one, or one that the encoder can do nothing with.
     """
+    if options.word is not None and not isinstance(encoder, Elmo):
+        raise UserError('WORD= is for elmo; set PROMPT="..." for the others.')
     if isinstance(encoder, Elmo):
         raise UserError("ELMo neither goes on with a prompt nor fills masks; set WORD= to see a word's neighbours.")
     if options.prompt is None or not options.prompt.strip():
@@ -37,7 +39,7 @@ def show(encoder: Encoder, options: argparse.Namespace) -> str:
 
 def go_on(gpt: Gpt, options: argparse.Namespace) -> str:
     for name, low in (("tokens", 1), ("temperature", 0), ("top_k", 0), ("top_p", 0)):
-        if (value := getattr(options, name)) < low:
+        if not (value := getattr(options, name)) >= low:  # nan is neither
             raise UserError(f"{name.replace('_', '-')} must be at least {low}, not {value}.")
     if not options.top_p:
         raise UserError("top-p must be above 0.")
@@ -74,15 +76,14 @@ def fill(bert: Bert, prompt: str) -> str:
     return "\n".join([prompt, *lines])
 
 
-def neighbours(encoder: Encoder, word: str, store: TokenStore) -> str:
+def neighbours(encoder: Elmo, word: str, store: TokenStore) -> str:
     """The nearest words, layer by layer, to a word in two of its contexts in the corpus (validation part).
 
     Raises:
-        UserError: an encoder that does not read words, or a word that the corpus does not have twice.
+        UserError: a word that the corpus does not have twice.
     """
-    if not isinstance(encoder, Elmo):
-        raise UserError('WORD= is for elmo; set PROMPT="..." for the others.')
     sentences, spelled = _sentences(store), word.encode()
+    sentences = [sentence[: encoder.max_length - 2] for sentence in sentences]
     having = [number for number, sentence in enumerate(sentences) if spelled in sentence]
     if len(having) < 2:
         raise UserError(f"'{word}' stands in {len(having)} sentences of the corpus's validation part; two are needed.")

@@ -9,6 +9,8 @@ once, on any number of workers, and a resumed run needs no saved data state.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from pipeline.store import TokenStore
@@ -101,7 +103,7 @@ class Blocks:
         document = np.searchsorted(self.starts, position, side="right") - 1
         inside = np.minimum(position, end - 1) - np.minimum(document, len(self.starts) - 2)
         tokens = np.where(
-            np.isin(position, self.starts), self.boundary, self.store.tokens[np.maximum(inside - 1, 0)]
+            position == self.starts[document], self.boundary, self.store.tokens[np.maximum(inside - 1, 0)]
         ).astype(np.int64)
         return tokens, np.where(position < end, document, -1)
 
@@ -170,4 +172,4 @@ def split_words(ids: np.ndarray) -> list[bytes]:
     ids = np.asarray(ids)
     text = (ids & 255).astype(np.uint8).tobytes()
     begins = np.flatnonzero(ids < 256).tolist()
-    return [text[low:high] for low, high in zip(begins, [*begins[1:], len(text)], strict=True)]
+    return [text[low:high] for low, high in itertools.pairwise([*begins, len(text)])] if begins else []

@@ -300,6 +300,8 @@ def test_batches_ask_for_the_neighbours(world: tuple[TokenStore, Tokenizer]) -> 
 
 def test_same_sentence_same_vectors(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
+    assert elmo.encode(["", "\u200b\x00", "a"]).mask.sum(1).tolist() == [2, 2, 3]
+    assert elmo.encode([[], ["a"]]).mask.sum(1).tolist() == [2, 3]
     together = elmo.encode([*SENTENCES, "A string. Of two"])
     reverse = elmo.encode(["A string. Of two", *SENTENCES[::-1]], batch_size=2)
     for i, text in enumerate([*SENTENCES, "A string. Of two"]):
@@ -373,7 +375,13 @@ def test_carried_blocks_equal_one_long_one(world: tuple[TokenStore, Tokenizer]) 
         parts = [elmo(batch).layers[-1] for batch in batches]
         elmo.reset()
         whole = elmo(collate_words(rows, world[1].outputs, max_characters=50)).layers[-1]
+        elmo.reset()
+        alone = [
+            elmo({name: value for name, value in batch.items() if name != "carry"}).layers[-1] for batch in batches
+        ]
     assert (torch.cat(parts, 1)[..., :12] - whole[..., :12]).abs().max() < 1e-5
+    # Backward the text before must not be known: it is what is asked for.
+    assert (torch.cat(parts, 1)[..., 12:] - torch.cat(alone, 1)[..., 12:]).abs().max() < 1e-6
 
 
 def test_bits_per_byte_charge_unknown_words(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class Encoder(nn.Module):
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = rate
-        self.config.update({key: rate for key in self.config if key.endswith("dropout_prob")})
+        self.config.update({key: rate for key in self.config if key.endswith(("dropout_prob", "_pdrop"))})
 
     # ------------------------------------------------------------------ texts in, layers out
 
@@ -186,7 +186,7 @@ class Encoder(nn.Module):
         """(B, T): numbers of words; every encoder puts one special token in front and one behind."""
         words = torch.full(mask.shape, -1)
         for row, text in enumerate(texts):
-            counts = torch.tensor(self.pieces_per_word(text))
+            counts = torch.tensor(self.pieces_per_word(text), dtype=torch.long)
             numbers = torch.arange(len(counts)).repeat_interleave(counts)[: int(mask[row].sum()) - 2]
             words[row, 1 : len(numbers) + 1] = numbers
         return words.to(mask.device)

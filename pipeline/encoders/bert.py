@@ -55,7 +55,9 @@ class Bert(Encoder):
         vocab_size: int | None = None,
     ) -> None:
         super().__init__()
-        if size % heads:
+        if tokenizer.scheme != "wordpiece":
+            raise UserError(f"BERT needs a tokenizer of scheme wordpiece, not {tokenizer.scheme}.")
+        if heads < 1 or size % heads:
             raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         self.config = {

@@ -25,6 +25,7 @@ from pipeline.windows import split_words
 # Character ids of the published models: bytes are 0 to 255; all are raised by one, 0 masks.
 TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING, CHARACTERS = 256, 257, 258, 259, 260, 261
 BEGIN, END = b"\x00<S>", b"\x00</S>"  # in place of a word: marks of the begin and end of a sentence
+WIDEST = 7  # characters: the widest convolution that was published
 UNKNOWN = 2  # its class in the softmax; 0 and 1 are the two marks
 
 
@@ -48,8 +49,8 @@ class Elmo(Encoder):
         cell_clip: bound of the cells' values, as in the published models; None: no bound, and the fast kernel.
         projection_clip: bound of the projected outputs; None: no bound.
         state: `reset` begins each row from zero, so a sentence has the same vectors wherever it stands; `carry`
-            begins where the batch before ended, as the original does. A batch with `carry` in it is carried on
-            from either way.
+            begins where the batch before ended, in both directions, as the original does. A batch with `carry`
+            in it is carried on from either way, but forward only.
     """
 
     model_type = "elmo"
@@ -76,6 +77,10 @@ class Elmo(Encoder):
         super().__init__()
         if tokenizer.scheme != "words":
             raise UserError(f"ELMo needs a tokenizer of scheme words, not {tokenizer.scheme}.")
+        if not filters or not all(0 < width <= WIDEST and count > 0 for width, count in filters):
+            raise UserError(f"filters must be pairs of a width from 1 to {WIDEST} and a count, not {filters}.")
+        if cutoffs is not None and cutoffs != sorted({c for c in cutoffs if c > 0}):
+            raise UserError(f"cutoffs must be positive and rise, not {cutoffs}.")
         self.tokenizer, self.size, self.max_length = tokenizer, 2 * projection, max_length
         self.projection, self.max_characters, self.state = projection, max_characters, state
         outputs = len(tokenizer.outputs) + 3
@@ -127,9 +132,10 @@ class Elmo(Encoder):
         carry, left = self.state == "carry" or "carry" in batch, []
         carried = self.memory if carry and self.memory and len(self.memory[0][0]) == len(x) else None
         for index, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
-            states = (None, None) if carried is None else (carried[2 * index], carried[2 * index + 1])
-            out_ahead, state_ahead = forwards(self.dropout(ahead), states[0], mask)
-            out_back, state_back = backwards(self.dropout(back), states[1], mask)
+            before = None if carried is None else carried[2 * index]
+            after = None if carried is None or self.state == "reset" else carried[2 * index + 1]
+            out_ahead, state_ahead = forwards(self.dropout(ahead), before, mask)
+            out_back, state_back = backwards(self.dropout(back), after, mask)
             ahead, back = (out_ahead, out_back) if index == 0 else (ahead + out_ahead, back + out_back)
             layers.append(torch.cat([ahead, _turn(back, turn)], -1))
             left += [state_ahead, state_back]
@@ -140,6 +146,11 @@ class Elmo(Encoder):
     def embed(self, batch: Batch) -> Tensor:
         """(B, T, P): each word alone; a word that stands twice goes through the convolutions once."""
         return F.embedding(batch["words"], self.characters(batch["characters"]))
+
+    def forget_between_batches(self) -> None:
+        """State `reset` from now on."""
+        self.state = self.config["state"] = "reset"
+        self.memory = None
 
     def reset(self) -> None:
         """Forgets the carried state."""
@@ -162,7 +173,7 @@ class Elmo(Encoder):
         ahead, back = self(batch).layers[-1].chunk(2, -1)
         asked = batch["mask"][:, 1:]
         softmax = self._softmax()
-        scores = torch.zeros(*targets.shape, 2)
+        scores = torch.zeros(*targets.shape, 2, device=targets.device)
         scores[:, 1:, 0][asked] = softmax(ahead[:, :-1][asked].float(), targets[:, 1:][asked]).output
         scores[:, :-1, 1][asked] = softmax(back[:, 1:][asked].float(), targets[:, :-1][asked]).output
         return scores
@@ -259,7 +270,6 @@ class CharacterEncoder(nn.Module):
     ) -> None:
         super().__init__()
         size = sum(count for _, count in filters)
-        self.widest = max(width for width, _ in filters)
         self.activation = torch.relu if activation == "relu" else torch.tanh
         self.embedding = nn.Embedding(CHARACTERS + 1, character_size, padding_idx=0)
         self.convolutions = nn.ModuleList(nn.Conv1d(character_size, count, width) for width, count in filters)
@@ -322,9 +332,6 @@ def collate_words(rows: list[list[bytes]], outputs: dict[bytes, int], *, max_cha
 
 def output_class(word: bytes, outputs: dict[bytes, int]) -> int:
     return 0 if word == BEGIN else 1 if word == END else outputs.get(word, UNKNOWN)
-
-
-WIDEST = 7  # characters: the widest convolution that was published
 
 
 def spell(words: list[bytes], max_characters: int) -> np.ndarray:

@@ -53,7 +53,9 @@ class Gpt(Encoder):
         vocab_size: int | None = None,
     ) -> None:
         super().__init__()
-        if size % heads:
+        if tokenizer.scheme != "bpe":
+            raise UserError(f"GPT needs a tokenizer of scheme bpe, not {tokenizer.scheme}.")
+        if heads < 1 or size % heads:
             raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
         if norm == "post" and inner_size != 4 * size:
             raise UserError(f"norm: post is the first GPT, whose inner_size is 4 times its size, not {inner_size}.")

@@ -40,7 +40,7 @@ class Lstm(nn.Module):
 
         What stands on padding is of no meaning.
         """
-        h, c = self._start(x) if state is None else state
+        h, c = (part.to(x.device, torch.float32) for part in (self._start(x) if state is None else state))
         if self.cell_clip is None and self.projection_clip is None:
             return self._fast(x, h, c, mask)
         return self._clipped(x, h, c, mask)
@@ -50,12 +50,12 @@ class Lstm(nn.Module):
 
     def _fast(self, x: Tensor, h: Tensor, c: Tensor, mask: Tensor) -> tuple[Tensor, State]:
         gates = self.input(x.transpose(0, 1))
-        out, cells = _Recurrence.apply(gates.float(), self.recurrent.weight, self.project.weight, h.float(), c.float())
+        out, cells = _Recurrence.apply(gates.float(), self.recurrent.weight, self.project.weight, h, c)
         last, rows = mask.sum(1) - 1, torch.arange(len(x), device=x.device)
         return out.transpose(0, 1), (out[last, rows], cells[last, rows])
 
     def _clipped(self, x: Tensor, h: Tensor, c: Tensor, mask: Tensor) -> tuple[Tensor, State]:
-        gates, outputs = self.input(x), []
+        gates, outputs = self.input(x).float(), []
         for step in range(x.shape[1]):
             i, f, g, o = (gates[:, step] + self.recurrent(h)).chunk(4, -1)
             new_c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pipeline import UserError
+
 CPU_EXPLICIT_UP_TO = 512  # positions; above it the (T, T) scores outgrow the cache and the fused kernel wins
 
 
@@ -22,7 +24,7 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0 <= p < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {p}")
+            raise UserError(f"dropout must be at least 0 and below 1, not {p}.")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
