@@ -25,13 +25,23 @@ class Classifier(nn.Module):
         dropout: of the head.
         mix: whether the head mixes all layers (see SentenceHead).
         max_length: most tokens of a text, special ones included.
+        mix_dropout: of the scalar mix.
     """
 
-    def __init__(self, encoder: Encoder, *, labels: list[str], dropout: float, mix: bool, max_length: int) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        labels: list[str],
+        dropout: float,
+        mix: bool,
+        max_length: int,
+        mix_dropout: float,
+    ) -> None:
         super().__init__()
         self.encoder, self.labels, self.max_length = encoder, labels, max_length
-        self.head = SentenceHead(encoder, classes=len(labels), dropout=dropout, mix=mix)
-        self.settings = {"dropout": dropout, "mix": mix, "max_length": max_length}
+        self.head = SentenceHead(encoder, classes=len(labels), dropout=dropout, mix=mix, mix_dropout=mix_dropout)
+        self.settings = {"dropout": dropout, "mix": mix, "max_length": max_length, "mix_dropout": mix_dropout}
 
     def forward(self, batch: Batch) -> Tensor:
         """-> logits (B, classes)."""

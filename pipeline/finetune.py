@@ -29,6 +29,7 @@ class FineTuning(Training):
         warmup_share: share of all steps that warms up.
         frozen_learning_rate: the peak for `frozen`: a head alone takes, and needs, a larger one.
         dropout: in the encoder and before the head's linear layer.
+        mix_dropout: rate at which a layer is left out of the scalar mix.
         arm: `full`, `frozen` or `scratch`.
         seed: of fresh weights and dropout.
     """
@@ -42,11 +43,13 @@ class FineTuning(Training):
         warmup_share: float,
         frozen_learning_rate: float,
         dropout: float,
+        mix_dropout: float,
         arm: str = "full",
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
-        self.optimization, self.warmup_share, self.dropout, self.arm = optimization, warmup_share, dropout, arm
+        self.optimization, self.warmup_share, self.arm = optimization, warmup_share, arm
+        self.dropout, self.mix_dropout = dropout, mix_dropout
         if arm == "frozen":
             self.optimization.learning_rate = frozen_learning_rate
         self.model: Classifier
@@ -59,7 +62,12 @@ class FineTuning(Training):
         if isinstance(data.encoder, Elmo):
             data.encoder.forget_between_batches()  # rows of a task have nothing to do with each other
         self.model = Classifier(
-            data.encoder, labels=data.task.label_names, dropout=self.dropout, mix=frozen, max_length=data.room
+            data.encoder,
+            labels=data.task.label_names,
+            dropout=self.dropout,
+            mix=frozen,
+            max_length=data.room,
+            mix_dropout=self.mix_dropout,
         )
         self.model.encoder.requires_grad_(not frozen)
 

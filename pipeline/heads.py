@@ -14,10 +14,12 @@ class ScalarMix(nn.Module):
 
     Args:
         layers: how many layers are mixed.
+        dropout: rate at which a layer is left out of a training step's mix, so that none is relied on alone.
     """
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, *, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.weights = nn.Parameter(torch.zeros(layers))
         self.gamma = nn.Parameter(torch.ones(()))
 
@@ -28,7 +30,11 @@ class ScalarMix(nn.Module):
 
     def forward(self, layers: list[Tensor]) -> Tensor:
         """[(B, T, D)] -> (B, T, D)."""
-        return self.gamma * torch.einsum("k,kbtd->btd", self.weights.softmax(0), torch.stack(layers))
+        weights = self.weights
+        if self.training and self.dropout:
+            out = torch.rand(len(weights), device=weights.device) < self.dropout
+            weights = weights.masked_fill(out & ~out.all(), -1e9)  # not all of them
+        return self.gamma * torch.einsum("k,kbtd->btd", weights.softmax(0), torch.stack(layers))
 
 
 class SentenceHead(nn.Module):
@@ -40,11 +46,12 @@ class SentenceHead(nn.Module):
         dropout: before the linear layer.
         mix: use the mean over tokens of a scalar mix of all layers: for a frozen encoder, whose top layer and
             pooler were shaped by pretraining alone.
+        mix_dropout: of the scalar mix.
     """
 
-    def __init__(self, encoder: Encoder, *, classes: int, dropout: float, mix: bool) -> None:
+    def __init__(self, encoder: Encoder, *, classes: int, dropout: float, mix: bool, mix_dropout: float) -> None:
         super().__init__()
-        self.mix = ScalarMix(len(encoder.layer_groups())) if mix else None
+        self.mix = ScalarMix(len(encoder.layer_groups()), dropout=mix_dropout) if mix else None
         self.dropout = Dropout(dropout)
         self.classifier = nn.Linear(encoder.size, classes)
         nn.init.normal_(self.classifier.weight, std=0.02)
