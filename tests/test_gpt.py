@@ -258,6 +258,14 @@ def test_words_are_aligned(world: tuple[TokenStore, Tokenizer]) -> None:
     for i in range(4):
         pieces = out.input_ids[0][out.words[0] == i].tolist()
         assert world[1].decode(pieces).strip() == words[i]
+    first, there = out.by_word(out.layers[-1], how="first")
+    mean, _ = out.by_word(out.layers[-1], how="mean")
+    assert there.tolist() == [[True] * 4, [True, False, False, False]]
+    for i in range(4):
+        inside = out.layers[-1][0][out.words[0] == i]
+        assert (first[0, i] - inside[0]).abs().max() < 1e-6
+        assert (mean[0, i] - inside.mean(0)).abs().max() < 1e-6
+    assert len(out.layers[-1][0][out.words[0] == 2]) > 1  # a word of several pieces is among them
     assert (out.words[1] >= 0).sum() == len(world[1].encode_batch(["One"])[0])
 
 

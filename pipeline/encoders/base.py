@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -40,6 +40,21 @@ class Encoded:
     input_ids: Tensor
     logits: Tensor | None = None
     words: Tensor | None = None
+
+    def by_word(self, layer: Tensor, *, how: Literal["first", "mean"]) -> tuple[Tensor, Tensor]:
+        """A layer (B, T, D) -> one vector a word (B, W, D), and which of them are there (B, W).
+
+        `first` takes the first piece of each word (Devlin et al. 2018, 5.3), `mean` the mean of its pieces. A word
+        that was cut off has none.
+        """
+        assert self.words is not None, "only texts given as lists of words have words"
+        count = int(self.words.max()) + 1
+        pieces = nn.functional.one_hot(self.words.clamp(min=0), max(count, 1)) * (self.words >= 0)[..., None]
+        if how == "first":
+            pieces = pieces * (pieces.cumsum(1) == 1)
+        sums = pieces.to(layer.dtype).transpose(1, 2) @ layer
+        numbers = pieces.sum(1)
+        return sums / numbers.clamp(min=1)[..., None], numbers > 0
 
 
 @dataclass
