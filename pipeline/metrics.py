@@ -33,3 +33,58 @@ def bag_of_words(train: Sequence[Any], test: Sequence[Any]) -> float | None:
     features = vectorizer.fit_transform(example.text for example in train)
     model = LogisticRegression(C=10, max_iter=300).fit(features, [example.label for example in train])
     return float(model.score(vectorizer.transform(example.text for example in test), [e.label for e in test]))
+
+
+Span = tuple[str, int, int]  # type, first word, last word
+
+
+def spans(tags: Sequence[str]) -> list[Span]:
+    """Spans of tags in BIO, IOB1 or IOBES, with malformed sequences read as conlleval reads them.
+
+    A span ends before O, before another type, before B and S, and after E and S; where one ends or nothing was
+    open, any tag but O begins one: so an I without a B before it begins a span.
+    """
+    found: list[Span] = []
+    before, open_type, begin = "O", "", 0
+    for i, tag in enumerate([*tags, "O"]):
+        prefix, _, kind = tag.partition("-")
+        breaks = prefix in ("O", "B", "S") or before in ("E", "S") or kind != open_type
+        if before != "O" and breaks:
+            found.append((open_type, begin, i - 1))
+        if prefix != "O" and (before == "O" or breaks):
+            begin, open_type = i, kind
+        before = prefix
+    return found
+
+
+def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Precision, recall and F1 of whole spans, exactly as conlleval (Tjong Kim Sang and Buchholz 2000) counts them.
+
+    Args:
+        gold, predicted: a list of tags for each sentence, of the same lengths.
+
+    Returns:
+        `precision`, `recall` and `f1` over all spans, `support` (gold spans), and under the name of each type the
+        same for it. A figure without a span to divide by is 0.
+
+    Raises:
+        ValueError: sentences or tags do not match in number.
+    """
+    if len(gold) != len(predicted):
+        raise ValueError(f"{len(gold)} sentences of gold tags, {len(predicted)} of predicted ones")
+    counts: dict[str, list[int]] = {}  # type -> right, predicted, gold
+    for number, (ours, theirs) in enumerate(zip(gold, predicted, strict=True)):
+        if len(ours) != len(theirs):
+            raise ValueError(f"sentence {number} has {len(ours)} gold tags and {len(theirs)} predicted ones")
+        sides = set(spans(ours)), set(spans(theirs))
+        for place, side in enumerate((sides[0] & sides[1], sides[1], sides[0])):
+            for kind, _, _ in side:
+                counts.setdefault(kind, [0, 0, 0])[place] += 1
+    total = [sum(values) for values in zip(*counts.values(), strict=True)] or [0, 0, 0]
+    return {**_f1(*total), **{kind: _f1(*values) for kind, values in sorted(counts.items())}}
+
+
+def _f1(right: int, predicted: int, gold: int) -> dict[str, float]:
+    precision, recall = right / max(1, predicted), right / max(1, gold)
+    f1 = 2 * right / max(1, predicted + gold)
+    return {"precision": precision, "recall": recall, "f1": f1, "support": gold}
