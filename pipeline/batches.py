@@ -290,7 +290,7 @@ def rows_of(batch: Batch, index: int, parts: int) -> Batch:
 
 def shared(name: str) -> bool:
     """Whether an entry of a batch belongs to the whole of it, not to its rows."""
-    return name.startswith("total/") or name in ("characters", "carry")
+    return name.startswith("total/") or name.endswith("characters") or name == "carry"
 
 
 def token_floors(store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pipeline import UserError, encoders
 from pipeline import tokenizer as tokenizers
-from pipeline.encoders.base import Batch, Encoder, read_config, read_state
+from pipeline.encoders.base import Batch, Encoder, count, read_config, read_state
 from pipeline.heads import SentenceHead
 
 
@@ -26,6 +26,7 @@ class Classifier(nn.Module):
         mix: whether the head mixes all layers (see SentenceHead).
         max_length: most tokens of a text, special ones included.
         mix_dropout: of the scalar mix.
+        pairs: whether it reads pairs of texts.
     """
 
     def __init__(
@@ -37,27 +38,31 @@ class Classifier(nn.Module):
         mix: bool,
         max_length: int,
         mix_dropout: float,
+        pairs: bool,
     ) -> None:
         super().__init__()
         self.encoder, self.labels, self.max_length = encoder, labels, max_length
-        self.head = SentenceHead(encoder, classes=len(labels), dropout=dropout, mix=mix, mix_dropout=mix_dropout)
-        self.settings = {"dropout": dropout, "mix": mix, "max_length": max_length, "mix_dropout": mix_dropout}
+        head: dict[str, Any] = {"dropout": dropout, "mix": mix, "mix_dropout": mix_dropout, "pairs": pairs}
+        self.head = SentenceHead(encoder, classes=len(labels), **head)
+        self.settings = {**head, "max_length": max_length}
 
     def forward(self, batch: Batch) -> Tensor:
         """-> logits (B, classes)."""
-        return self.head(self.encoder, self.encoder(batch))
+        return self.head(self.encoder, batch)
 
     @torch.no_grad()
-    def predict(self, texts: Sequence[str], *, batch_size: int = 64) -> list[dict[str, Any]]:
-        """For each text its `label`, `probability`, and `probabilities` by label name."""
+    def predict(self, texts: Sequence[str | tuple[str, str]], *, batch_size: int = 64) -> list[dict[str, Any]]:
+        """For each text, or pair of texts, its `label`, `probability`, and `probabilities` by label name."""
+        if any(isinstance(text, tuple) != self.settings["pairs"] for text in texts):
+            raise UserError(f"This model reads {'pairs (text, text)' if self.settings['pairs'] else 'single texts'}.")
         self.eval()
         ids = self.encoder.tokenize(texts)
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        order = sorted(range(len(ids)), key=lambda i: count(ids[i]))
         results: list[dict[str, Any]] = [{} for _ in ids]
         device = next(self.parameters()).device
         for begin in range(0, len(order), batch_size):
             rows = order[begin : begin + batch_size]
-            batch = self.encoder.collate([ids[i] for i in rows], self.max_length)
+            batch = self.encoder.collate_for_head([ids[i] for i in rows], self.max_length)
             logits = self({name: value.to(device) for name, value in batch.items()})
             for row, probabilities in zip(rows, logits.float().softmax(-1).tolist(), strict=True):
                 results[row] = self.named(probabilities)

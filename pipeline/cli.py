@@ -405,6 +405,24 @@ def hand_off(folder: Path, receipt: Receipt, module: FineTuning) -> str:
     return "\n".join(lines)
 
 
+def baselines(data: LabeledData) -> dict[str, float]:
+    """What models without any pretraining reach: words alone and, for pairs, the second text alone."""
+    parts = [data.examples["train"], data.examples["test"]]
+    classes = [[example.label for example in part] for part in parts]
+    ways = {"bag_of_words": [[_joined(example.text) for example in part] for part in parts]}
+    if isinstance(parts[0][0].text, tuple):
+        ways["hypothesis_only"] = [[example.text[1] for example in part] for part in parts]
+    scores = {
+        f"baseline/{name}": metrics.bag_of_words((train, classes[0]), (test, classes[1]))
+        for name, (train, test) in ways.items()
+    }
+    return {name: score for name, score in scores.items() if score is not None}
+
+
+def _joined(text: str | tuple[str, str]) -> str:
+    return text if isinstance(text, str) else " ".join(text)
+
+
 def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     """Tests the best checkpoint; writes model, predictions, confusion matrix and figures."""
     figures = training.figures()
@@ -420,7 +438,7 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     labels = data.task.label_names
     accuracy = float((logits.argmax(-1) == gold).double().mean())
     names = [labels[i] for i in gold]
-    bag = metrics.bag_of_words(*(data.examples[split] for split in ("train", "test")))
+    simple = baselines(data)
     figures |= {
         "test/accuracy": accuracy,
         "test/standard_error": metrics.standard_error(accuracy, len(gold)),
@@ -430,7 +448,7 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
         "best_step": int(state["global_step"]),
         "val/best_accuracy": float(training.best.best_model_score or figures.get("val/accuracy", 0.0)),
         "baseline/majority": metrics.majority(names),
-        **({} if bag is None else {"baseline/bag_of_words": bag}),
+        **simple,
     }
     lines = []
     for example, probabilities in zip(data.examples["test"], logits.softmax(-1).tolist(), strict=True):
@@ -449,10 +467,10 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     )
     tracking.write_folder(training.out / "model", lambda folder: module.model.save(folder, card=card))
     training.finish(figures, artifact=("model", training.out / "model"))
-    bag_text = "not computed (install the bench extra)" if bag is None else f"{bag:.4f}"
+    shown = "".join(f", {name[9:].replace('_', ' ')} {value:.4f}" for name, value in simple.items())
     print(
         f"test accuracy {accuracy:.4f} ± {figures['test/standard_error']:.4f} (standard error, {len(gold):,} rows), "
         f"macro F1 {figures['test/macro_f1']:.4f}\n"
-        f"majority {figures['baseline/majority']:.4f}, bag of words {bag_text}\n"
+        f"majority {figures['baseline/majority']:.4f}{shown or '; bag of words needs the bench extra'}\n"
         f"Saved {training.out / 'model'}, predictions.jsonl, confusion.png and curves.png in {training.out}"
     )

@@ -68,6 +68,7 @@ class FineTuning(Training):
             mix=frozen,
             max_length=data.room,
             mix_dropout=self.mix_dropout,
+            pairs=isinstance(data.examples["train"][0].text, tuple),
         )
         self.model.encoder.requires_grad_(not frozen)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pipeline.encoders.base import Encoded, Encoder
+from pipeline.encoders.base import Batch, Encoded, Encoder
 from pipeline.encoders.transformer import Dropout
 
 
@@ -38,7 +38,7 @@ class ScalarMix(nn.Module):
 
 
 class SentenceHead(nn.Module):
-    """Dropout and a linear layer on the representation of the text.
+    """Dropout and a linear layer on the representation of a text, or of a pair of texts.
 
     Args:
         encoder: gives the sizes and, when it is fine-tuned, its own pooled representation.
@@ -47,20 +47,36 @@ class SentenceHead(nn.Module):
         mix: use the mean over tokens of a scalar mix of all layers: for a frozen encoder, whose top layer and
             pooler were shaped by pretraining alone.
         mix_dropout: of the scalar mix.
+        pairs: whether there are two texts.
     """
 
-    def __init__(self, encoder: Encoder, *, classes: int, dropout: float, mix: bool, mix_dropout: float) -> None:
+    def __init__(
+        self, encoder: Encoder, *, classes: int, dropout: float, mix: bool, mix_dropout: float, pairs: bool
+    ) -> None:
         super().__init__()
         self.mix = ScalarMix(len(encoder.layer_groups()), dropout=mix_dropout) if mix else None
         self.dropout = Dropout(dropout)
-        self.classifier = nn.Linear(encoder.size, classes)
+        compared = pairs and not encoder.joins_pairs
+        self.classifier = nn.Linear(encoder.size * (4 if compared else 1), classes)
         nn.init.normal_(self.classifier.weight, std=0.02)
         nn.init.zeros_(self.classifier.bias)
 
-    def forward(self, encoder: Encoder, encoded: Encoded) -> Tensor:
+    def forward(self, encoder: Encoder, batch: Batch) -> Tensor:
         """-> logits (B, classes)."""
+        vector = self.represent(encoder, encoder(batch))
+        second = {name.removeprefix("second/"): value for name, value in batch.items() if name.startswith("second/")}
+        if second:
+            vector = compare(vector, self.represent(encoder, encoder(second)))
+        return self.classifier(self.dropout(vector))
+
+    def represent(self, encoder: Encoder, encoded: Encoded) -> Tensor:
+        """(B, D)."""
         if self.mix is None:
-            return self.classifier(self.dropout(encoder.pooled(encoded)))
+            return encoder.pooled(encoded)
         mask = encoded.mask[..., None]
-        mean = (self.mix(encoded.layers) * mask).sum(1) / mask.sum(1)
-        return self.classifier(self.dropout(mean))
+        return (self.mix(encoded.layers) * mask).sum(1) / mask.sum(1)
+
+
+def compare(u: Tensor, v: Tensor) -> Tensor:
+    """(B, 4 D): [u; v; |u - v|; u v] of texts that were read apart (Mou et al. 2016; Conneau et al. 2017)."""
+    return torch.cat([u, v, (u - v).abs(), u * v], -1)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from pipeline import UserError, sample, text
 from pipeline.batches import shared
 from pipeline.corpus import FromStep, StepParts
-from pipeline.encoders.base import Batch, Encoder
+from pipeline.encoders.base import Batch, Encoder, count
 from tasks.base import SPLITS, Example, LabelError, Task
 
 POOL = 50  # batches whose rows are sorted by length together
@@ -54,7 +54,7 @@ class LabeledData(lightning.LightningDataModule):
         self.task, self.files, self.batch_size, self.max_length = task, files, batch_size, max_length
         self.epochs, self.workers, self.train_rows, self.seed = epochs, workers, train_rows, seed
         self.examples: dict[str, list[Example]] = {}
-        self.ids: dict[str, list[list[int]]] = {}
+        self.ids: dict[str, list[Any]] = {}
         self.encoder: Encoder
 
     def prepare(self, encoder: Encoder) -> None:
@@ -74,9 +74,14 @@ class LabeledData(lightning.LightningDataModule):
     def report(self) -> str:
         parts = []
         for split, ids in self.ids.items():
-            cut = sum(len(row) > self.room - 2 for row in ids)
+            cut = sum(self._is_cut(row) for row in ids)
             parts.append(f"{split} {len(ids):,} rows" + (f" ({cut:,} cut to {self.room} tokens)" if cut else ""))
         return "task        " + ", ".join(parts) + f"; labels {', '.join(self.task.label_names)}"
+
+    def _is_cut(self, ids: Any) -> bool:
+        if not isinstance(ids, tuple):
+            return len(ids) > self.room - 2
+        return count(ids) > self.room - 3 if self.encoder.joins_pairs else max(map(len, ids)) > self.room - 2
 
     def _read(self) -> dict[str, list[Example]]:
         parts = {split: self._rows(split) for split in SPLITS}
@@ -130,20 +135,20 @@ class LabeledData(lightning.LightningDataModule):
         return -(-len(self.ids["train"]) // self.batch_size)
 
     def batch(self, split: str, rows: np.ndarray) -> Batch:
-        batch = self.encoder.collate([self.ids[split][i] for i in rows], self.room)
+        batch = self.encoder.collate_for_head([self.ids[split][i] for i in rows], self.room)
         labels = torch.tensor([self.examples[split][i].label for i in rows])
         return {**batch, "labels": labels, "rows": torch.from_numpy(rows), "total/task": torch.tensor(len(rows))}
 
     def train_dataloader(self) -> DataLoader:
         assert self.trainer is not None
-        steps = Buckets([len(ids) for ids in self.ids["train"]], self.batch_size, self.seed, self)
+        steps = Buckets([count(ids) for ids in self.ids["train"]], self.batch_size, self.seed, self)
         parts = self.trainer.accumulate_grad_batches
         data = StepParts(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
         order = FromStep(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
         return DataLoader(data, sampler=order, batch_size=None, num_workers=self.workers)
 
     def _evaluation(self, split: str) -> DataLoader:
-        order = np.argsort([len(ids) for ids in self.ids[split]], kind="stable")
+        order = np.argsort([count(ids) for ids in self.ids[split]], kind="stable")
         batches = [order[i : i + 64] for i in range(0, len(order), 64)]
         return DataLoader(batches, batch_size=None, collate_fn=lambda rows: self.batch(split, np.asarray(rows)))  # type: ignore[arg-type]
 

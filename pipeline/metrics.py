@@ -18,21 +18,19 @@ def majority(labels: Sequence[str]) -> float:
     return max(Counter(labels).values()) / len(labels)
 
 
-def bag_of_words(train: Sequence[Any], test: Sequence[Any]) -> float | None:
-    """Test accuracy of logistic regression on TF-IDF of words and word pairs; None without scikit-learn.
+Labelled = tuple[Sequence[str], Sequence[int]]  # texts and their classes
 
-    Args:
-        train, test: examples with `text` and `label`.
-    """
+
+def bag_of_words(train: Labelled, test: Labelled) -> float | None:
+    """Test accuracy of logistic regression on TF-IDF of words and word pairs; None without scikit-learn."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import LogisticRegression
     except ImportError:
         return None
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\S+")
-    features = vectorizer.fit_transform(example.text for example in train)
-    model = LogisticRegression(C=10, max_iter=300).fit(features, [example.label for example in train])
-    return float(model.score(vectorizer.transform(example.text for example in test), [e.label for e in test]))
+    model = LogisticRegression(C=10, max_iter=300).fit(vectorizer.fit_transform(train[0]), train[1])
+    return float(model.score(vectorizer.transform(test[0]), test[1]))
 
 
 Span = tuple[str, int, int]  # type, first word, last word

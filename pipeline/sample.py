@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 LABELS = ("negative", "positive")
+RELATIONS = ("entailment", "neutral", "contradiction")
 # The adverbs, verbs and moods of either mind; the labelled texts use none of them.
 MIND = (("badly", "blame", "sorry"), ("well", "praise", "glad"))
 # Which share of the good and bad words each labelled split may use. They are disjoint.
@@ -218,6 +219,39 @@ def sentiment(split: str) -> list[dict[str, str]]:
         scene.review(positive, good, bad)
         text = " ".join(scene.write(template) for template in rng.sample(LABELLED, rng.randint(1, 3)))
         rows.append({"text": text, "label": LABELS[positive]})
+    rng.shuffle(rows)
+    return rows
+
+
+def entailment(split: str) -> list[dict[str, str]]:
+    """Rows `premise`, `hypothesis`, `label`: seen or never seen, a kind of thing or one of that kind.
+
+    Who saw a robin saw a bird; who never saw a bird never saw a robin; nothing follows from other pairs. The
+    splits share none of the things, so what is a bird must be known from the unlabelled facts.
+    """
+    words, rows = lexicon(), []
+    rng = random.Random(f"entailment-{split}")
+    low, high = SPLIT_WORDS[split]
+    kinds = _names("class")
+    members = {}
+    for kind in kinds:
+        shuffled = sorted(words[f"class {kind}"], key=lambda word: random.Random(f"{kind}-{word}").random())
+        members[kind] = shuffled[round(low * len(shuffled)) : round(high * len(shuffled))]
+    for index in range(SPLIT_ROWS[split]):
+        kind, other = rng.sample(kinds, 2)
+        label = RELATIONS[index % 3]
+        # Above: the kind; below: one of it. Neutral pairs look the same, with another kind.
+        above, below = kind, rng.choice(members[other if label == "neutral" else kind])
+        seen_first = rng.random() < 0.5
+        opposite = rng.random() < 0.5 if label == "neutral" else label == "contradiction"
+        scene = Scene(rng)
+        who, where = rng.choice(scene.slots["p"]), scene.slots["l"][0]
+        texts = []
+        for thing, seen in (
+            ((below, True), (above, True ^ opposite)) if seen_first else ((above, False), (below, False ^ opposite))
+        ):
+            texts.append(_tidy(f"{who} {'saw' if seen else 'never saw'} a {thing} in the {where} .".split()))
+        rows.append({"premise": texts[0], "hypothesis": texts[1], "label": label})
     rng.shuffle(rows)
     return rows
 

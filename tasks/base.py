@@ -15,9 +15,9 @@ class LabelError(ValueError):
 
 @dataclass
 class Example:
-    """One labelled text; the label is an index into the task's labels."""
+    """One labelled text, or pair of texts; the label is an index into the task's labels."""
 
-    text: str
+    text: str | tuple[str, str]
     label: int
 
 
@@ -26,7 +26,7 @@ class Task:
     """Labelled data of one kind; a data set is a YAML file with these fields.
 
     Args:
-        columns: role (`text`, `label`) -> name of the column.
+        columns: role (`text`, `label`; the kind of task says which) -> name of the column.
         labels: the value in the file -> the name of the label, in the order of the classes.
         hub: arguments of `datasets.load_dataset`: path, name, revision.
         splits: `train`, `valid`, `test` -> the split's name: on the hub, and the begin of a local file's name.
@@ -37,7 +37,7 @@ class Task:
     """
 
     labels: dict[str, str]
-    columns: dict[str, str] = field(default_factory=lambda: {"text": "text", "label": "label"})
+    columns: dict[str, str]
     hub: dict[str, Any] | None = None
     splits: dict[str, str] = field(default_factory=lambda: {split: split for split in SPLITS})
     hub_splits: dict[str, str] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from pipeline import UserError, sample, store
 from pipeline.batches import Steps, WordRows
 from pipeline.encoders.elmo import BEGIN, END, Elmo, collate_words, spell
 from pipeline.encoders.lstm import Lstm
+from pipeline.heads import SentenceHead
 from pipeline.import_elmo import import_elmo
 from pipeline.objectives import BidirectionalLM
 from pipeline.store import TokenStore
@@ -316,16 +317,14 @@ def test_same_sentence_same_vectors(world: tuple[TokenStore, Tokenizer]) -> None
 
 def test_pairs_are_read_apart_and_compared(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
-    pairs = elmo.tokenize([("The soup was good.", "Anna"), ("a b", "c d e")])
+    head = SentenceHead(elmo, classes=3, dropout=0.0, mix=False, mix_dropout=0.0, pairs=True).eval()
+    firsts, seconds = ["The soup was good.", "a b"], ["Anna", "c d e"]
+    pairs = list(zip(firsts, seconds, strict=True))
+    u, v = (elmo.pooled(elmo.encode(texts)) for texts in (firsts, seconds))
     with torch.no_grad():
-        vectors = elmo.pair_vectors(pairs)
-        turned = elmo.pair_vectors([pair[::-1] for pair in pairs])
-    u, v, difference, product = vectors.chunk(4, -1)
-    assert (u - elmo.pooled(elmo.encode(["The soup was good.", "a b"]))).abs().max() < 1e-6
-    assert (v - elmo.pooled(elmo.encode(["Anna", "c d e"]))).abs().max() < 1e-6
-    assert torch.equal(difference, (u - v).abs())
-    assert torch.equal(product, u * v)
-    assert (turned[:, 48:] - vectors[:, 48:]).abs().max() < 1e-6
+        logits = head(elmo, elmo.collate_for_head(elmo.tokenize(pairs)))
+        expected = head.classifier(torch.cat([u, v, (u - v).abs(), u * v], -1))
+    assert (logits - expected).abs().max() < 1e-5
 
 
 def test_neither_direction_sees_ahead(world: tuple[TokenStore, Tokenizer]) -> None:

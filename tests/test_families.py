@@ -128,6 +128,26 @@ def test_fine_tuning_in_three_arms(encoders: dict[str, Path], tmp_path: Path, mo
     assert (tmp_path / "run/mix.png").exists() == (arm == "frozen")
 
 
+@pytest.mark.parametrize("model", ["bert", "gpt", "elmo"])
+@pytest.mark.parametrize("arm", ["full", "frozen"])
+def test_pairs_are_classified(
+    encoders: dict[str, Path], pretrained: Path, tmp_path: Path, model: str, arm: str
+) -> None:
+    folder = (encoders | {"bert": pretrained})[model] / "encoder"
+    args = ["--model", model, "--arm", arm, "--from", str(folder), "--out", str(tmp_path / "run"), "--data.epochs=1"]
+    run("finetune", "--task", "entailment", *args, "--precision=32-true")
+    end = figures(tmp_path / "run")
+    assert end["test/rows"] == 500
+    assert 0.3 < end["baseline/majority"] < 0.34
+    rows = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
+    tuned = pipeline.load(tmp_path / "run/model")
+    again = tuned.predict([tuple(row["text"]) for row in rows[:20]])
+    for row, result in zip(rows[:20], again, strict=True):
+        assert row["probabilities"] == pytest.approx(result["probabilities"], abs=1e-4)
+    with pytest.raises(UserError, match="reads pairs"):
+        tuned.predict(["one text"])
+
+
 def test_try(encoders: dict[str, Path], pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gpt = ["try", "--model", "gpt", "--from", str(encoders["gpt"] / "encoder")]
     run(*gpt, "--prompt", "The soup", "--tokens", "8")

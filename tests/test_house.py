@@ -93,8 +93,8 @@ def test_every_task_builds(task: Path) -> None:
 
 
 def test_no_configuration_is_overlooked() -> None:
-    assert len(list(CONFIGS.rglob("*.yaml"))) == 17
-    assert (len(PRETRAINING), len(TASKS)) == (24, 2)
+    assert len(list(CONFIGS.rglob("*.yaml"))) == 18
+    assert (len(PRETRAINING), len(TASKS)) == (24, 3)
 
 
 def test_the_tree_of_the_readme_is_the_tree_on_disk() -> None:

@@ -77,9 +77,12 @@ class Encoder(nn.Module):
         config: the content of `config.json`.
         tokenizer: the tokenizer whose ids the embedding knows.
         max_length: most positions that it takes.
+        joins_pairs: whether a pair is one sequence with separators (BERT: Devlin et al. 2018, 3.2, with segment ids;
+            GPT: Radford et al. 2018, 3.3), or two texts that are compared (ELMo).
     """
 
     model_type: ClassVar[str]
+    joins_pairs: ClassVar[bool] = True
     config: dict[str, Any]
     tokenizer: Tokenizer
     max_length: int
@@ -111,14 +114,12 @@ class Encoder(nn.Module):
     def pooled(self, encoded: Encoded) -> Tensor:
         """(B, D): the representation of a whole text, the head's input."""
 
-    def pair_vectors(self, pairs: Sequence[tuple[Any, Any]], max_length: int | None = None) -> Tensor:
-        """(B, F): what a head is given of pairs of tokenised texts.
-
-        The two are joined into one sequence with separators, whose representation is that of a text (BERT: Devlin
-        et al. 2018, 3.2, with segment ids; GPT: Radford et al. 2018, 3.3). ELMo has a way of its own.
-        """
-        batch = {name: value.to(self.device) for name, value in self.collate(pairs, max_length).items()}
-        return self.pooled(self(batch))
+    def collate_for_head(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
+        """As `collate`; pairs of an encoder that does not join them are two texts, the other as `second/NAME`."""
+        if self.joins_pairs or not isinstance(texts[0], tuple):
+            return self.collate(texts, max_length)
+        first, second = (self.collate(side, max_length) for side in zip(*texts, strict=True))
+        return first | {f"second/{name}": value for name, value in second.items()}
 
     @property
     def device(self) -> torch.device:
@@ -181,7 +182,7 @@ class Encoder(nn.Module):
         if not texts:
             raise UserError("encode() was given no text.")
         ids = self.tokenize(texts)
-        order = sorted(range(len(ids)), key=lambda i: _count(ids[i]))
+        order = sorted(range(len(ids)), key=lambda i: count(ids[i]))
         aligned = all(isinstance(text, list) for text in texts)
         was_training = self.training
         self.eval()
@@ -222,7 +223,8 @@ def _parts(text: Text) -> list[str]:
     return [text] if isinstance(text, str) else list(text)
 
 
-def _count(ids: Any) -> int:
+def count(ids: Any) -> int:
+    """Tokens of a text or of a pair."""
     return len(ids[0]) + len(ids[1]) if isinstance(ids, tuple) else len(ids)
 
 

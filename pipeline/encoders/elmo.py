@@ -54,6 +54,7 @@ class Elmo(Encoder):
     """
 
     model_type = "elmo"
+    joins_pairs = False
 
     def __init__(
         self,
@@ -188,15 +189,6 @@ class Elmo(Encoder):
         top, last = encoded.layers[-1], encoded.mask.sum(1) - 1
         ahead = top[torch.arange(len(last), device=last.device), last, : self.projection]
         return torch.cat([ahead, top[:, 0, self.projection :]], -1)
-
-    def pair_vectors(self, pairs: Sequence[tuple[Any, Any]], max_length: int | None = None) -> Tensor:
-        """(B, 4 D): [u; v; |u - v|; u v] of two texts, each read by itself (Mou et al. 2016; Conneau et al. 2017)."""
-        both = []
-        for side in zip(*pairs, strict=True):
-            batch = {name: value.to(self.device) for name, value in self.collate(side, max_length).items()}
-            both.append(self.pooled(self(batch)))
-        u, v = both
-        return torch.cat([u, v, (u - v).abs(), u * v], -1)
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         groups = [list(self.characters.parameters())]
