@@ -102,23 +102,25 @@ class _Recurrence(torch.autograd.Function):
             torch.mm(ms[t], r_t, out=hs[t + 1])
         ctx.save_for_backward(acts, hs, cells, squashed, ms, u, r)
         ctx.dtype = dtype
+        ctx.set_materialize_grads(False)  # cells are rarely asked for
         return hs[1:].to(gates.dtype), cells[1:]
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor, d_cells: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor, d_cells: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         acts, hs, cells, squashed, ms, u, r = ctx.saved_tensors
         dtype, (steps, batch, cell) = ctx.dtype, squashed.shape
         u_, r_ = u.to(dtype), r.to(dtype)
         d_gates = torch.empty_like(acts, dtype=dtype)
         d_hs = torch.empty_like(hs[1:])
-        d_h = d_out.new_zeros(batch, r.shape[0])
-        d_c = d_out.new_zeros(batch, cell)
+        d_h = cells.new_zeros(batch, r.shape[0])
+        d_c = cells.new_zeros(batch, cell)
         pre = torch.empty_like(acts[0])
         for t in reversed(range(steps)):
             i, f, g, o = acts[t].chunk(4, -1)
-            d_hs[t] = d_h.add_(d_out[t])
+            d_hs[t] = d_h if d_out is None else d_h.add_(d_out[t])
             d_m = (d_hs[t] @ r_).to(acts.dtype)
-            d_c += d_cells[t]
+            if d_cells is not None:
+                d_c += d_cells[t]
             d_c += d_m * o * (1 - squashed[t] * squashed[t])
             # Through the sigmoids: s (1 - s); through the tanh: 1 - g^2.
             torch.mul(d_c * g, i * (1 - i), out=pre[:, :cell])
