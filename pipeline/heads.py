@@ -30,7 +30,7 @@ class ScalarMix(nn.Module):
 
     def forward(self, layers: list[Tensor]) -> Tensor:
         """[(B, T, D)] -> (B, T, D)."""
-        weights = self.weights
+        weights: Tensor = self.weights
         if self.training and self.dropout:
             out = torch.rand(len(weights), device=weights.device) < self.dropout
             weights = weights.masked_fill(out & ~out.all(), -1e9)  # not all of them
