@@ -25,7 +25,7 @@ FLOORS = [
     {"encoders"},
     {"batches", "objectives", "heads", "metrics", "optim", "classifier"},
     {"corpus", "labeled", "tracking"},
-    {"pretrain", "finetune", "runs", "audit", "evaluate", "import_elmo", "trying"},
+    {"pretrain", "finetune", "runs", "results", "audit", "evaluate", "import_elmo", "trying"},
     {"cli"},
     {"__main__", "bench"},
 ]

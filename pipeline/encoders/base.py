@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -145,6 +145,30 @@ class Encoder(nn.Module):
     @abstractmethod
     def import_state(self, state: dict[str, Tensor]) -> Receipt:
         """Takes over tensors by their names in an encoder folder (ours or another's)."""
+
+    def take_over(self, found: dict[str, Tensor], *, shown: Callable[[str], str] = str) -> tuple[list[str], list[str]]:
+        """Copies tensors that have our names and layout already.
+
+        Args:
+            shown: our name -> the one that the user knows from the folder.
+
+        Returns:
+            Which of our tensors were loaded, and which stay new, as shown.
+
+        Raises:
+            UserError: a tensor of another shape.
+        """
+        loaded, new = [], []
+        for name, value in self.state_dict().items():
+            if name not in found:
+                new.append(shown(name))
+                continue
+            if found[name].shape != value.shape:
+                shapes = f"{tuple(found[name].shape)}, but config.json asks for {tuple(value.shape)}"
+                raise UserError(f"{shown(name)} has shape {shapes}.")
+            value.copy_(found[name])
+            loaded.append(shown(name))
+        return loaded, new
 
     def set_dropout(self, rate: float) -> None:
         """Another rate for all dropout of the encoder: fine-tuning wants some where pretraining had none."""

@@ -242,20 +242,13 @@ class Bert(Encoder):
     def import_state(self, state: dict[str, Tensor]) -> Receipt:
         theirs = {_modern_name(name): value for name, value in state.items()}
         theirs = {name: value for name, value in theirs.items() if name not in _REDUNDANT}
-        own, loaded, new = self.state_dict(), [], []
-        for name, value in own.items():
+        found: dict[str, Tensor] = {}
+        for name in self.state_dict():
             there = _hf_name(name)
             names = [there.replace("qkv", part) for part in ("query", "key", "value")] if ".qkv." in name else [there]
-            if any(key not in theirs for key in names):
-                new.append(there)
-                continue
-            found = torch.cat([theirs.pop(key) for key in names]) if len(names) > 1 else theirs.pop(names[0])
-            if found.shape != value.shape:
-                raise UserError(
-                    f"{there} has shape {tuple(found.shape)}, but config.json asks for {tuple(value.shape)}."
-                )
-            value.copy_(found)
-            loaded.append(there)
+            if all(key in theirs for key in names):
+                found[name] = torch.cat([theirs.pop(key) for key in names])
+        loaded, new = self.take_over(found, shown=_hf_name)
         return Receipt(loaded=loaded, new=new, unused=sorted(theirs))
 
 

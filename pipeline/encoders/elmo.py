@@ -232,18 +232,8 @@ class Elmo(Encoder):
         return self.state_dict()
 
     def import_state(self, state: dict[str, Tensor]) -> Receipt:
-        theirs, loaded, new = dict(state), [], []
-        for name, value in self.state_dict().items():
-            found = theirs.pop(name, None)
-            if found is None:
-                new.append(name)
-                continue
-            if found.shape != value.shape:
-                shapes = f"{tuple(found.shape)}, but config.json asks for {tuple(value.shape)}"
-                raise UserError(f"{name} has shape {shapes}.")
-            value.copy_(found)
-            loaded.append(name)
-        return Receipt(loaded=loaded, new=new, unused=sorted(theirs))
+        loaded, new = self.take_over(state)
+        return Receipt(loaded=loaded, new=new, unused=sorted(state.keys() - set(loaded)))
 
 
 class CharacterEncoder(nn.Module):

@@ -249,20 +249,13 @@ class Gpt(Encoder):
             for name, value in state.items()
             if not redundant.fullmatch(name)
         }
-        loaded, new = [], []
-        for name, value in self.state_dict().items():
-            there = _hf_name(name, post)
-            if there not in theirs:
-                new.append(there)
-                continue
-            found = theirs.pop(there)
-            found = found.t() if _is_transposed(name) else found
-            if found.shape != value.shape:
-                shapes = f"{tuple(found.shape)}, but config.json asks for {tuple(value.shape)}"
-                raise UserError(f"{there} has shape {shapes}.")
-            value.copy_(found)
-            loaded.append(there)
-        return Receipt(loaded=loaded, new=new, unused=sorted(theirs))
+        found = {
+            name: theirs[there].t() if _is_transposed(name) else theirs[there]
+            for name in self.state_dict()
+            if (there := _hf_name(name, post)) in theirs
+        }
+        loaded, new = self.take_over(found, shown=lambda name: _hf_name(name, post))
+        return Receipt(loaded=loaded, new=new, unused=sorted(theirs.keys() - set(loaded)))
 
 
 def sample_token(logits: Tensor, *, temperature: float, top_k: int, top_p: float, generator: torch.Generator) -> int:
