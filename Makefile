@@ -10,6 +10,12 @@ OUT ?=
 RESUME ?=
 OVERWRITE ?=
 ARGS ?=
+SEEDS ?=
+NAME ?=
+KIND ?= sentence
+MODELS ?=
+TASKS ?=
+ARMS ?=
 PROMPT ?=
 WORD ?=
 PYTHON ?= python3
@@ -21,7 +27,7 @@ BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
-.PHONY: help install data pretrain finetune try evaluate audit test lint bench clean
+.PHONY: help install data pretrain finetune compare new-task try evaluate audit test lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,12 +39,19 @@ help: ## this list
 	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
 	@echo "  DATA       local folder or pattern that replaces the hub name of CORPUS or TASK"
 	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder to fine-tune, ours or Hugging Face's"
-	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights"
+	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
+	@echo "             random = the head alone on fresh weights"
+	@echo "  SEEDS      for finetune and compare: so many seeds in one command, and what they gained over scratch"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
 	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM]] the run folder"
 	@echo "  RESUME=1   go on with the run in OUT"
 	@echo "  OVERWRITE=1  start anew over the run in OUT"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
+	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name"
+	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
+	@echo "  TASKS      for compare: some of those in its file"
+	@echo "  ARMS       for compare: some of those in its file"
+	@echo "  KIND       [sentence] for new-task: sentence, pair or tagging"
 	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
 	@echo "  PYTHON     [python3] the Python (3.10 or newer) that makes .venv"
@@ -67,7 +80,16 @@ pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS
 	@$(BIN)/python -m pipeline pretrain --corpus "$(CORPUS)" $(FLAGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
-	@$(BIN)/python -m pipeline finetune --task "$(TASK)" --arm "$(ARM)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
+	@$(BIN)/python -m pipeline finetune --task "$(TASK)" --arm "$(ARM)" $(if $(FROM),--from "$(FROM)") \
+		$(if $(SEEDS),--seeds "$(SEEDS)") $(FLAGS)
+
+compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
+	@$(BIN)/python -m pipeline compare $(if $(NAME),--name "$(NAME)") $(if $(MODELS),--models "$(MODELS)") \
+		$(if $(TASKS),--tasks "$(TASKS)") $(if $(ARMS),--arms "$(ARMS)") $(if $(SEEDS),--seeds "$(SEEDS)") \
+		$(if $(DATA),--data "$(DATA)") $(if $(FROM),--from "$(FROM)") $(if $(OUT),--out "$(OUT)") $(ARGS)
+
+new-task: $(BIN)/.installed-core ## write the YAML file of a new data set, NAME, and a test of it
+	@$(BIN)/python -m pipeline new-task --name "$(NAME)" --kind "$(KIND)"
 
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
 	@$(BIN)/python -m pipeline try --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") \

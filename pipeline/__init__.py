@@ -15,8 +15,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
-
 
 class UserError(Exception):
     """Something the user can put right: shown as one plain sentence, exit status 2, no traceback."""
@@ -25,7 +23,7 @@ class UserError(Exception):
 def __getattr__(name: str) -> Any:
     # Submodules arrive on first use, so that `import pipeline` (and `--help`) does not import torch.
     if name == "load":
-        return importlib.import_module("pipeline.classifier").load
+        return importlib.import_module("pipeline.tuned").load
     if name.startswith("_"):
         raise AttributeError(name)
     try:

@@ -13,6 +13,9 @@ usage: python -m pipeline VERB ...
   data       build the token store of a corpus and report on it
   pretrain   pretrain an encoder on raw text
   finetune   fine-tune an encoder on a labelled task
+  predict    labels or tags of new texts, from a fine-tuned model
+  compare    models x tasks x arms x seeds in one table
+  new-task   the YAML file of a new data set, and a test of it
   try        look at what an encoder knows: text that goes on, masks filled, neighbours of a word
   evaluate   losses and bits per byte of an encoder on a text
   audit      check masks, labels and leaks of a model

@@ -6,8 +6,11 @@ LightningCLI parses YAML and flags (`run=False`); what is left here is the order
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
+import os
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +20,9 @@ import torch
 from jsonargparse import ArgumentError, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from pipeline import UserError, encoders, tracking, trying
+from pipeline import UserError, encoders, predicting, tracking, trying, tuned
 from pipeline import audit as auditing
+from pipeline import compare as comparing
 from pipeline import evaluate as evaluating
 from pipeline import import_elmo as importing
 from pipeline.corpus import CorpusData
@@ -26,6 +30,7 @@ from pipeline.encoders.base import read_config
 from pipeline.encoders.elmo import Elmo
 from pipeline.finetune import FineTuning
 from pipeline.labeled import LabeledData
+from pipeline.new_task import KINDS, new_task
 from pipeline.pretrain import Pretraining
 from pipeline.results import finish, hand_off
 from pipeline.runs import Run, check_run_folder
@@ -37,6 +42,7 @@ set_parsing_settings(subclasses_enabled=[Task])  # a YAML names the kind of task
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "configs"
+ARMS = ("full", "frozen", "scratch", "random")
 PRECISIONS = Literal["auto", "bf16-mixed", "32-true"]  # float16 would need its gradients unscaled before clipping
 
 
@@ -71,6 +77,7 @@ class FineTuneCLI(CLI):
     def add_arguments_to_parser(self, parser: Any) -> None:
         parser.add_argument("--precision", type=PRECISIONS, required=True)
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
+        parser.add_argument("--patience", type=int, required=True, help="validations without a better one")
 
 
 def best_precision() -> str:
@@ -125,7 +132,25 @@ def parser() -> argparse.ArgumentParser:
     tuning = verbs.add_parser("finetune", parents=[shared], help="fine-tune an encoder on a task", epilog=rest)
     tuning.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     tuning.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
-    tuning.add_argument("--arm", choices=("full", "frozen", "scratch"), default="full")
+    tuning.add_argument("--arm", choices=ARMS, default="full")
+    tuning.add_argument("--seeds", type=int, default=0, help="run so many seeds, and as many of scratch")
+    answers = verbs.add_parser("predict", help="labels or tags of new texts, as JSON lines")
+    answers.add_argument("--model", type=Path, required=True, help="model folder of a fine-tune")
+    answers.add_argument("--input", default="-", help="file, or - for standard input")
+    answers.add_argument("--format", choices=predicting.FORMATS, default=None, help="of the input; by its name")
+    answers.add_argument("--out", type=Path, default=None, help="file; standard output otherwise")
+    answers.add_argument("--batch-size", type=int, default=64)
+    new = verbs.add_parser("new-task", help="the YAML file of a new data set, and a test of it")
+    new.add_argument("--name", required=True)
+    new.add_argument("--kind", choices=tuple(KINDS), default="sentence")
+    grid = verbs.add_parser("compare", help="models x tasks x arms x seeds in one table")
+    grid.add_argument("--name", default="sample", help="a name in configs/compare or a path to a YAML file")
+    grid.add_argument("--data", default=None, help="folder that holds the data of the tasks")
+    grid.add_argument("--from", dest="encoders", default=None, help="encoder folders, with {model} in place of a name")
+    grid.add_argument("--out", type=Path, default=None)
+    for field in ("models", "tasks", "arms"):
+        grid.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
+    grid.add_argument("--seeds", type=int, default=0)
     return top
 
 
@@ -143,6 +168,9 @@ def main(args: list[str]) -> None:
         "try": try_out,
         "evaluate": evaluate,
         "import-elmo": import_elmo,
+        "compare": compare,
+        "predict": predict,
+        "new-task": make_task,
     }.get(options.verb, pretrain)
     verb(options, flags)
 
@@ -350,39 +378,116 @@ def encoder_folder(options: argparse.Namespace) -> Path:
     return folder
 
 
+def task_file(task: str) -> Path:
+    """TASK= -> its YAML file; kinds of task of the user's own may stand beside it."""
+    file = named_config("tasks", task) or Path(task)
+    if not file.is_file():
+        raise UserError(f"There is no task '{task}': neither a preset ({known('tasks')}) nor a YAML file.")
+    sys.path.append(str(file.parent.resolve()))
+    return file
+
+
 def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `finetune`."""
-    task_file = named_config("tasks", options.task)
-    if task_file is None:
-        task_file = Path(options.task)
-        if not task_file.is_file():
-            raise UserError(f"There is no task '{options.task}': neither a preset ({known('tasks')}) nor a YAML file.")
-    folder = encoder_folder(options)
-    name = f"{options.model}-{task_file.stem}" + ("" if options.arm == "full" else f"-{options.arm}")
+    folder, file = encoder_folder(options), task_file(options.task)
+    name = f"{options.model}-{file.stem}" + ("" if options.arm == "full" else f"-{options.arm}")
     out = options.out or Path("runs/finetune") / name
+    if options.seeds:
+        several_seeds(options, flags, out, folder)
+        return
     flags = [f"--model.seed={options.seed}", f"--data.seed={options.seed}", f"--model.arm={options.arm}", *flags]
     if options.data is not None:
         flags = ["--data.files", options.data, *flags]
-    cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", task_file], flags, cli_class=FineTuneCLI)
+    cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", file], flags, cli_class=FineTuneCLI)
     check_run_folder(out, options)
 
     torch.manual_seed(options.seed)
-    encoder, receipt = encoders.load_with_receipt(folder, weights=options.arm != "scratch")
+    encoder, receipt = encoders.load_with_receipt(folder, weights=options.arm not in ("scratch", "random"))
     data, module = cli.datamodule, cli.model
     data.prepare(encoder)
     module.build(data)
     receipt_text = hand_off(folder, receipt, module)
     print(receipt_text, data.report(), sep="\n")
 
-    tags = [options.model, task_file.stem, options.arm]
+    tags = [options.model, file.stem, options.arm]
     group = lineage(options.model, encoder.tokenizer)
     training = Run(cli, out, options, job_type="finetune", group=group, tags=tags, uses=folder)
     write_atomically(out / "receipt.txt", receipt_text + "\n")
     steps = max(1, round(data.epochs * data.steps_per_epoch))
     training.fit(
-        monitor="val/accuracy",
+        monitor=f"val/{data.task.metric}",
         mode="max",
         max_steps=steps,
         validate_every=max(1, steps // cli.config_init.validations),
+        patience=cli.config_init.patience or None,
     )
     finish(training, module, data)
+
+
+def predict(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `predict`."""
+    if flags:
+        raise UserError(f"predict does not know the flag {flags[0]}; see python -m pipeline predict --help.")
+    form = predicting.form_of(options.input, options.format)
+    settings: dict[str, Any] = {"form": form, "batch_size": options.batch_size}
+    with contextlib.ExitStack() as files:
+        model = tuned.load(options.model)
+        source = files.enter_context(predicting.open_source(options.input))
+        target = files.enter_context(open(options.out, "w", encoding="utf-8")) if options.out else sys.stdout
+        try:
+            predicting.predict(model, source, options.input, target=target, **settings)
+        except UnicodeDecodeError:
+            raise UserError(f"{options.input} is not UTF-8 text.") from None
+        except BrokenPipeError:  # the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def make_task(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `new-task`."""
+    if flags:
+        raise UserError(f"new-task does not know the flag {flags[0]}.")
+    for file in new_task(options.name, options.kind, REPOSITORY):
+        print(f"Wrote {file.relative_to(REPOSITORY)}")
+    print(f"Now name your columns there, then: make finetune TASK={options.name} DATA=folder")
+
+
+# ---------------------------------------------------------------------- many runs
+
+
+def several_seeds(options: argparse.Namespace, flags: list[str], out: Path, encoder: Path) -> None:
+    """SEEDS=: one arm and scratch, with as many seeds, and what the one gained."""
+    arms = {arm: comparing.Arm(options.seeds) for arm in dict.fromkeys((options.arm, "scratch"))}
+    grid = comparing.Grid([options.model], {options.task: options.data}, arms, str(encoder))
+    out = out.with_name(f"{out.name}-seeds")
+    comparing.compare(grid, out, lambda flags_of_run, **run: one_run(flags=[*flags, *flags_of_run], **run))
+    print((out / "compare.md").read_text())
+
+
+def compare(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `compare`."""
+    file = named_config("compare", options.name) or Path(options.name)
+    if not file.is_file():
+        raise UserError(f"There is no grid '{options.name}': neither a preset ({known('compare')}) nor a YAML file.")
+    changes: dict[str, Any] = {
+        name: value.split() for name in ("models", "tasks", "arms") if (value := getattr(options, name))
+    }
+    changes |= {name: value for name in ("data", "encoders", "seeds") if (value := getattr(options, name))}
+    grid = comparing.load(file, **changes)
+    if file == named_config("compare", "sample"):
+        pretrain_missing(grid)
+    out = options.out or Path("results") / file.stem
+    comparing.compare(grid, out, lambda flags_of_run, **run: one_run(flags=[*flags, *flags_of_run], **run))
+    print((out / "compare.md").read_text())
+    print(f"Saved {out / 'compare.csv'}, compare.md and compare.png in {out}")
+
+
+def one_run(*, flags: list[str], **run: Any) -> None:
+    """A fine-tune of a grid."""
+    finetune(argparse.Namespace(seeds=0, overwrite=not run["resume"], **run), flags)
+
+
+def pretrain_missing(grid: comparing.Grid) -> None:
+    """The sample's encoders that are not there yet."""
+    for model in grid.models:
+        if not (grid.encoder(model) / "model.safetensors").is_file():
+            main(["pretrain", "--model", model, "--out", str(grid.encoder(model).parent), "--overwrite"])

@@ -1,24 +1,57 @@
-"""Fine-tuning as a LightningModule: a saved encoder, a head, and three arms to compare.
+"""Fine-tuning as a LightningModule: a saved encoder, a head, and arms to compare.
 
 `full` trains encoder and head, `frozen` the head alone, `scratch` the same network from fresh weights: what
-pretraining gained is full minus scratch.
+pretraining gained is full minus scratch. `random` is a head alone on an encoder of fresh weights.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pipeline import optim
-from pipeline.classifier import Classifier
-from pipeline.encoders.base import Batch
+from pipeline import UserError, optim
+from pipeline.encoders.base import Batch, Encoded
 from pipeline.encoders.elmo import Elmo
+from pipeline.encoders.gpt import Gpt
+from pipeline.heads import Decision
 from pipeline.labeled import LabeledData
-from pipeline.objectives import Loss, classification_loss
+from pipeline.objectives import Loss, linear_cross_entropy
 from pipeline.optim import Optimization
 from pipeline.pretrain import Training
+from pipeline.scores import Answers, gathered, scores
+from pipeline.tuned import HeadOptions, TunedModel
+
+
+@dataclass
+class Craft:
+    """How a fine-tune differs from plain training.
+
+    Args:
+        dropout: in the encoder and before the head's linear layer.
+        mix_dropout: rate at which a layer is left out of the frozen arm's scalar mix.
+        lstm: cells of a biLSTM in each direction between encoder and head; 0: none.
+        words: what of a word a tagger sees: its `first` piece, or the `mean` of its pieces.
+        crf: let a tagger score whole sequences of tags.
+        class_weights: `balanced` weighs classes by the inverse of their frequency.
+        label_smoothing: share of the probability that is spread over all classes.
+        lm_weight: weight of GPT's auxiliary LM loss on the task's texts (Radford et al. 2018, equation 5).
+        unfreeze_share: share of the run over which layers join the training one after another, from the top
+            (Howard and Ruder 2018, 3.3); 0: all from the start.
+    """
+
+    dropout: float
+    mix_dropout: float
+    lstm: int
+    words: Literal["first", "mean"]
+    crf: bool
+    class_weights: Literal["none", "balanced"]
+    label_smoothing: float
+    lm_weight: float
+    unfreeze_share: float
 
 
 class FineTuning(Training):
@@ -27,10 +60,9 @@ class FineTuning(Training):
     Args:
         optimization: rate, schedule and the rest; `warmup_steps` is set from `warmup_share`.
         warmup_share: share of all steps that warms up.
-        frozen_learning_rate: the peak for `frozen`: a head alone takes, and needs, a larger one.
-        dropout: in the encoder and before the head's linear layer.
-        mix_dropout: rate at which a layer is left out of the scalar mix.
-        arm: `full`, `frozen` or `scratch`.
+        frozen_learning_rate: the peak for `frozen` and `random`: a head alone takes, and needs, a larger one.
+        craft: see Craft.
+        arm: `full`, `frozen`, `scratch` or `random`.
         seed: of fresh weights and dropout.
     """
 
@@ -42,65 +74,127 @@ class FineTuning(Training):
         optimization: Optimization,
         warmup_share: float,
         frozen_learning_rate: float,
-        dropout: float,
-        mix_dropout: float,
+        craft: Craft,
         arm: str = "full",
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
-        self.optimization, self.warmup_share, self.arm = optimization, warmup_share, arm
-        self.dropout, self.mix_dropout = dropout, mix_dropout
-        if arm == "frozen":
+        self.optimization, self.warmup_share, self.arm, self.craft = optimization, warmup_share, arm, craft
+        self.frozen = arm in ("frozen", "random")
+        if self.frozen:
             self.optimization.learning_rate = frozen_learning_rate
-        self.model: Classifier
-        self.test_logits: list[tuple[Tensor, Tensor]] = []
+        self.model: TunedModel
+        self.data: LabeledData
+        self.class_weights: Tensor | None
+        self.register_buffer("class_weights", None, persistent=False)
+        self.answers: list[tuple[int, Decision]] = []
 
     def build(self, data: LabeledData) -> None:
         torch.manual_seed(self.seed)
-        frozen = self.arm == "frozen"
-        data.encoder.set_dropout(self.dropout)
-        if isinstance(data.encoder, Elmo):
-            data.encoder.forget_between_batches()  # rows of a task have nothing to do with each other
-        self.model = Classifier(
-            data.encoder,
-            labels=data.task.label_names,
-            dropout=self.dropout,
-            mix=frozen,
-            max_length=data.room,
-            mix_dropout=self.mix_dropout,
+        craft, encoder, task = self.craft, data.encoder, data.task
+        if craft.lm_weight and not isinstance(encoder, Gpt):
+            raise UserError("model.craft.lm_weight is GPT's: other encoders have no causal LM.")
+        if craft.crf and not data.by_word:
+            raise UserError("model.craft.crf is for tagging: a single label has no sequence.")
+        if craft.crf and (craft.class_weights != "none" or craft.label_smoothing):
+            raise UserError("A CRF scores whole sequences: it has neither class weights nor label smoothing.")
+        encoder.set_dropout(craft.dropout)
+        if isinstance(encoder, Elmo):
+            encoder.forget_between_batches()  # rows of a task have nothing to do with each other
+        options = HeadOptions(
+            by_word=data.by_word,
             pairs=isinstance(data.examples["train"][0].text, tuple),
+            spans=task.metric == "span_f1",
+            columns=task.columns,
+            mix=self.frozen,
+            mix_dropout=craft.mix_dropout,
+            lstm=craft.lstm,
+            dropout=craft.dropout,
+            words=craft.words,
+            crf=craft.crf,
+            max_length=data.room,
+            cut=data.cut,
         )
-        self.model.encoder.requires_grad_(not frozen)
+        self.model, self.data = TunedModel(encoder, labels=task.label_names, options=options), data
+        self.model.encoder.requires_grad_(not self.frozen)
+        if craft.class_weights == "balanced":
+            self.class_weights = balanced(data)
 
     def train(self, mode: bool = True) -> FineTuning:
         super().train(mode)
-        if hasattr(self, "model") and self.arm == "frozen":
+        if hasattr(self, "model") and self.frozen:
             self.model.encoder.eval()  # frozen features: no dropout inside either
         return self
 
-    def loss(self, batch: Batch) -> tuple[Loss, Tensor]:
-        logits = self.model(batch)
-        return classification_loss(logits, batch["labels"]), logits
+    def loss(self, batch: Batch) -> tuple[Loss, Tensor, Encoded]:
+        logits, encoded = self.model(batch)
+        options: dict[str, Any] = {}
+        if self.training:
+            options = {"weights": self.class_weights, "smoothing": self.craft.label_smoothing}
+        return self.model.head.loss(logits, batch["labels"], **options), logits, encoded
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        return self.weighted({"task": self.loss(batch)[0]}, batch)
+        loss, _, encoded = self.loss(batch)
+        losses = {"task": loss}
+        if self.craft.lm_weight:
+            losses["lm"] = self._lm_loss(encoded)
+        return self.weighted(losses, batch)
+
+    def _lm_loss(self, encoded: Encoded) -> Loss:
+        encoder = self.model.encoder
+        assert isinstance(encoder, Gpt)
+        asked = encoded.mask[:, 1:]
+        hidden, labels = encoded.layers[-1][:, :-1][asked], encoded.input_ids[:, 1:][asked]
+        loss = linear_cross_entropy(hidden, encoder.word_embedding.weight, labels)
+        return Loss(loss.sum * self.craft.lm_weight, loss.count, loss.correct)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Layers that are not yet unfrozen have no gradient, so the optimiser leaves them and their moments alone."""
+        groups = self.model.encoder.layer_groups()
+        for depth, parameters in enumerate(reversed(groups)):
+            begins = optim.unfreezes_at(depth, len(groups), self.trainer.max_steps, self.craft.unfreeze_share)
+            if self.global_step < begins:
+                for parameter in parameters:
+                    parameter.grad = None
+
+    def on_validation_epoch_start(self) -> None:
+        self.answers.clear()
+
+    on_test_epoch_start = on_validation_epoch_start
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._count("val", {"task": self.loss(batch)[0]})
+        loss, logits, _ = self.loss(batch)
+        self._count("val", {"task": loss})
+        decisions = self.model.head.decide(logits, batch)
+        for row, (labels, probabilities) in zip(batch["rows"].tolist(), decisions, strict=True):
+            self.answers.append((row, (labels.cpu(), probabilities.cpu())))
+
+    test_step = validation_step
+
+    def answered(self, split: str) -> Answers:
+        """The decisions of all processes about a part, text by text."""
+        return gathered(self.answers, self.data.items[split], self.data.examples[split], by_word=self.data.by_word)
 
     def on_validation_epoch_end(self) -> None:
-        figures = self._figures("val")
-        figures = {"val/loss": figures["val/task_loss"], "val/accuracy": figures["val/task_accuracy"]}
+        figures = {"val/loss": self._figures("val")["val/task_loss"]}
+        found = scores(self.answered("valid"), self.data.task)
+        figures |= {f"val/{name}": value for name, value in found.figures.items()}
         self.log_dict(figures, logger=False)
         if (mix := self.model.head.mix) is not None:
             figures |= {f"mix/{name}": value for name, value in mix.shares().items()}
         self.log_all(figures)
         self.history.save()
 
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self.test_logits.append((batch["rows"].cpu(), self.loss(batch)[1].float().cpu()))
-
     def configure_optimizers(self) -> Any:
         self.optimization.warmup_steps = round(self.warmup_share * self.trainer.max_steps)
         groups = self.model.encoder.layer_groups()
         return optim.build(self.optimization, groups, self.model.head.parameters(), self.trainer.max_steps)
+
+
+def balanced(data: LabeledData) -> Tensor:
+    """(C,): N / (C n_c), so that the mean weight of the training part is 1 (King and Zeng 2001)."""
+    counts: Counter[int] = Counter()
+    for example in data.examples["train"]:
+        counts.update(example.label if isinstance(example.label, list) else [example.label])
+    classes = len(data.task.label_names)
+    return torch.tensor([counts.total() / (classes * max(1, counts[index])) for index in range(classes)])

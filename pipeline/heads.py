@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import torch
 from torch import Tensor, nn
 
-from pipeline.encoders.base import Batch, Encoded, Encoder
+from pipeline.crf import Crf
+from pipeline.encoders.base import Batch, Encoded, Encoder, gather_words
 from pipeline.encoders.transformer import Dropout
+from pipeline.objectives import Loss, classification_loss
+
+Decision = tuple[Tensor, Tensor]  # labels and probabilities of one row
 
 
 class ScalarMix(nn.Module):
@@ -37,44 +43,134 @@ class ScalarMix(nn.Module):
         return self.gamma * torch.einsum("k,kbtd->btd", weights.softmax(0), torch.stack(layers))
 
 
-class SentenceHead(nn.Module):
-    """Dropout and a linear layer on the representation of a text, or of a pair of texts.
+class Head(nn.Module):
+    """What all heads have: a way to see the encoder's layers, dropout, a linear layer.
 
     Args:
-        encoder: gives the sizes and, when it is fine-tuned, its own pooled representation.
-        classes: number of labels.
+        encoder: gives the sizes.
+        classes: C, number of labels.
         dropout: before the linear layer.
-        mix: use the mean over tokens of a scalar mix of all layers: for a frozen encoder, whose top layer and
-            pooler were shaped by pretraining alone.
+        mix: see a scalar mix of all layers instead of the top one: for a frozen encoder, whose top layer was shaped
+            by pretraining alone.
         mix_dropout: of the scalar mix.
-        pairs: whether there are two texts.
+        lstm: cells of a biLSTM in each direction between encoder and head (Peters et al. 2018, 3.3); 0: none.
+        times: how many vectors of a text the linear layer sees side by side.
+        bias: of the linear layer.
     """
 
     def __init__(
-        self, encoder: Encoder, *, classes: int, dropout: float, mix: bool, mix_dropout: float, pairs: bool
+        self,
+        encoder: Encoder,
+        *,
+        classes: int,
+        dropout: float,
+        mix: bool,
+        mix_dropout: float,
+        lstm: int,
+        times: int = 1,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.mix = ScalarMix(len(encoder.layer_groups()), dropout=mix_dropout) if mix else None
+        self.lstm = nn.LSTM(encoder.size, lstm, batch_first=True, bidirectional=True) if lstm else None
         self.dropout = Dropout(dropout)
-        compared = pairs and not encoder.joins_pairs
-        self.classifier = nn.Linear(encoder.size * (4 if compared else 1), classes)
+        self.classifier = nn.Linear((2 * lstm or encoder.size) * times, classes, bias=bias)
         nn.init.normal_(self.classifier.weight, std=0.02)
-        nn.init.zeros_(self.classifier.bias)
+        if bias:
+            nn.init.zeros_(self.classifier.bias)
 
-    def forward(self, encoder: Encoder, batch: Batch) -> Tensor:
-        """-> logits (B, classes)."""
-        vector = self.represent(encoder, encoder(batch))
+    def hidden(self, encoded: Encoded) -> Tensor:
+        """(B, T, N): the top layer or the mix of all, through the biLSTM where there is one."""
+        x = encoded.layers[-1] if self.mix is None else self.mix(encoded.layers)
+        if self.lstm is None:
+            return x
+        lengths = encoded.mask.sum(1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(self.dropout(x), lengths, batch_first=True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+
+    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+        """-> logits."""
+        raise NotImplementedError
+
+    def loss(self, logits: Tensor, labels: Tensor, **options: Any) -> Loss:
+        """Cross entropy, or what the head has in its place."""
+        raise NotImplementedError
+
+    def decide(self, logits: Tensor, batch: Batch) -> list[Decision]:
+        """For each row the best labels and all probabilities."""
+        raise NotImplementedError
+
+
+class SentenceHead(Head):
+    """One label for a text, or for a pair of texts.
+
+    It sees the encoder's own pooled representation when that is trained; a mix or a biLSTM as the mean over tokens.
+    """
+
+    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+        """-> logits (B, C)."""
+        vector = self.represent(encoder, encoded)
         second = {name.removeprefix("second/"): value for name, value in batch.items() if name.startswith("second/")}
         if second:
             vector = compare(vector, self.represent(encoder, encoder(second)))
         return self.classifier(self.dropout(vector))
 
     def represent(self, encoder: Encoder, encoded: Encoded) -> Tensor:
-        """(B, D)."""
-        if self.mix is None:
+        """(B, N)."""
+        if self.mix is None and self.lstm is None:
             return encoder.pooled(encoded)
         mask = encoded.mask[..., None]
-        return (self.mix(encoded.layers) * mask).sum(1) / mask.sum(1)
+        return (self.hidden(encoded) * mask).sum(1) / mask.sum(1)
+
+    def loss(self, logits: Tensor, labels: Tensor, **options: Any) -> Loss:
+        return classification_loss(logits, labels, **options)
+
+    def decide(self, logits: Tensor, batch: Batch) -> list[Decision]:
+        """Label () and probabilities (C,) of each row."""
+        return list(zip(logits.argmax(-1), logits.float().softmax(-1), strict=True))
+
+
+class TokenHead(Head):
+    """One label for each word, from the first of its pieces or their mean.
+
+    Args:
+        words: `first` (Devlin et al. 2018, 5.3) or `mean`.
+        crf: score whole sequences of tags with a CRF.
+    """
+
+    def __init__(self, encoder: Encoder, *, words: Literal["first", "mean"], crf: bool, **options: Any) -> None:
+        super().__init__(encoder, **options)
+        self.words = words
+        self.crf = Crf(options["classes"]) if crf else None
+
+    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+        """-> logits (B, W, C) of the words that `word_of` (B, T) names."""
+        vectors, _ = gather_words(self.hidden(encoded), batch["word_of"], how=self.words)
+        return self.classifier(self.dropout(vectors))
+
+    def loss(self, logits: Tensor, labels: Tensor, **options: Any) -> Loss:
+        """`labels` (B, W), -1 where no word is."""
+        asked = labels >= 0
+        loss = classification_loss(logits[asked], labels[asked], **options)
+        if self.crf is None:
+            return loss
+        with torch.autocast(logits.device.type, enabled=False):
+            total = -self.crf.log_likelihood(logits.float(), labels, asked).sum()
+        return Loss(total, loss.count, loss.correct)
+
+    def decide(self, logits: Tensor, batch: Batch) -> list[Decision]:
+        """Labels (W,) and probabilities (W, C) of the words of each row.
+
+        With a CRF the best sequence, and the marginals; the tag of the best sequence need not be the likeliest one.
+        """
+        counts = batch["word_of"].amax(1) + 1
+        logits = logits.float()
+        if self.crf is None:
+            tags, probabilities = logits.argmax(-1), logits.softmax(-1)
+        else:
+            there = torch.arange(logits.shape[1], device=logits.device) < counts[:, None]
+            tags, probabilities = self.crf.decode(logits, there), self.crf.marginals(logits, there)
+        return [(tags[i, :n], probabilities[i, :n]) for i, n in enumerate(counts.tolist())]
 
 
 def compare(u: Tensor, v: Tensor) -> Tensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from pipeline import UserError, sample, text
+from pipeline import UserError, sample_tasks, text
 from pipeline.batches import shared
 from pipeline.corpus import FromStep, StepParts
-from pipeline.encoders.base import Batch, Encoder, count
-from tasks.base import SPLITS, Example, LabelError, Task
+from pipeline.encoders.base import Batch, Encoder
+from pipeline.inputs import Cut, Item, collate, items_of
+from pipeline.readers import SUFFIXES, kind_of, read_rows
+from tasks.base import SPLITS, Example, LabelError, Row, Task
 
 POOL = 50  # batches whose rows are sorted by length together
 
@@ -30,8 +31,9 @@ class LabeledData(lightning.LightningDataModule):
         task: columns, labels and where the data are.
         files: local folder or pattern instead of the task's hub name.
         batch_size: rows of one optimiser step.
-        max_length: most tokens of a text, special ones included (None: the encoder's positions); longer ones are
-            cut at the end, and counted.
+        max_length: most tokens of a text, special ones included (None: the encoder's positions). Longer texts are
+            cut, and counted; longer lists of words are read in windows that overlap.
+        cut: which part of a longer text is kept (see inputs.shorten).
         epochs: passes over the training part.
         workers: loader processes.
         train_rows: use only so many training rows.
@@ -44,6 +46,7 @@ class LabeledData(lightning.LightningDataModule):
         task: Task,
         batch_size: int,
         max_length: int | None,
+        cut: Cut,
         epochs: float,
         workers: int,
         files: str | None = None,
@@ -51,10 +54,11 @@ class LabeledData(lightning.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.task, self.files, self.batch_size, self.max_length = task, files, batch_size, max_length
+        self.task, self.files, self.batch_size, self.max_length, self.cut = task, files, batch_size, max_length, cut
         self.epochs, self.workers, self.train_rows, self.seed = epochs, workers, train_rows, seed
+        self.by_word = task.head == "token"
         self.examples: dict[str, list[Example]] = {}
-        self.ids: dict[str, list[Any]] = {}
+        self.items: dict[str, list[Item]] = {}
         self.encoder: Encoder
 
     def prepare(self, encoder: Encoder) -> None:
@@ -64,92 +68,115 @@ class LabeledData(lightning.LightningDataModule):
                 f"data.max_length is {self.max_length}, but the encoder has only {encoder.max_length} positions."
             )
         self.room = self.max_length or encoder.max_length
+        if self.room < 8:
+            raise UserError(f"data.max_length is {self.room}; a text needs at least 8 positions.")
         self.encoder = encoder
         self.examples = self._read()
         for split, examples in self.examples.items():
-            if not examples:
+            texts = [example.text for example in examples]
+            self.items[split] = items_of(encoder, texts, by_word=self.by_word, room=self.room, cut=self.cut)
+            if not self.items[split]:
                 raise UserError(f"The {split} part of the task holds no row.")
-            self.ids[split] = encoder.tokenize([example.text for example in examples])
 
     def report(self) -> str:
         parts = []
-        for split, ids in self.ids.items():
-            cut = sum(self._is_cut(row) for row in ids)
-            parts.append(f"{split} {len(ids):,} rows" + (f" ({cut:,} cut to {self.room} tokens)" if cut else ""))
+        for split, items in self.items.items():
+            notes = []
+            if cut := sum(item.was_cut for item in items):
+                notes.append(f"{cut:,} cut to {self.room} tokens")
+            if windows := len(items) - len({item.text for item in items}):
+                notes.append(f"{windows:,} more windows of {self.room} tokens")
+            if empty := sum(not any(example.text) for example in self.examples[split]):
+                notes.append(f"{empty:,} empty")
+            parts.append(f"{split} {len(self.examples[split]):,} rows" + (f" ({', '.join(notes)})" if notes else ""))
         return "task        " + ", ".join(parts) + f"; labels {', '.join(self.task.label_names)}"
 
-    def _is_cut(self, ids: Any) -> bool:
-        if not isinstance(ids, tuple):
-            return len(ids) > self.room - 2
-        return count(ids) > self.room - 3 if self.encoder.joins_pairs else max(map(len, ids)) > self.room - 2
-
     def _read(self) -> dict[str, list[Example]]:
-        parts = {split: self._rows(split) for split in SPLITS}
-        train, valid, test = (parts[split] for split in SPLITS)
+        rows = {split: self._rows(split) for split in SPLITS}
+        train, valid, test = (rows[split] for split in SPLITS)
         if train is None or test is None:
             raise UserError(f"The task needs a train and a test part; {self.files or 'its source'} has not both.")
-        if valid is None:
-            if not 0 < self.task.valid_rows < len(train):
-                raise UserError(
-                    f"The training part has {len(train)} rows, too few to set {self.task.valid_rows} aside."
-                )
-            order = np.random.default_rng(0).permutation(len(train))
-            valid = [train[i] for i in order[: self.task.valid_rows]]
-            train = [train[i] for i in np.sort(order[self.task.valid_rows :])]
-        if self.train_rows is not None and self.train_rows < len(train):
-            chosen = np.random.default_rng(self.seed).permutation(len(train))[: self.train_rows]
-            train = [train[i] for i in chosen]
-        return {"train": train, "valid": valid, "test": test}
-
-    def _rows(self, split: str) -> list[Example] | None:
-        task = self.task
+        for split, part in rows.items():
+            if part is not None and not part:
+                raise UserError(f"The {split} part of the task holds no row.")
         try:
-            if self.files is not None:
-                if split not in task.splits:
-                    return None
-                found = self._local_file(task.splits[split])
-                return None if found is None else task.examples(read_rows(found), str(found))
-            if task.sample is not None:
-                return task.examples(getattr(sample, task.sample)(split), f"the sample's {split} part")
-            if split not in task.splits or task.hub is None:
-                return None
-            name = task.hub_splits.get(split, task.splits[split])
-            rows = text.open_hub(**task.hub, split=name)
-            return task.examples(rows, f"{task.hub['path']} ({name})")
+            self.task.learn_labels(train)
+            if len(self.task.label_names) < 2:
+                raise UserError(f"The training part has one label only ({', '.join(self.task.label_names)}).")
+            parts = {split: self.task.examples(part) for split, part in rows.items() if part is not None}
         except LabelError as error:
             raise UserError(str(error)) from None
+        if valid is None:
+            train_part, aside = parts["train"], self.task.valid_rows
+            if not 0 < aside < len(train_part):
+                raise UserError(f"The training part has {len(train_part)} rows, too few to set {aside} aside.")
+            order = np.random.default_rng(0).permutation(len(train_part))
+            parts["valid"] = [train_part[i] for i in order[:aside]]
+            parts["train"] = [train_part[i] for i in np.sort(order[aside:])]
+        if self.train_rows is not None and self.train_rows < len(parts["train"]):
+            chosen = np.random.default_rng(self.seed).permutation(len(parts["train"]))[: self.train_rows]
+            parts["train"] = [parts["train"][i] for i in chosen]
+        return {split: parts[split] for split in SPLITS}
 
-    def _local_file(self, begin: str) -> Path | None:
+    def _rows(self, split: str) -> list[Row] | None:
+        task = self.task
+        if self.files is not None:
+            found = self._local_file(task.splits[split]) if split in task.splits else None
+            return None if found is None else read_rows(found)
+        if task.sample is not None:
+            rows, origin = getattr(sample_tasks, task.sample)(split), f"the sample's {split} part"
+        elif split not in task.splits or task.hub is None:
+            return None
+        else:
+            name = task.hub_splits.get(split, task.splits[split])
+            rows, origin = with_label_names(text.open_hub(**task.hub, split=name)), f"{task.hub['path']} ({name})"
+        return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
+
+    def _local_file(self, name: str) -> Path | None:
         assert self.files is not None
         folder = Path(self.files).expanduser()
-        candidates = sorted(folder.iterdir()) if folder.is_dir() else sorted(Path().glob(self.files))
-        if not candidates:
+        candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(Path().glob(self.files))
+        if not folder.is_dir() and not candidates:
             raise UserError(f"There is no task data at {self.files}: no such folder or pattern.")
-        found = [path for path in candidates if path.name.startswith(begin) and path.suffix in READERS]
+        last = name.rpartition("/")[2]
+        found = [path for path in candidates if kind_of(path) in SUFFIXES and fnmatch(path.name, f"{last}*")]
         return found[0] if found else None
 
     # ------------------------------------------------------------------ batches
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-len(self.ids["train"]) // self.batch_size)
+        return -(-len(self.items["train"]) // self.batch_size)
 
     def batch(self, split: str, rows: np.ndarray) -> Batch:
-        batch = self.encoder.collate_for_head([self.ids[split][i] for i in rows], self.room)
-        labels = torch.tensor([self.examples[split][i].label for i in rows])
-        return {**batch, "labels": labels, "rows": torch.from_numpy(rows), "total/task": torch.tensor(len(rows))}
+        items = [self.items[split][i] for i in rows]
+        batch = collate(self.encoder, items)
+        answers = [self.examples[split][item.text].label for item in items]
+        if self.by_word:
+            longest = max(len(item.asked) for item in items)
+            labels = torch.full((len(items), longest), -1)
+            for row, (item, tags) in enumerate(zip(items, answers, strict=True)):
+                assert isinstance(tags, list)
+                labels[row, : len(item.asked)] = torch.tensor([tags[i] for i in item.asked])
+        else:
+            labels = torch.tensor(answers)
+        totals = {"total/task": (labels >= 0).sum(), "total/lm": (batch["mask"].sum() - len(items)).clamp(min=1)}
+        return {**batch, "labels": labels, "rows": torch.from_numpy(rows), **totals}
 
     def train_dataloader(self) -> DataLoader:
         assert self.trainer is not None
-        steps = Buckets([count(ids) for ids in self.ids["train"]], self.batch_size, self.seed, self)
+        steps = Buckets([len(item) for item in self.items["train"]], self.batch_size, self.seed, self)
         parts = self.trainer.accumulate_grad_batches
         data = StepParts(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
         order = FromStep(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
         return DataLoader(data, sampler=order, batch_size=None, num_workers=self.workers)
 
     def _evaluation(self, split: str) -> DataLoader:
-        order = np.argsort([count(ids) for ids in self.ids[split]], kind="stable")
+        """Every row once, whatever the number of processes."""
+        order = np.argsort([len(item) for item in self.items[split]], kind="stable")
         batches = [order[i : i + 64] for i in range(0, len(order), 64)]
+        if self.trainer is not None:
+            batches = batches[self.trainer.global_rank :: self.trainer.world_size]
         return DataLoader(batches, batch_size=None, collate_fn=lambda rows: self.batch(split, np.asarray(rows)))  # type: ignore[arg-type]
 
     def val_dataloader(self) -> DataLoader:
@@ -157,6 +184,23 @@ class LabeledData(lightning.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader:
         return self._evaluation("test")
+
+
+def with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:
+    """Rows of a data set of the hub, with the names of labels that it keeps as numbers."""
+    from datasets import ClassLabel  # takes a while
+
+    named = {}
+    for column, feature in (rows.features or {}).items():
+        inner = getattr(feature, "feature", feature)  # of a list
+        if isinstance(inner, ClassLabel):
+            named[column] = dict(enumerate(inner.names))
+    for row in rows:
+        changed = {}
+        for column, names in named.items():
+            value = row[column]
+            changed[column] = [names.get(v, v) for v in value] if isinstance(value, list) else names.get(value, value)
+        yield {**row, **changed}
 
 
 @dataclass
@@ -192,36 +236,3 @@ class Buckets:
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
         """Every `parts`-th row; what does not belong to a row is kept."""
         return {name: value if shared(name) else value[index::parts] for name, value in batch.items()}
-
-
-def _read_table(path: Path, delimiter: str) -> list[Mapping[str, Any]]:
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE))
-
-
-def _read_jsonl(path: Path) -> list[Mapping[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-
-
-def _read_parquet(path: Path) -> list[Mapping[str, Any]]:
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_table(path).to_pylist()
-
-
-READERS: dict[str, Callable[[Path], list[Mapping[str, Any]]]] = {
-    ".tsv": lambda path: _read_table(path, "\t"),
-    ".csv": lambda path: _read_table(path, ","),
-    ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
-}
-
-
-def read_rows(path: Path) -> list[Mapping[str, Any]]:
-    """Rows of a .tsv or .csv (with a header, quotes are plain characters), .jsonl or .parquet file."""
-    try:
-        return READERS[path.suffix](path)
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text.") from None
-    except (json.JSONDecodeError, csv.Error, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+from tasks.tagging import spans
 
 
 def standard_error(accuracy: float, count: int) -> float:
@@ -13,46 +16,40 @@ def standard_error(accuracy: float, count: int) -> float:
     return math.sqrt(max(0.0, accuracy * (1 - accuracy)) / max(1, count))
 
 
-def majority(labels: Sequence[str]) -> float:
+def majority(labels: Sequence[Any]) -> float:
     """Accuracy of always giving the most frequent label."""
     return max(Counter(labels).values()) / len(labels)
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation of a sample (n - 1); 0 for a single value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def paired_gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float | None]:
+    """Mean of the differences of runs with the same seed, and half of its 95 % interval (Student's t, paired).
+
+    None in place of the interval for a single pair.
+    """
+    from scipy.stats import t
+
+    mean, deviation = mean_and_deviation([a - b for a, b in zip(ours, theirs, strict=True)])
+    if len(ours) < 2:
+        return mean, None
+    return mean, float(t.ppf(0.975, len(ours) - 1)) * deviation / math.sqrt(len(ours))
 
 
 Labelled = tuple[Sequence[str], Sequence[int]]  # texts and their classes
 
 
-def bag_of_words(train: Labelled, test: Labelled) -> float | None:
-    """Test accuracy of logistic regression on TF-IDF of words and word pairs; None without scikit-learn."""
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        return None
+def bag_of_words(train: Labelled, test: Labelled) -> float:
+    """Test accuracy of logistic regression on TF-IDF of words and word pairs."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\S+")
     model = LogisticRegression(C=10, max_iter=300).fit(vectorizer.fit_transform(train[0]), train[1])
     return float(model.score(vectorizer.transform(test[0]), test[1]))
-
-
-Span = tuple[str, int, int]  # type, first word, last word
-
-
-def spans(tags: Sequence[str]) -> list[Span]:
-    """Spans of tags in BIO, IOB1 or IOBES, with malformed sequences read as conlleval reads them.
-
-    A span ends before O, before another type, before B and S, and after E and S; where one ends or nothing was
-    open, any tag but O begins one: so an I without a B before it begins a span.
-    """
-    found: list[Span] = []
-    before, open_type, begin = "O", "", 0
-    for i, tag in enumerate([*tags, "O"]):
-        prefix, _, kind = tag.partition("-")
-        breaks = prefix in ("O", "B", "S") or before in ("E", "S") or kind != open_type
-        if before != "O" and breaks:
-            found.append((open_type, begin, i - 1))
-        if prefix != "O" and (before == "O" or breaks):
-            begin, open_type = i, kind
-        before = prefix
-    return found
 
 
 def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, Any]:

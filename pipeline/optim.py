@@ -44,6 +44,14 @@ def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:
     return 0.5 * (1 + math.cos(math.pi * done)) if schedule == "cosine" else 1.0
 
 
+def unfreezes_at(depth: int, layers: int, total: int, share: float) -> int:
+    """The optimiser step from which a layer is trained, `depth` layers below the top one.
+
+    The head is trained from the start, then one layer more at equal intervals, the last one at `share` of `total`.
+    """
+    return math.ceil(share * total * (depth + 1) / layers)
+
+
 def build(options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter], total: int) -> Any:
     """Lightning's optimiser and per-step schedule.
 

@@ -1,20 +1,19 @@
-"""What a fine-tune tells and leaves: the receipt, the test of its best checkpoint, baselines, predictions, plots."""
+"""What a fine-tune tells and leaves: the receipt, the test of its best checkpoint, predictions, plots."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
 
-from pipeline import metrics, tracking
+from pipeline import tracking
 from pipeline.encoders.base import Receipt
 from pipeline.finetune import FineTuning
 from pipeline.labeled import LabeledData
 from pipeline.runs import Run
-from pipeline.text import write_atomically
+from pipeline.scores import Answers, Scores, baselines, scores
+from pipeline.text import json_line, write_atomically
 
 
 def hand_off(folder: Path, receipt: Receipt, module: FineTuning) -> str:
@@ -32,72 +31,88 @@ def hand_off(folder: Path, receipt: Receipt, module: FineTuning) -> str:
     return "\n".join(lines)
 
 
-def baselines(data: LabeledData) -> dict[str, float]:
-    """What models without any pretraining reach: words alone and, for pairs, the second text alone."""
-    parts = [data.examples["train"], data.examples["test"]]
-    classes = [[example.label for example in part] for part in parts]
-    ways = {"bag_of_words": [[_joined(example.text) for example in part] for part in parts]}
-    if isinstance(parts[0][0].text, tuple):
-        ways["hypothesis_only"] = [[example.text[1] for example in part] for part in parts]
-    scores = {
-        f"baseline/{name}": metrics.bag_of_words((train, classes[0]), (test, classes[1]))
-        for name, (train, test) in ways.items()
-    }
-    return {name: score for name, score in scores.items() if score is not None}
-
-
-def _joined(text: str | tuple[str, str]) -> str:
-    return text if isinstance(text, str) else " ".join(text)
-
-
 def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
-    """Tests the best checkpoint; writes model, predictions, confusion matrix and figures."""
-    figures = training.figures()
+    """Tests the best checkpoint; writes model, predictions, plots and figures."""
+    figures, task = training.figures(), data.task
     best = training.last.with_name("best.ckpt")
     state = torch.load(best if best.exists() else training.last, weights_only=True, map_location="cpu")
     module.load_state_dict(state["state_dict"])
-    module.test_logits.clear()
     training.trainer.test(module, data, verbose=False)
 
-    rows = torch.cat([rows for rows, _ in module.test_logits])
-    logits = torch.cat([logits for _, logits in module.test_logits])[rows.argsort()]
-    gold = torch.tensor([example.label for example in data.examples["test"]])
-    labels = data.task.label_names
-    accuracy = float((logits.argmax(-1) == gold).double().mean())
-    names = [labels[i] for i in gold]
-    simple = baselines(data)
+    answers = module.answered("test")
+    found = scores(answers, task)
+    simple = baselines(task, data.examples["train"], data.examples["test"])
     figures |= {
-        "test/accuracy": accuracy,
-        "test/standard_error": metrics.standard_error(accuracy, len(gold)),
-        "test/macro_f1": float(multiclass_f1_score(logits, gold, len(labels), average="macro")),
-        "test/loss": float(F.cross_entropy(logits, gold)),
-        "test/rows": len(gold),
+        **{f"test/{name}": value for name, value in found.figures.items()},
+        "test/loss": module._figures("val")["val/task_loss"],
+        "test/rows": len(answers.gold),
         "best_step": int(state["global_step"]),
-        "val/best_accuracy": float(training.best.best_model_score or figures.get("val/accuracy", 0.0)),
-        "baseline/majority": metrics.majority(names),
-        **simple,
+        f"val/best_{task.metric}": float(training.best.best_model_score or figures.get(f"val/{task.metric}", 0.0)),
+        "degenerate": is_degenerate(answers),
+        **{f"baseline/{name}": value for name, value in simple.items()},
+        **{f"test/{kind}/{name}": value for kind, table in found.by_type.items() for name, value in table.items()},
     }
-    lines = []
-    for example, probabilities in zip(data.examples["test"], logits.softmax(-1).tolist(), strict=True):
-        row = {"text": example.text, "gold": labels[example.label], **module.model.named(probabilities)}
-        lines.append(json.dumps(row, ensure_ascii=False))
-    write_atomically(training.out / "predictions.jsonl", "\n".join(lines) + "\n")
-    counts = multiclass_confusion_matrix(logits, gold, len(labels)).tolist()
-    tracking.plot_confusion(counts, labels, training.out / "confusion.png")
-    if (mix := module.model.head.mix) is not None:
-        figures |= {f"mix/{name}": value for name, value in mix.shares().items()}
-        tracking.plot_mix(module.history, training.out / "mix.png")
-    losses = ["train/task_loss", "val/loss"]
-    tracking.plot_curves(module.history, training.out / "curves.png", floors={}, losses=losses)
-    card = (
-        f"# {module.arm} fine-tune\n\nLabels: {', '.join(labels)}. Test accuracy {accuracy:.4f} on {len(gold)} rows.\n"
-    )
+    rows = predictions(answers, data)
+    write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
+    plots = plot(training.out, module, data, found)
+    card = f"# {module.arm} fine-tune\n\nLabels: {', '.join(task.label_names)}.\n\n{headline(found, task)}\n"
     tracking.write_folder(training.out / "model", lambda folder: module.model.save(folder, card=card))
     training.finish(figures, artifact=("model", training.out / "model"))
-    shown = "".join(f", {name[9:].replace('_', ' ')} {value:.4f}" for name, value in simple.items())
-    print(
-        f"test accuracy {accuracy:.4f} ± {figures['test/standard_error']:.4f} (standard error, {len(gold):,} rows), "
-        f"macro F1 {figures['test/macro_f1']:.4f}\n"
-        f"majority {figures['baseline/majority']:.4f}{shown or '; bag of words needs the bench extra'}\n"
-        f"Saved {training.out / 'model'}, predictions.jsonl, confusion.png and curves.png in {training.out}"
+    print(headline(found, task))
+    print("baselines: " + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in simple.items()))
+    if figures["degenerate"]:
+        print("Warning: every answer is the same label: this run learned nothing of the task.")
+    print(f"Saved {training.out / 'model'}, predictions.jsonl, {' and '.join(plots)} in {training.out}")
+
+
+def headline(found: Scores, task: Any) -> str:
+    """The score of a run in one line; spans are counted as conlleval counts them, tokens apart."""
+    figures = found.figures
+    if task.metric == "span_f1":
+        return (
+            f"test span F1 {figures['span_f1']:.4f} (conlleval; precision {figures['span_precision']:.4f}, recall "
+            f"{figures['span_recall']:.4f}, {figures['span_support']:,} spans), "
+            f"token accuracy {figures['token_accuracy']:.4f}"
+        )
+    return (
+        f"test {task.metric.replace('_', ' ')} {figures[task.metric]:.4f} ± {figures['standard_error']:.4f} (standard "
+        f"error), macro F1 {figures['macro_f1']:.4f}, Matthews {figures['matthews']:.4f}"
     )
+
+
+def is_degenerate(answers: Answers) -> bool:
+    """Whether one label is given always."""
+    return len({label for labels in answers.predicted for label in labels}) < 2
+
+
+def predictions(answers: Answers, data: LabeledData) -> list[dict[str, Any]]:
+    names, rows = data.task.label_names, []
+    for example, gold, predicted, probabilities in zip(
+        data.examples["test"], answers.gold, answers.predicted, answers.probabilities, strict=True
+    ):
+        if data.by_word:
+            tags = {"gold": [names[tag] for tag in gold], "tags": [names[tag] for tag in predicted]}
+            chosen = probabilities.gather(-1, torch.tensor(predicted)[:, None])[:, 0].tolist()
+            rows.append({"words": example.text, **tags, "probabilities": [round(p, 6) for p in chosen]})
+        else:
+            shares = dict(zip(names, probabilities.tolist(), strict=True))
+            label = names[predicted[0]]
+            answer = {"label": label, "probability": shares[label], "probabilities": shares}
+            rows.append({"text": example.text, "gold": names[gold[0]], **answer})
+    return rows
+
+
+def plot(out: Path, module: FineTuning, data: LabeledData, found: Scores) -> list[str]:
+    """PNGs of a run; returns their names."""
+    tracking.plot_curves(module.history, out / "curves.png", floors={}, losses=["train/task_loss", "val/loss"])
+    names = ["curves.png"]
+    if found.confusion and len(data.task.label_names) <= 40:
+        tracking.plot_confusion(found.confusion, data.task.label_names, out / "confusion.png")
+        names.append("confusion.png")
+    if found.by_type:
+        tracking.plot_types(found.by_type, out / "types.png")
+        names.append("types.png")
+    if module.model.head.mix is not None:
+        tracking.plot_mix(module.history, out / "mix.png")
+        names.append("mix.png")
+    return names

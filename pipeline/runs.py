@@ -12,7 +12,7 @@ from typing import Any
 import lightning
 import torch
 import yaml
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from pipeline import UserError, tracking
 from pipeline.pretrain import Training
@@ -22,7 +22,7 @@ from pipeline.tracking import History, Progress, StopCleanly
 # What a run writes: OVERWRITE=1 removes these and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "checkpoints", "wandb", "encoder", "model"),
-    *("predictions.jsonl", "curves.png", "confusion.png", "mix.png", "data.txt", "receipt.txt"),
+    *("predictions.jsonl", "curves.png", "confusion.png", "types.png", "mix.png", "data.txt", "receipt.txt"),
 )
 
 
@@ -79,8 +79,21 @@ class Run:
         if uses is not None and self.wandb is not None:
             tracking.use_artifact(self.wandb, uses)
 
-    def fit(self, *, monitor: str, mode: str, max_steps: int | None = None, validate_every: int | None = None) -> None:
-        """Trains to the last step, from the checkpoint when resumed; then `last.ckpt` and `best.ckpt` are there."""
+    def fit(
+        self,
+        *,
+        monitor: str,
+        mode: str,
+        max_steps: int | None = None,
+        validate_every: int | None = None,
+        patience: int | None = None,
+    ) -> None:
+        """Trains to the last step, from the checkpoint when resumed; then `last.ckpt` and `best.ckpt` are there.
+
+        Args:
+            monitor: the figure of a validation that chooses `best.ckpt`; `mode`: whether its `min` or `max` is best.
+            patience: stop after so many validations without a better one; None: go on to the end.
+        """
         best = ModelCheckpoint(self.last.parent, "best", monitor=monitor, mode=mode, enable_version_counter=False)
         latest = LatestCheckpoint(self.last)
         settings = self.cli.config_init.trainer
@@ -92,9 +105,14 @@ class Run:
             # Heads of pretraining are not used in fine-tuning, rare words not by every process.
             strategy = "ddp_find_unused_parameters_true"
         self.trainer: lightning.Trainer = self.cli.instantiate_trainer(
-            callbacks=[Progress(), best, latest, StopCleanly(self.last)],
+            callbacks=[
+                Progress(),
+                *([] if patience is None else [EarlyStopping(monitor, mode=mode, patience=patience)]),
+                *(best, latest, StopCleanly(self.last)),
+            ],
             logger=[logger for logger in (self.history, self.wandb) if logger is not None],
             strategy=strategy,
+            use_distributed_sampler=False,  # batches are cut to processes where they are made
             max_steps=steps,
             max_epochs=-1,
             val_check_interval=every * parts,

@@ -2,8 +2,7 @@
 
 Deterministic: the same seed gives the same text. Stories stay on one topic, one place and the same people
 and things; reviews are of one mind and use good or bad words, intensifiers and negation; facts say what a
-thing is and has. The labelled sets show only part of the good and bad words, the unlabelled corpus shows
-all of them in use: what a model learned from it decides whether it knows the rest.
+thing is and has. `sample_tasks.py` asks about the same world.
 """
 
 from __future__ import annotations
@@ -14,13 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-LABELS = ("negative", "positive")
-RELATIONS = ("entailment", "neutral", "contradiction")
-# The adverbs, verbs and moods of either mind; the labelled texts use none of them.
+# The adverbs, verbs and moods of either mind.
 MIND = (("badly", "blame", "sorry"), ("well", "praise", "glad"))
-# Which share of the good and bad words each labelled split may use. They are disjoint.
-SPLIT_WORDS = {"train": (0.0, 0.3), "valid": (0.3, 0.5), "test": (0.5, 1.0)}
-SPLIT_ROWS = {"train": 300, "valid": 200, "test": 500}
 
 STORY = [
     "{p} {v} the {t} in the {l} .",
@@ -72,17 +66,6 @@ FACT = [
     "The {y} and the {x} have {has} .",
     "A {x} is not a {other} , it is a {c} .",
     "{p} has {num} {xs} and a {adj} {y} .",
-]
-# The labelled texts: shorter than the reviews of the corpus, about the same world.
-LABELLED = [
-    "The {t} was {w} .",
-    "The {l} was {int} {w} , and the {t} was {w} .",
-    "The {t} was not {n} .",
-    "The {job} in {place} was {int} {w} .",
-    "I have never seen such a {w} {t} .",
-    "It was not a {n} {l} , and the {job} was {w} .",
-    "What a {w} {l} !",
-    "The {ts} were never {n} .",
 ]
 
 
@@ -170,10 +153,10 @@ class Scene:
                 token = self.rng.choice(choices)
                 used[slot].append(token)
             result.append(token)
-        return _tidy(result)
+        return tidy(result)
 
 
-def _tidy(tokens: list[str]) -> str:
+def tidy(tokens: list[str]) -> str:
     """Tokens -> text: `an` before a vowel, no space before a full stop, a capital at the beginning."""
     for i in range(len(tokens) - 1):
         if tokens[i] in ("a", "A") and tokens[i + 1][0] in "aeiou":
@@ -201,59 +184,6 @@ def documents(count: int, seed: int) -> Iterator[list[str]]:
             scene.facts()
         templates = [rng.choice(opening), *rng.sample(body * 2, length - 1)]  # none more than twice
         yield [scene.write(template) for template in templates]
-
-
-def sentiment(split: str) -> list[dict[str, str]]:
-    """Rows `text`, `label` of a split; the splits share no good or bad word."""
-    words, rows = lexicon(), []
-    rng = random.Random(f"sentiment-{split}")
-    low, high = SPLIT_WORDS[split]
-
-    def part(category: str) -> list[str]:
-        shuffled = sorted(words[category], key=lambda word: random.Random(f"{category}-{word}").random())
-        return shuffled[round(low * len(shuffled)) : round(high * len(shuffled))]
-
-    good, bad = part("good"), part("bad")
-    for index in range(SPLIT_ROWS[split]):
-        scene, positive = Scene(rng), index % 2 == 1
-        scene.review(positive, good, bad)
-        text = " ".join(scene.write(template) for template in rng.sample(LABELLED, rng.randint(1, 3)))
-        rows.append({"text": text, "label": LABELS[positive]})
-    rng.shuffle(rows)
-    return rows
-
-
-def entailment(split: str) -> list[dict[str, str]]:
-    """Rows `premise`, `hypothesis`, `label`: seen or never seen, a kind of thing or one of that kind.
-
-    Who saw a robin saw a bird; who never saw a bird never saw a robin; nothing follows from other pairs. The
-    splits share none of the things, so what is a bird must be known from the unlabelled facts.
-    """
-    words, rows = lexicon(), []
-    rng = random.Random(f"entailment-{split}")
-    low, high = SPLIT_WORDS[split]
-    kinds = _names("class")
-    members = {}
-    for kind in kinds:
-        shuffled = sorted(words[f"class {kind}"], key=lambda word: random.Random(f"{kind}-{word}").random())
-        members[kind] = shuffled[round(low * len(shuffled)) : round(high * len(shuffled))]
-    for index in range(SPLIT_ROWS[split]):
-        kind, other = rng.sample(kinds, 2)
-        label = RELATIONS[index % 3]
-        # Above: the kind; below: one of it. Neutral pairs look the same, with another kind.
-        above, below = kind, rng.choice(members[other if label == "neutral" else kind])
-        seen_first = rng.random() < 0.5
-        opposite = rng.random() < 0.5 if label == "neutral" else label == "contradiction"
-        scene = Scene(rng)
-        who, where = rng.choice(scene.slots["p"]), scene.slots["l"][0]
-        texts = []
-        for thing, seen in (
-            ((below, True), (above, True ^ opposite)) if seen_first else ((above, False), (below, False ^ opposite))
-        ):
-            texts.append(_tidy(f"{who} {'saw' if seen else 'never saw'} a {thing} in the {where} .".split()))
-        rows.append({"premise": texts[0], "hypothesis": texts[1], "label": label})
-    rng.shuffle(rows)
-    return rows
 
 
 def write_corpus(folder: Path, *, documents_count: int, seed: int) -> None:

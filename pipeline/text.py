@@ -288,6 +288,14 @@ def file_hash(path: Path) -> str:
     return value.hexdigest()
 
 
+LINE_ENDS = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"})
+
+
+def json_line(row: Any) -> str:
+    """A row as one line of JSON, whatever its reader takes for the end of a line."""
+    return json.dumps(row, ensure_ascii=False).translate(LINE_ENDS) + "\n"
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Writes aside, then renames: the file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)

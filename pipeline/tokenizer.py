@@ -153,14 +153,15 @@ class Tokenizer:
         return self.backend.decode(list(ids))
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """Ids of each word of a sentence that is split into words already."""
+        """Ids of each word of a sentence that is split into words already; every word has at least one."""
         if self.spells:  # no further split: a word is what the caller says
             normal = self.backend.normalizer
             plain = words if normal is None else [normal.normalize_str(word).replace(" ", "") for word in words]
             return [_spell(word.encode()) for word in plain]
         if self.keeps_spaces:
-            words = [f" {word}" if number else word for number, word in enumerate(words)]
-        return self.encode_batch(words)
+            words = [f" {word}" if number else word or " " for number, word in enumerate(words)]
+        unknown = [] if self.keeps_spaces else [self.id("unk")]  # a word of marks that the tokenizer drops
+        return [ids or unknown for ids in self.encode_batch(words)]
 
     def save(self, folder: Path, *, max_length: int) -> None:
         """Writes `tokenizer.json` and `tokenizer_config.json` for `transformers.AutoTokenizer`."""

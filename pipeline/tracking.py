@@ -275,6 +275,26 @@ def plot_confusion(counts: list[list[int]], labels: list[str], file: Path) -> No
     _save(figure, file)
 
 
+def plot_types(by_type: dict[str, dict[str, float]], file: Path) -> None:
+    """Precision, recall and F1 of each type of span, with how many there are."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = sorted(by_type, key=lambda name: -by_type[name]["support"])
+    figure, axes = pyplot.subplots(figsize=(3 + 1.1 * len(names), 4), layout="constrained")
+    for place, score in enumerate(("precision", "recall", "f1")):
+        positions = [i + 0.27 * (place - 1) for i in range(len(names))]
+        bars = axes.bar(positions, [by_type[name][score] for name in names], width=0.25, label=score)
+        axes.bar_label(bars, fmt="%.2f", fontsize=7)
+    axes.set_xticks(range(len(names)), [f"{name}\n({by_type[name]['support']:,})" for name in names])
+    axes.set_ylim(0, 1.08)
+    axes.set_xlabel("type of span (how many in the test)")
+    axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.12))
+    _save(figure, file)
+
+
 def _save(figure: Any, file: Path) -> None:
     from matplotlib import pyplot
 

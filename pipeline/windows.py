@@ -10,6 +10,7 @@ once, on any number of workers, and a resumed run needs no saved data state.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -165,6 +166,35 @@ class WordBlocks:
     def predictions_per_byte(self) -> float:
         """Predictions that the stream asks for in either direction, per UTF-8 byte of its text."""
         return self.total / self.store.meta["bytes"]
+
+
+def word_windows(counts: Sequence[int], room: int) -> list[tuple[range, range]]:
+    """A sentence that is too long -> windows of words, and which words of each are asked for.
+
+    Windows overlap by about a quarter, and a word is asked for in the one where it stands further from the edge: so
+    every word is asked for once.
+
+    Args:
+        counts: positions that each word takes, each at most `room`.
+        room: positions of a window.
+    """
+    windows: list[tuple[range, range]] = []
+    begin, asked = 0, 0
+    while True:
+        end, used = begin, 0
+        while end < len(counts) and used + counts[end] <= room:
+            used += counts[end]
+            end += 1
+        if end == len(counts):
+            return [*windows, (range(begin, end), range(asked, end))]
+        shared = min(room // 4, room - counts[end])  # so that the next one reaches further
+        start, used = end, 0
+        while used + counts[start - 1] <= shared:
+            start -= 1
+            used += counts[start]
+        middle = (start + end) // 2
+        windows.append((range(begin, end), range(asked, middle)))
+        begin, asked = start, middle
 
 
 def split_words(ids: np.ndarray) -> list[bytes]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 SPLITS = ("train", "valid", "test")
+Row = tuple[str, Mapping[Any, Any]]  # where it stands, as "dev.tsv, line 3", and its columns
 
 
 class LabelError(ValueError):
-    """A row without the columns of the task, or with a label that it does not know; the text says which."""
+    """A row without the columns of the task, or with a label that it does not know; the text says where."""
 
 
 @dataclass
 class Example:
-    """One labelled text, or pair of texts; the label is an index into the task's labels."""
+    """One labelled text, pair of texts or list of words; labels are indices into the task's label names."""
 
-    text: str | tuple[str, str]
-    label: int
+    text: str | tuple[str, str] | list[str]
+    label: int | list[int]
 
 
 @dataclass
@@ -27,7 +28,9 @@ class Task:
 
     Args:
         columns: role (`text`, `label`; the kind of task says which) -> name of the column.
-        labels: the value in the file -> the name of the label, in the order of the classes.
+        labels: the value in the file -> the name of the label, in the order of the classes; a name stands for
+            itself too. None: whatever the training part has, sorted.
+        ignore: values of rows without a label, which are left out.
         hub: arguments of `datasets.load_dataset`: path, name, revision.
         splits: `train`, `valid`, `test` -> the split's name: on the hub, and the begin of a local file's name.
             Without `valid`, `valid_rows` rows of the training part are set aside.
@@ -36,37 +39,77 @@ class Task:
         sample: instead of hub or files, the name of a built-in synthetic set.
     """
 
-    labels: dict[str, str]
     columns: dict[str, str]
+    labels: dict[str, str] | None = None
+    ignore: list[str] = field(default_factory=list)
     hub: dict[str, Any] | None = None
     splits: dict[str, str] = field(default_factory=lambda: {split: split for split in SPLITS})
     hub_splits: dict[str, str] = field(default_factory=dict)
     valid_rows: int = 0
     sample: str | None = None
 
-    metric = "accuracy"
+    head: ClassVar[str] = "sentence"  # or "token": one label a word
+    roles: ClassVar[tuple[str, ...]] = ()  # the columns that hold text
+
+    def __post_init__(self) -> None:
+        self.label_names = list(dict.fromkeys(self.labels.values())) if self.labels is not None else []
 
     @property
-    def label_names(self) -> list[str]:
-        return list(self.labels.values())
+    def metric(self) -> str:
+        """What chooses the checkpoint and heads the report."""
+        return "accuracy"
 
-    def examples(self, rows: Iterable[Mapping[str, Any]], origin: str) -> list[Example]:
+    def learn_labels(self, rows: Sequence[Row]) -> None:
+        """Takes the labels from the training part, unless they are declared.
+
+        Raises:
+            LabelError: a row without a label.
+        """
+        if self.labels is None:
+            self.label_names = sorted({name for row in rows for name in self.names(row)})
+
+    def names(self, row: Row) -> list[str]:
+        """The names of the labels of a row."""
+        return [self.name_of(self.column(row, "label"))]
+
+    def name_of(self, value: Any) -> str:
+        plain = str(value).strip()
+        return (self.labels or {}).get(plain, plain)
+
+    def column(self, row: Row, role: str) -> Any:
+        """What a row has in the column of a role.
+
+        Raises:
+            LabelError: nothing; the text says where.
+        """
+        place, columns = row
+        name = self.columns[role]
+        if name not in columns or columns[name] is None:
+            raise LabelError(f"{place} has no '{name}' (it has {', '.join(map(str, columns))}).")
+        return columns[name]
+
+    def examples(self, rows: Iterable[Row]) -> list[Example]:
         """Rows -> examples.
 
         Raises:
             LabelError: a column is missing, or a label is unknown; names the row.
         """
-        known = {str(value): index for index, value in enumerate(self.labels)}
-        result = []
-        for number, row in enumerate(rows, start=1):
-            for column in self.columns.values():
-                if column not in row or row[column] is None:
-                    raise LabelError(f"{origin}, row {number} has no '{column}' (it has {', '.join(map(str, row))}).")
-            value = str(row[self.columns["label"]]).strip()
-            if value not in known:
-                raise LabelError(f"{origin}, row {number} has the label '{value}'; the task knows {', '.join(known)}.")
-            result.append(self.example(row, known[value]))
-        return result
+        known = {name: index for index, name in enumerate(self.label_names)}
+        return [self.example(row, known) for row in rows if not self._is_ignored(row)]
 
-    def example(self, row: Mapping[str, Any], label: int) -> Example:
-        raise NotImplementedError
+    def _is_ignored(self, row: Row) -> bool:
+        return bool(self.ignore) and str(row[1].get(self.columns.get("label"))).strip() in self.ignore
+
+    def example(self, row: Row, known: dict[str, int]) -> Example:
+        """A row -> an example, with `known` label names."""
+        [label] = self.indices(row, known)
+        texts = [str(self.column(row, role)).strip() for role in self.roles]
+        return Example(text=texts[0] if len(texts) == 1 else (texts[0], texts[1]), label=label)
+
+    def indices(self, row: Row, known: dict[str, int]) -> list[int]:
+        names = self.names(row)
+        for name in names:
+            if name not in known:
+                source = "the training part has only" if self.labels is None else "the task knows"
+                raise LabelError(f"{row[0]} has the label '{name}'; {source} {', '.join(known)}.")
+        return [known[name] for name in names]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from tasks.base import Example, Task
+from tasks.base import Task
 
 
 @dataclass
@@ -17,6 +15,4 @@ class Entailment(Task):
         default_factory=lambda: {"premise": "premise", "hypothesis": "hypothesis", "label": "label"}
     )
 
-    def example(self, row: Mapping[str, Any], label: int) -> Example:
-        premise, hypothesis = (str(row[self.columns[role]]).strip() for role in ("premise", "hypothesis"))
-        return Example(text=(premise, hypothesis), label=label)
+    roles = ("premise", "hypothesis")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from tasks.base import Example, Task
+from tasks.base import Task
 
 
 @dataclass
@@ -15,5 +13,4 @@ class Sentiment(Task):
 
     columns: dict[str, str] = field(default_factory=lambda: {"text": "text", "label": "label"})
 
-    def example(self, row: Mapping[str, Any], label: int) -> Example:
-        return Example(text=str(row[self.columns["text"]]).strip(), label=label)
+    roles = ("text",)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,3 +88,60 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     ]
     run("pretrain", "--out", str(folder), *SMALL, *steps, wandb=True)
     return folder
+
+
+def check_task(name: str, *, encoder: Path, folder: Path) -> None:
+    """A task, by its name in configs/tasks or its file, reads its columns, keeps its labels, is scored and trains."""
+    from pipeline import cli, scores
+    from pipeline.finetune import FineTuning
+    from pipeline.labeled import LabeledData
+    from tasks.base import SPLITS
+
+    file = cli.task_file(name)
+    built = cli.parse(FineTuning, LabeledData, [cli.CONFIGS / "finetune.yaml", file], [], cli_class=cli.FineTuneCLI)
+    task, flags = built.datamodule.task, ["--data.train_rows=8"]
+    if task.sample is None:  # files as the YAML says that they are
+        data, rows = folder / "data", task_rows(task)
+        for split, begin in task.splits.items():
+            place = data / f"{begin.replace('*', 'x')}.jsonl"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            assert split in SPLITS
+        if "valid" not in task.splits:
+            flags.append("--data.task.init_args.valid_rows=4")
+        flags = ["--data", str(data), *flags]
+        task.learn_labels([("row", row) for row in rows])
+        examples = task.examples([("row", row) for row in rows])
+        for row, example in zip(rows, examples, strict=True):
+            labels = example.label if isinstance(example.label, list) else [example.label]
+            assert [task.label_names[label] for label in labels] == task.names(("row", row))
+        gold = [e.label if isinstance(e.label, list) else [e.label] for e in examples]
+        assert scores.scores(scores.Answers(gold, gold, []), task).figures[task.metric] == pytest.approx(1)
+    out = folder / "run"
+    small = [
+        "--validations=1",
+        "--precision=32-true",
+        "--trainer.max_steps=1",
+        "--data.epochs=1",
+        "--data.max_length=32",
+    ]
+    run("finetune", "--task", name, "--from", str(encoder), "--out", str(out), *small, *flags)
+    assert 0 <= figures(out)[f"test/{task.metric}"] <= 1
+
+
+def task_rows(task: Any) -> list[dict[str, Any]]:
+    """A few rows with the columns of a task and labels that it knows."""
+    rows = []
+    names = list(task.labels or {}) or (
+        ["O", "B-x", "I-x"] if getattr(task, "spans", False) else ["one", "two", "three"]
+    )
+    for number in range(12):
+        label = names[number % len(names)]
+        if task.head == "token":
+            rows.append(
+                {task.columns["words"]: ["some", "few", "words"], task.columns["tags"]: [label, names[0], label]}
+            )
+        else:
+            texts = {task.columns[role]: f"text {number} of {role}" for role in task.roles}
+            rows.append({**texts, task.columns["label"]: label})
+    return rows

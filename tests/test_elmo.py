@@ -16,7 +16,7 @@ import pipeline
 from pipeline import UserError, sample, store
 from pipeline.batches import Steps, WordRows
 from pipeline.encoders.elmo import BEGIN, END, Elmo, collate_words, spell
-from pipeline.encoders.lstm import Lstm
+from pipeline.encoders.lstm import Lstm, side_by_side
 from pipeline.heads import SentenceHead
 from pipeline.import_elmo import import_elmo
 from pipeline.objectives import BidirectionalLM
@@ -247,6 +247,24 @@ def test_fast_and_clipped_agree_without_a_bound_that_matters() -> None:
         assert (a - b).abs().max() < 1e-6
 
 
+def test_side_by_side_equals_each_alone() -> None:
+    torch.manual_seed(0)
+    lstms = [Lstm(size=5, cell=7, cell_clip=None, projection_clip=None) for _ in range(2)]
+    xs, mask = [torch.randn(3, 9, 5) for _ in lstms], torch.ones(3, 9, dtype=torch.bool)
+    mask[1, 4:] = False
+    states = [None, (torch.randn(3, 5), torch.randn(3, 7))]
+    parameters = [parameter for lstm in lstms for parameter in lstm.parameters()]
+
+    def outcome(results: list) -> list[torch.Tensor]:
+        loss = sum(out[mask].square().sum() + c.sum() for out, (_, c) in results)
+        return [*(out[mask] for out, _ in results), *torch.autograd.grad(loss, parameters)]
+
+    together = outcome(side_by_side(lstms, xs, states, mask))
+    alone = outcome([lstm(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)])
+    for one, two in zip(together, alone, strict=True):
+        assert (one - two).abs().max() < 1e-5
+
+
 # ---------------------------------------------------------------------- words, batches, state
 
 
@@ -317,12 +335,13 @@ def test_same_sentence_same_vectors(world: tuple[TokenStore, Tokenizer]) -> None
 
 def test_pairs_are_read_apart_and_compared(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
-    head = SentenceHead(elmo, classes=3, dropout=0.0, mix=False, mix_dropout=0.0, pairs=True).eval()
+    head = SentenceHead(elmo, classes=3, dropout=0.0, mix=False, mix_dropout=0.0, lstm=0, times=4).eval()
     firsts, seconds = ["The soup was good.", "a b"], ["Anna", "c d e"]
     pairs = list(zip(firsts, seconds, strict=True))
     u, v = (elmo.pooled(elmo.encode(texts)) for texts in (firsts, seconds))
     with torch.no_grad():
-        logits = head(elmo, elmo.collate_for_head(elmo.tokenize(pairs)))
+        batch = elmo.collate_for_head(elmo.tokenize(pairs))
+        logits = head(elmo, batch, elmo(batch))
         expected = head.classifier(torch.cat([u, v, (u - v).abs(), u * v], -1))
     assert (logits - expected).abs().max() < 1e-5
 

@@ -9,27 +9,54 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import CLI, CONFIGS, REPOSITORY, FineTuneCLI
+from pipeline import compare
+from pipeline.cli import CLI, CONFIGS, REPOSITORY, named_config
 from pipeline.corpus import CorpusData
-from pipeline.finetune import FineTuning
-from pipeline.labeled import LabeledData
 from pipeline.pretrain import Pretraining
+from tests.conftest import check_task
 
 # From the bottom to the top; a module imports from its own floor or those below.
 FLOORS = [
     {"tasks"},
     {"__init__"},
-    {"text", "sample"},
+    {"text", "sample", "sample_tasks"},
     {"tokenizer", "store"},
     {"windows", "masking"},
     {"encoders"},
-    {"batches", "objectives", "heads", "metrics", "optim", "classifier"},
-    {"corpus", "labeled", "tracking"},
-    {"pretrain", "finetune", "runs", "results", "audit", "evaluate", "import_elmo", "trying"},
+    {"batches", "objectives", "crf", "metrics", "optim", "readers"},
+    {"heads", "inputs"},
+    {"corpus", "labeled", "tracking", "scores", "tuned"},
+    {
+        "pretrain",
+        "finetune",
+        "runs",
+        "results",
+        "audit",
+        "compare",
+        "evaluate",
+        "import_elmo",
+        "new_task",
+        "predicting",
+        "trying",
+    },
     {"cli"},
     {"__main__", "bench"},
 ]
-PLAIN = {"encoders", "objectives", "heads", "masking", "batches", "windows", "store", "tokenizer", "optim", "tasks"}
+PLAIN = {
+    "encoders",
+    "objectives",
+    "heads",
+    "crf",
+    "inputs",
+    "readers",
+    "masking",
+    "batches",
+    "windows",
+    "store",
+    "tokenizer",
+    "optim",
+    "tasks",
+}
 
 
 def imports(path: Path) -> set[str]:
@@ -86,15 +113,22 @@ def test_every_pretraining_configuration_builds(model: Path, corpus: Path) -> No
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda path: path.stem)
-def test_every_task_builds(task: Path) -> None:
-    files = [CONFIGS / "finetune.yaml", task]
-    cli = FineTuneCLI(FineTuning, LabeledData, [part for file in files for part in ("--config", str(file))])
-    assert len(cli.datamodule.task.label_names) >= 2
+def test_every_task_reads_scores_and_trains(task: Path, pretrained: Path, tmp_path: Path) -> None:
+    check_task(task.stem, encoder=pretrained / "encoder", folder=tmp_path)
+
+
+@pytest.mark.parametrize("grid", sorted((CONFIGS / "compare").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_grid_builds(grid: Path) -> None:
+    found = compare.load(grid)
+    assert all(named_config("tasks", task) for task in found.tasks)
+    assert all(named_config("pretrain", model) for model in found.models)
+    assert found.size() >= len(found.models) * len(found.tasks) * sum(arm.seeds for arm in found.arms.values())
 
 
 def test_no_configuration_is_overlooked() -> None:
-    assert len(list(CONFIGS.rglob("*.yaml"))) == 18
-    assert (len(PRETRAINING), len(TASKS)) == (24, 3)
+    assert len(list(CONFIGS.rglob("*.yaml"))) >= 33  # more, where a user has tasks of their own
+    assert len(PRETRAINING) == 24
+    assert len(TASKS) >= 16
 
 
 def test_the_tree_of_the_readme_is_the_tree_on_disk() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import sample, store
+from pipeline import sample, sample_tasks, store
 from pipeline.batches import MaskedPairs, Steps
 from pipeline.masking import mask_tokens, pair_count, sentence_pairs, swapped_pairs, truncate_pair
 from pipeline.store import TokenStore
@@ -174,7 +174,7 @@ def test_sample_is_deterministic_and_rich(tmp_path: Path) -> None:
     words = {word.strip('.,!?"').lower() for document in first for line in document for word in line.split()}
     assert len(words) >= 1500
     shown = {
-        split: {word for row in sample.sentiment(split) for word in row["text"].lower().split()}
+        split: {word for row in sample_tasks.sentiment(split) for word in row["text"].lower().split()}
         for split in ("train", "test")
     }
     polar = {*sample.lexicon()["good"], *sample.lexicon()["bad"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -48,13 +48,18 @@ class Encoded:
         that was cut off has none.
         """
         assert self.words is not None, "only texts given as lists of words have words"
-        count = int(self.words.max()) + 1
-        pieces = nn.functional.one_hot(self.words.clamp(min=0), max(count, 1)) * (self.words >= 0)[..., None]
-        if how == "first":
-            pieces = pieces * (pieces.cumsum(1) == 1)
-        sums = pieces.to(layer.dtype).transpose(1, 2) @ layer
-        numbers = pieces.sum(1)
-        return sums / numbers.clamp(min=1)[..., None], numbers > 0
+        return gather_words(layer, self.words, how=how)
+
+
+def gather_words(layer: Tensor, words: Tensor, *, how: Literal["first", "mean"]) -> tuple[Tensor, Tensor]:
+    """(B, T, D) and the word of each position (B, T), -1 for none -> as `Encoded.by_word`."""
+    count = int(words.max()) + 1
+    pieces = nn.functional.one_hot(words.clamp(min=0), max(count, 1)) * (words >= 0)[..., None]
+    if how == "first":
+        pieces = pieces * (pieces.cumsum(1) == 1)
+    sums = pieces.to(layer.dtype).transpose(1, 2) @ layer
+    numbers = pieces.sum(1)
+    return sums / numbers.clamp(min=1)[..., None], numbers > 0
 
 
 @dataclass
@@ -67,6 +72,25 @@ class Receipt:
 
     def __str__(self) -> str:
         return f"{len(self.loaded)} tensors loaded, {len(self.new)} new, {len(self.unused)} unused"
+
+
+@dataclass
+class HeadLayout:
+    """How transformers keeps a linear head on an encoder.
+
+    Attributes:
+        architecture: its class.
+        name: of the linear layer.
+        bias: whether that has one.
+        without: prefixes of tensors of the encoder that this class does not have.
+        config: what else `config.json` must say.
+    """
+
+    architecture: str
+    name: str
+    bias: bool = True
+    without: tuple[str, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict)
 
 
 class Encoder(nn.Module):
@@ -113,6 +137,11 @@ class Encoder(nn.Module):
     @abstractmethod
     def pooled(self, encoded: Encoded) -> Tensor:
         """(B, D): the representation of a whole text, the head's input."""
+
+    @property
+    def head_layouts(self) -> dict[str, HeadLayout]:
+        """`sentence` and `token` -> the class of transformers that has the same head, where there is one."""
+        return {}
 
     def collate_for_head(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
         """As `collate`; pairs of an encoder that does not join them are two texts, the other as `second/NAME`."""
@@ -187,15 +216,15 @@ class Encoder(nn.Module):
         result: list[Any] = []
         for text in texts:
             if isinstance(text, list):
-                result.append([piece for word in self.tokenizer.encode_words(text) for piece in word])
+                result.append([piece for word in self.word_pieces(text) for piece in word])
             else:
                 pieces = [next(ids) for _ in _parts(text)]
                 result.append((pieces[0], pieces[1]) if isinstance(text, tuple) else pieces[0])
         return result
 
-    def pieces_per_word(self, words: Sequence[str]) -> list[int]:
-        """How many positions each word of a list takes."""
-        return [len(pieces) for pieces in self.tokenizer.encode_words(words)]
+    def word_pieces(self, words: Sequence[str]) -> list[list[Any]]:
+        """What stands at the positions of each word of a list, as `collate` takes it; at least one."""
+        return [list(pieces) for pieces in self.tokenizer.encode_words(words)]
 
     @torch.no_grad()
     def encode(self, texts: Sequence[Text], *, logits: bool = False, batch_size: int = 32) -> Encoded:
@@ -226,7 +255,7 @@ class Encoder(nn.Module):
         """(B, T): numbers of words; every encoder puts one special token in front and one behind."""
         words = torch.full(mask.shape, -1)
         for row, text in enumerate(texts):
-            counts = torch.tensor(self.pieces_per_word(text), dtype=torch.long)
+            counts = torch.tensor([len(pieces) for pieces in self.word_pieces(text)], dtype=torch.long)
             numbers = torch.arange(len(counts)).repeat_interleave(counts)[: int(mask[row].sum()) - 2]
             words[row, 1 : len(numbers) + 1] = numbers
         return words.to(mask.device)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline import UserError
-from pipeline.encoders.base import Batch, Encoded, Encoder, Receipt
+from pipeline.encoders.base import Batch, Encoded, Encoder, HeadLayout, Receipt
 from pipeline.encoders.transformer import Block, Dropout, padding_bias
 from pipeline.tokenizer import Tokenizer
 
@@ -145,6 +145,17 @@ class Bert(Encoder):
         for block in self.blocks:
             layers.append(block(layers[-1], bias))
         return Encoded(layers=layers, mask=mask, input_ids=ids)
+
+    @property
+    def head_layouts(self) -> dict[str, HeadLayout]:
+        """A sentence head needs the pooler, which a BERT without next-sentence prediction has not."""
+        tagger = HeadLayout("BertForTokenClassification", "classifier", without=("cls.", "bert.pooler."))
+        if self.pooler is None:
+            return {"token": tagger}
+        return {
+            "token": tagger,
+            "sentence": HeadLayout("BertForSequenceClassification", "classifier", without=("cls.",)),
+        }
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V); the output matrix is the word embedding, with a bias of its own."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pipeline import UserError
 from pipeline.encoders.base import Batch, Encoded, Encoder, Receipt, Text
-from pipeline.encoders.lstm import Lstm
+from pipeline.encoders.lstm import Lstm, side_by_side
 from pipeline.encoders.transformer import Dropout
 from pipeline.tokenizer import Tokenizer
 from pipeline.windows import split_words
@@ -135,8 +135,11 @@ class Elmo(Encoder):
         for index, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             before = None if carried is None else carried[2 * index]
             after = None if carried is None or self.state == "reset" else carried[2 * index + 1]
-            out_ahead, state_ahead = forwards(self.dropout(ahead), before, mask)
-            out_back, state_back = backwards(self.dropout(back), after, mask)
+            assert isinstance(forwards, Lstm)
+            assert isinstance(backwards, Lstm)
+            (out_ahead, state_ahead), (out_back, state_back) = side_by_side(
+                [forwards, backwards], [self.dropout(ahead), self.dropout(back)], [before, after], mask
+            )
             ahead, back = (out_ahead, out_back) if index == 0 else (ahead + out_ahead, back + out_back)
             layers.append(torch.cat([ahead, _turn(back, turn)], -1))
             left += [state_ahead, state_back]
@@ -185,10 +188,8 @@ class Elmo(Encoder):
         return self.output
 
     def pooled(self, encoded: Encoded) -> Tensor:
-        """[last of the forward half; first of the backward half] of the top layer: each has read the whole text."""
-        top, last = encoded.layers[-1], encoded.mask.sum(1) - 1
-        ahead = top[torch.arange(len(last), device=last.device), last, : self.projection]
-        return torch.cat([ahead, top[:, 0, self.projection :]], -1)
+        """The greatest of the top layer over the words, in each feature (Conneau et al. 2017, 3.2.4)."""
+        return encoded.layers[-1].masked_fill(~encoded.mask[..., None], -torch.inf).amax(1)
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         groups = [list(self.characters.parameters())]
@@ -200,12 +201,14 @@ class Elmo(Encoder):
         """As for all encoders, with words in UTF-8 in place of ids."""
 
         def words(ids: Any) -> Any:
-            return tuple(map(words, ids)) if isinstance(ids, tuple) else split_words(np.asarray(ids, dtype=np.int64))
+            if isinstance(ids, tuple):
+                return tuple(map(words, ids))
+            return ids if ids and isinstance(ids[0], bytes) else split_words(np.asarray(ids, dtype=np.int64))
 
         return [words(ids) for ids in super().tokenize(texts)]
 
-    def pieces_per_word(self, words: Sequence[str]) -> list[int]:
-        return [1] * len(words)
+    def word_pieces(self, words: Sequence[str]) -> list[list[Any]]:
+        return [split_words(np.asarray(ids, dtype=np.int64)) for ids in self.tokenizer.encode_words(words)]
 
     def collate(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
         """<S> words </S>; a pair is one text after the other, each between marks."""

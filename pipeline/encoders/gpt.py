@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline import UserError
-from pipeline.encoders.base import Batch, Encoded, Encoder, Receipt
+from pipeline.encoders.base import Batch, Encoded, Encoder, HeadLayout, Receipt
 from pipeline.encoders.transformer import Block, Dropout, KeyValues
 from pipeline.tokenizer import Tokenizer
 
@@ -134,6 +134,14 @@ class Gpt(Encoder):
     def embed(self, batch: Batch) -> Tensor:
         """(B, T, D): each token alone, without its position."""
         return self.word_embedding(batch["input_ids"])
+
+    @property
+    def head_layouts(self) -> dict[str, HeadLayout]:
+        """A sentence head takes one text at a time there: the end of text is our padding, and would be passed over."""
+        kind = "GPT2" if self.final_norm is not None else "OpenAIGPT"
+        sentence = HeadLayout(f"{kind}ForSequenceClassification", "score", bias=False, config={"pad_token_id": None})
+        tagger = {"token": HeadLayout("GPT2ForTokenClassification", "classifier")} if kind == "GPT2" else {}
+        return {"sentence": sentence, **tagger}
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""

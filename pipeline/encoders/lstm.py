@@ -1,10 +1,11 @@
 """An LSTM layer with projected output (Sak et al. 2014), as ELMo has it.
 
-Shapes: B batch, T positions, P projection, H cell.
+Shapes: B batch, T positions, P projection, H cell, K layers run side by side.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,21 +41,22 @@ class Lstm(nn.Module):
 
         What stands on padding is of no meaning.
         """
-        h, c = (part.to(x.device, torch.float32) for part in (self._start(x) if state is None else state))
-        if self.cell_clip is None and self.projection_clip is None:
-            return self._fast(x, h, c, mask)
-        return self._clipped(x, h, c, mask)
+        return side_by_side([self], [x], [state], mask)[0]
 
-    def _start(self, x: Tensor) -> State:
-        return x.new_zeros(len(x), x.shape[-1]), x.new_zeros(len(x), self.project.in_features)
+    @property
+    def clips(self) -> bool:
+        return self.cell_clip is not None or self.projection_clip is not None
 
-    def _fast(self, x: Tensor, h: Tensor, c: Tensor, mask: Tensor) -> tuple[Tensor, State]:
-        gates = self.input(x.transpose(0, 1))
-        out, cells = _Recurrence.apply(gates.float(), self.recurrent.weight, self.project.weight, h, c)
-        last, rows = mask.sum(1) - 1, torch.arange(len(x), device=x.device)
-        return out.transpose(0, 1), (out[last, rows], cells[last, rows])
+    def start(self, x: Tensor, state: State | None) -> State:
+        """The state to begin with, zero if there is none, where `x` is, in float32."""
+        if state is None:
+            return x.new_zeros(len(x), x.shape[-1]).float(), x.new_zeros(len(x), self.project.in_features).float()
+        h, c = (part.to(x.device, torch.float32) for part in state)
+        return h, c
 
-    def _clipped(self, x: Tensor, h: Tensor, c: Tensor, mask: Tensor) -> tuple[Tensor, State]:
+    def clipped(self, x: Tensor, state: State | None, mask: Tensor) -> tuple[Tensor, State]:
+        """As `forward`, step by step, with bounds."""
+        h, c = self.start(x, state)
         gates, outputs = self.input(x).float(), []
         for step in range(x.shape[1]):
             i, f, g, o = (gates[:, step] + self.recurrent(h)).chunk(4, -1)
@@ -70,8 +72,29 @@ class Lstm(nn.Module):
         return torch.stack(outputs, 1), (h, c)
 
 
+def side_by_side(
+    lstms: Sequence[Lstm], xs: Sequence[Tensor], states: Sequence[State | None], mask: Tensor
+) -> list[tuple[Tensor, State]]:
+    """K layers of one size, each with its own input: as each alone, in one loop over the steps.
+
+    A step of a small LSTM is bound by the number of its operations, which is the same for one and for two.
+    """
+    if any(lstm.clips for lstm in lstms):
+        return [lstm.clipped(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)]
+    starts = [lstm.start(x, state) for lstm, x, state in zip(lstms, xs, states, strict=True)]
+    out, cells = _Recurrence.apply(
+        torch.stack([lstm.input(x.transpose(0, 1)) for lstm, x in zip(lstms, xs, strict=True)], 1).float(),
+        torch.stack([lstm.recurrent.weight for lstm in lstms]),
+        torch.stack([lstm.project.weight for lstm in lstms]),
+        torch.stack([h for h, _ in starts]),
+        torch.stack([c for _, c in starts]),
+    )
+    last, rows = mask.sum(1) - 1, torch.arange(len(mask), device=mask.device)
+    return [(out[:, k].transpose(0, 1), (out[last, k, rows], cells[last, k, rows])) for k in range(len(lstms))]
+
+
 class _Recurrence(torch.autograd.Function):
-    """The steps of an LSTM whose input products are made, and their gradients, by hand.
+    """The steps of K LSTMs whose input products are made, and their gradients, by hand.
 
     Step by step, autograd adds up three weight gradients from products of B rows; here the steps leave their
     rows and each weight gradient is one product of B T rows. Products are in the autocast type, sums in float32.
@@ -79,27 +102,26 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, u: Tensor, r: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """gates (T, B, 4H), U (4H, P), R (P, H), h (B, P), c (B, H) -> outputs (T, B, P) and cells (T, B, H)."""
+        """gates (T, K, B, 4H), U (K, 4H, P), R (K, P, H), h (K, B, P), c (K, B, H) -> h and c of each step."""
         device = gates.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else gates.dtype
-        steps, batch, cell = len(gates), len(h), c.shape[-1]
-        u_t, r_t = u.detach().t().to(dtype), r.detach().t().to(dtype)
+        cell, steps = c.shape[-1], len(gates)
+        u_t, r_t = u.detach().transpose(1, 2).to(dtype), r.detach().transpose(1, 2).to(dtype)
         acts = gates.clone()
-        hs = gates.new_empty(steps + 1, batch, h.shape[-1], dtype=dtype)
-        cells, squashed = gates.new_empty(steps + 1, batch, cell), gates.new_empty(steps, batch, cell)
-        ms = gates.new_empty(steps, batch, cell, dtype=dtype)
+        hs, ms = gates.new_empty(steps + 1, *h.shape, dtype=dtype), gates.new_empty(steps, *c.shape, dtype=dtype)
+        cells, squashed = gates.new_empty(steps + 1, *c.shape), gates.new_empty(steps, *c.shape)
         hs[0], cells[0] = h, c
         for t in range(steps):
             act = acts[t]
-            act += hs[t] @ u_t
-            act[:, : 2 * cell].sigmoid_()
-            act[:, 2 * cell : 3 * cell].tanh_()
-            act[:, 3 * cell :].sigmoid_()
+            act += torch.bmm(hs[t], u_t)
+            act[..., : 2 * cell].sigmoid_()
+            act[..., 2 * cell : 3 * cell].tanh_()
+            act[..., 3 * cell :].sigmoid_()
             i, f, g, o = act.chunk(4, -1)
             torch.mul(f, cells[t], out=cells[t + 1]).addcmul_(i, g)
             torch.tanh(cells[t + 1], out=squashed[t])
             ms[t] = squashed[t] * o
-            torch.mm(ms[t], r_t, out=hs[t + 1])
+            torch.bmm(ms[t], r_t, out=hs[t + 1])
         ctx.save_for_backward(acts, hs, cells, squashed, ms, u, r)
         ctx.dtype = dtype
         ctx.set_materialize_grads(False)  # cells are rarely asked for
@@ -108,29 +130,29 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, d_cells: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         acts, hs, cells, squashed, ms, u, r = ctx.saved_tensors
-        dtype, (steps, batch, cell) = ctx.dtype, squashed.shape
+        dtype, through_tanh, through_sigmoid = ctx.dtype, torch.ops.aten.tanh_backward, torch.ops.aten.sigmoid_backward
         u_, r_ = u.to(dtype), r.to(dtype)
-        d_gates = torch.empty_like(acts, dtype=dtype)
-        d_hs = torch.empty_like(hs[1:])
-        d_h = cells.new_zeros(batch, r.shape[0])
-        d_c = cells.new_zeros(batch, cell)
-        pre = torch.empty_like(acts[0])
-        for t in reversed(range(steps)):
+        d_gates, d_hs = torch.empty_like(acts, dtype=dtype), torch.empty_like(hs[1:])
+        d_h, d_c = torch.zeros_like(hs[0], dtype=acts.dtype), torch.zeros_like(cells[0])
+        for t in reversed(range(len(acts))):
             i, f, g, o = acts[t].chunk(4, -1)
+            d_i, d_f, d_g, d_o = d_gates[t].chunk(4, -1)
             d_hs[t] = d_h if d_out is None else d_h.add_(d_out[t])
-            d_m = (d_hs[t] @ r_).to(acts.dtype)
+            d_m = torch.bmm(d_hs[t], r_).to(acts.dtype)
             if d_cells is not None:
                 d_c += d_cells[t]
-            d_c += d_m * o * (1 - squashed[t] * squashed[t])
-            # Through the sigmoids: s (1 - s); through the tanh: 1 - g^2.
-            torch.mul(d_c * g, i * (1 - i), out=pre[:, :cell])
-            torch.mul(d_c * cells[t], f * (1 - f), out=pre[:, cell : 2 * cell])
-            torch.mul(d_c * i, 1 - g * g, out=pre[:, 2 * cell : 3 * cell])
-            torch.mul(d_m * squashed[t], o * (1 - o), out=pre[:, 3 * cell :])
-            d_gates[t] = pre
-            d_h = (d_gates[t] @ u_).to(acts.dtype)
+            d_c += through_tanh(d_m * o, squashed[t])
+            d_i.copy_(through_sigmoid(d_c * g, i))
+            d_f.copy_(through_sigmoid(d_c * cells[t], f))
+            d_g.copy_(through_tanh(d_c * i, g))
+            d_o.copy_(through_sigmoid(d_m * squashed[t], o))
+            d_h = torch.bmm(d_gates[t], u_).to(acts.dtype)
             d_c *= f
-        flat = d_gates.flatten(0, 1)
-        d_u = (flat.t() @ hs[:-1].flatten(0, 1)).to(u.dtype)
-        d_r = (d_hs.flatten(0, 1).t() @ ms.flatten(0, 1)).to(r.dtype)
-        return d_gates.to(acts.dtype), d_u, d_r, d_h, d_c
+        d_u = torch.bmm(_rows(d_gates).transpose(1, 2), _rows(hs[:-1]))
+        d_r = torch.bmm(_rows(d_hs).transpose(1, 2), _rows(ms))
+        return d_gates.to(acts.dtype), d_u.to(u.dtype), d_r.to(r.dtype), d_h, d_c
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(T, K, B, N) -> (K, T B, N)."""
+    return x.transpose(0, 1).flatten(1, 2)

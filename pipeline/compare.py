@@ -1,0 +1,259 @@
+"""`make compare`: a grid of fine-tunes (models x tasks x arms x seeds), and one table and plot of what they gained.
+
+What is finished is skipped, so a grid can be stopped and gone on with at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tqdm import tqdm
+
+from pipeline import UserError, metrics
+from pipeline.text import file_hash, write_atomically
+
+FineTune = Callable[..., None]  # flags, and by name: model, task, arm, seed, data, encoder, out, resume
+
+
+@dataclass
+class Arm:
+    """One way to fine-tune.
+
+    Args:
+        seeds: how many.
+        choose: flags -> values. For each model and task all combinations are run with seed 0, and the other seeds
+            take the one that is best on the validation part: each arm has its own best.
+    """
+
+    seeds: int
+    choose: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> list[list[str]]:
+        """All combinations of `choose`, as flags."""
+        combinations = itertools.product(*self.choose.values())
+        return [[f"--{name}={value}" for name, value in zip(self.choose, c, strict=True)] for c in combinations]
+
+
+@dataclass
+class Grid:
+    """What to compare; a YAML file in `configs/compare` has these fields.
+
+    Args:
+        models: as in MODEL=.
+        tasks: name or path of a task -> where its data are (under `data`), or None for its own source.
+        arms: by name, as in ARM=.
+        encoders: the encoder folder of a model, with `{model}` for its name.
+        data: folder that the tasks' data are in.
+    """
+
+    models: list[str]
+    tasks: dict[str, str | None]
+    arms: dict[str, Arm]
+    encoders: str
+    data: str = "."
+
+    def encoder(self, model: str) -> Path:
+        return Path(self.encoders.format(model=model))
+
+    def size(self) -> int:
+        runs = sum(len(arm.settings) + arm.seeds - 1 for arm in self.arms.values())
+        return len(self.models) * len(self.tasks) * runs
+
+
+def load(file: Path, **changes: Any) -> Grid:
+    """A grid from its YAML file.
+
+    Args:
+        changes: fields to replace; `arms` may name some of the file's, `seeds` is for all arms.
+
+    Raises:
+        UserError: a field is missing, unknown or of the wrong kind.
+    """
+    seeds, arms = changes.pop("seeds", None), changes.pop("arms", None)
+    try:
+        content = yaml.safe_load(file.read_text())
+        places = content["tasks"] if isinstance(content["tasks"], dict) else {}  # of the tasks' data
+        content |= changes
+        content["arms"] = {name: Arm(**options) for name, options in content["arms"].items()}
+        if isinstance(content["tasks"], list):
+            content["tasks"] = {task: places.get(task) for task in content["tasks"]}
+        grid = Grid(**content)
+    except (TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+        raise UserError(f"{file} is no valid grid: {error}.") from None
+    if arms is not None:
+        if unknown := [arm for arm in arms if arm not in grid.arms]:
+            raise UserError(f"{file} has no arm '{unknown[0]}'; it has {', '.join(grid.arms)}.")
+        grid.arms = {arm: grid.arms[arm] for arm in arms}
+    for arm in grid.arms.values():
+        arm.seeds = seeds or arm.seeds
+    return grid
+
+
+def compare(grid: Grid, out: Path, finetune: FineTune) -> list[dict[str, Any]]:
+    """Runs what is not yet there; writes compare.csv, compare.md and compare.png into `out`; returns the runs."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    with tqdm(total=grid.size(), desc="compare", unit="run", file=sys.stderr) as bar:
+
+        def one(model: str, task: str, arm: str, seed: int, setting: int) -> dict[str, Any]:
+            flags = grid.arms[arm].settings
+            name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(flags) > 1 else "")
+            bar.set_postfix_str(name)
+            figures = run(grid, model, task, arm, seed, flags[setting], out / "runs" / name, finetune)
+            bar.update()
+            return {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(flags[setting])} | figures
+
+        for task, model, name in itertools.product(grid.tasks, grid.models, grid.arms):
+            arm = grid.arms[name]
+            tried = [one(model, task, name, 0, setting) for setting in range(len(arm.settings))]
+            best = max(range(len(tried)), key=lambda setting: tried[setting]["chosen_by"])
+            rows += [tried[best], *(one(model, task, name, seed, best) for seed in range(1, arm.seeds))]
+            report(rows, grid, out)
+    return rows
+
+
+def run(
+    grid: Grid, model: str, task: str, arm: str, seed: int, flags: list[str], folder: Path, finetune: FineTune
+) -> dict[str, Any]:
+    """One fine-tune in its folder, unless it is finished; its figures."""
+    encoder, location = grid.encoder(model), grid.tasks[task]
+    data = None if location is None else str(Path(grid.data).expanduser() / location)
+    weights = encoder / "model.safetensors"
+    if not weights.is_file():
+        raise UserError(f"There is no encoder in {encoder}; run `make pretrain MODEL={model}` first, or set FROM=.")
+    cell = {"encoder": file_hash(weights), "data": data, "flags": flags}
+    note, figures = folder / "cell.json", folder / "metrics.json"
+    same = note.is_file() and json.loads(note.read_text()) == cell
+    if not (same and figures.is_file()):
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments = {"model": model, "task": task, "arm": arm, "seed": seed, "data": data, "encoder": encoder}
+        resume = same and (folder / "checkpoints" / "last.ckpt").is_file()
+        write_atomically(note, json.dumps(cell) + "\n")
+        with open(folder / "log.txt", "w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            finetune(flags, **arguments, out=folder, resume=resume)
+    return summary(json.loads(figures.read_text()))
+
+
+def summary(figures: dict[str, Any]) -> dict[str, Any]:
+    """What the table takes from `metrics.json`."""
+    [metric] = [name.removeprefix("val/best_") for name in figures if name.startswith("val/best_")]
+    kept = {name: value for name, value in figures.items() if name.startswith("baseline/")}
+    return {
+        "metric": metric,
+        "score": figures[f"test/{metric}"],
+        "chosen_by": figures[f"val/best_{metric}"],
+        "degenerate": figures["degenerate"],
+        "tokens": figures["tokens"],
+        "minutes": figures["seconds"] / 60,
+        **kept,
+    }
+
+
+# ---------------------------------------------------------------------- the report
+
+
+def report(rows: list[dict[str, Any]], grid: Grid, out: Path) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(out / "compare.csv", text.getvalue())
+    write_atomically(out / "compare.md", table(rows, grid))
+    plot(rows, grid, out / "compare.png")
+
+
+def scores_of(rows: Iterable[dict[str, Any]], model: str, task: str, arm: str) -> list[float]:
+    return [row["score"] for row in rows if (row["model"], row["task"], row["arm"]) == (model, task, arm)]
+
+
+def table(rows: list[dict[str, Any]], grid: Grid) -> str:
+    """Markdown: a line for each model and task."""
+    arms = list(grid.arms)
+    gains = [f"gain of {arm} over scratch" for arm in arms if arm != "scratch" and "scratch" in arms]
+    head = ["task", "model", *arms, *gains, "best baseline", "tokens", "minutes"]
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    for task, model in itertools.product(grid.tasks, grid.models):
+        mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
+        if mine:
+            lines.append("| " + " | ".join(_cells(mine, task, model, arms)) + " |")
+    return "\n".join(lines) + "\n\n" + NOTE
+
+
+NOTE = """\
+Scores on the test part: mean ± standard deviation over seeds (all runs). A gain is the mean of the differences of
+runs with the same seed, with its 95 % interval (paired t). † as many runs gave one label always. Tokens and minutes
+are the mean of a run.
+"""
+
+
+def _cells(rows: list[dict[str, Any]], task: str, model: str, arms: list[str]) -> list[str]:
+    cells = [f"{Path(task).stem} ({rows[0]['metric'].replace('_', ' ')})", model]
+    by_arm = {arm: scores_of(rows, model, task, arm) for arm in arms}
+    for arm, scores in by_arm.items():
+        flat = sum(bool(row["degenerate"]) for row in rows if row["arm"] == arm)
+        cells.append(described(scores) + (f" {flat}†" if flat else ""))
+    if "scratch" in by_arm:
+        cells += [gain(by_arm[arm], by_arm["scratch"]) for arm in arms if arm != "scratch"]
+    baselines = {name[9:].replace("_", " "): rows[0][name] for name in rows[0] if name.startswith("baseline/")}
+    best = max(baselines, key=baselines.__getitem__)
+    cells.append(f"{baselines[best]:.3f} ({best})")
+    tokens, minutes = (sum(row[name] for row in rows) / len(rows) for name in ("tokens", "minutes"))
+    return [*cells, f"{tokens:,.0f}", f"{minutes:.1f}"]
+
+
+def described(scores: list[float]) -> str:
+    if not scores:
+        return ""
+    mean, deviation = metrics.mean_and_deviation(scores)
+    if len(scores) == 1:
+        return f"{mean:.3f}"
+    return f"{mean:.3f} ± {deviation:.3f} ({', '.join(f'{score:.3f}' for score in scores)})"
+
+
+def gain(scores: list[float], scratch: list[float]) -> str:
+    pairs = list(zip(scores, scratch, strict=False))
+    if not pairs:
+        return ""
+    mean, half = metrics.paired_gain(*zip(*pairs, strict=True))
+    return f"{mean:+.3f}" if half is None else f"**{mean:+.3f}** [{mean - half:+.3f}, {mean + half:+.3f}]"
+
+
+def plot(rows: list[dict[str, Any]], grid: Grid, file: Path) -> None:
+    """The gain over scratch of each model on each task, with intervals; crosses: the best baseline over scratch."""
+    arms = [arm for arm in grid.arms if arm != "scratch"]
+    if "scratch" not in grid.arms or not arms:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    arm, tasks = arms[0], list(grid.tasks)
+    figure, axes = pyplot.subplots(figsize=(3 + 1.6 * len(tasks), 4), layout="constrained")
+    for place, model in enumerate(grid.models):
+        offset = 0.2 * (place - (len(grid.models) - 1) / 2)
+        for number, task in enumerate(tasks):
+            pairs = list(zip(*(scores_of(rows, model, task, side) for side in (arm, "scratch")), strict=False))
+            if not pairs:
+                continue
+            mean, half = metrics.paired_gain(*zip(*pairs, strict=True))
+            axes.errorbar(number + offset, mean, yerr=half, fmt="o", color=f"C{place}", capsize=3)
+        axes.plot([], [], "o", color=f"C{place}", label=model)
+    axes.axhline(0, color="grey", linewidth=0.8)
+    axes.set_xticks(range(len(tasks)), [Path(task).stem for task in tasks])
+    axes.set_ylabel(f"{arm} minus scratch (95 % interval over seeds)")
+    axes.legend()
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,83 @@
+"""`predict`: lines, tables or JSON in, one JSON line out for each, a batch at a time."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from pipeline import UserError
+from pipeline.readers import lines_of, read_jsonl, read_table
+from pipeline.text import json_line
+from pipeline.tuned import TunedModel
+
+FORMATS = ("lines", "tsv", "jsonl")
+
+
+def predict(model: TunedModel, source: IO[str], name: str, *, form: str, target: IO[str], batch_size: int) -> int:
+    """Reads texts from `source`, writes answers to `target` as they are made; returns how many.
+
+    Args:
+        name: of the source, for messages.
+        form: `lines` (a text a line; of a pair both, with a tab between them), `tsv` with a header, or `jsonl`.
+
+    Raises:
+        UserError: a row without what the model reads.
+    """
+    texts, done = texts_of(model, source, name, form), 0
+    while chunk := list(itertools.islice(texts, batch_size)):
+        for text, answer in zip(chunk, model.predict(chunk, batch_size=batch_size), strict=True):
+            shown = {} if "words" in answer and not isinstance(text, str) else {"text": text}
+            target.write(json_line({**shown, **answer}))
+        target.flush()
+        done += len(chunk)
+    return done
+
+
+def texts_of(model: TunedModel, source: IO[str], name: str, form: str) -> Iterator[Any]:
+    """What the model reads, row by row."""
+    roles = [role for role in model.options.columns if role not in ("label", "tags")]
+    if form == "lines":
+        for number, line in lines_of(source):
+            parts = line.split("\t") if model.options.pairs else [line]
+            if len(parts) != len(roles):
+                raise UserError(f"{name}, line {number} needs two texts with a tab between them.")
+            yield tuple(parts) if model.options.pairs else line
+        return
+    path = Path(name)
+    rows: Iterable[tuple[int, Mapping[str, Any]]] = (
+        read_jsonl(source, path) if form == "jsonl" else read_table(source, path, "\t")
+    )
+    for number, row in rows:
+        found = [value(row, role, model.options.columns[role], f"{name}, line {number}") for role in roles]
+        yield tuple(found) if model.options.pairs else found[0]
+
+
+def value(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
+    """A text, by the name of its column in the training data or by its role; a tagger takes a `text` too."""
+    names = [column, role, *(["text"] if role == "words" else [])]
+    found = next((row[name] for name in names if name in row), None)
+    if isinstance(found, str) or (role == "words" and isinstance(found, list)):
+        return found
+    raise UserError(
+        f"{place} has no text under '{column}', which this model reads (it has {', '.join(map(str, row))})."
+    )
+
+
+def open_source(path: str) -> IO[str]:
+    """A file, or `-` for standard input, as UTF-8."""
+    if path == "-":
+        sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+        return sys.stdin
+    try:
+        return open(path, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def form_of(path: str, asked: str | None) -> str:
+    """The format asked for, or that of the file's name; lines otherwise."""
+    suffix = Path(path).suffix.removeprefix(".")
+    return asked or (suffix if suffix in FORMATS else "lines")

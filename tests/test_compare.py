@@ -1,0 +1,125 @@
+"""The grid: every run once, gone on with where it stopped, one table; and tasks that users add."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipeline import UserError, compare, metrics
+from pipeline.cli import REPOSITORY
+from pipeline.new_task import new_task
+from tests.conftest import check_task, run
+
+TINY = ["--validations=1", "--precision=32-true", "--data.max_length=24", "--data.train_rows=32", "--data.epochs=1"]
+
+
+def test_paired_gain_is_students() -> None:
+    ours, theirs = [0.9, 0.8, 0.95], [0.7, 0.75, 0.7]
+    mean, half = metrics.paired_gain(ours, theirs)
+    interval = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    assert half is not None
+    assert (mean - half, mean + half) == pytest.approx((interval.low, interval.high))
+    assert metrics.mean_and_deviation(ours) == (pytest.approx(np.mean(ours)), pytest.approx(np.std(ours, ddof=1)))
+    assert metrics.paired_gain([0.5], [0.25]) == (0.25, None)
+
+
+def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = tmp_path / "mine.yaml"
+    grid.write_text(
+        "models: [bert]\ntasks: [sentiment, tagging]\nencoders: nowhere/{model}\n"
+        "arms:\n  full: {seeds: 2, choose: {model.optimization.learning_rate: [1.0e-4, 1.0e-3]}}\n"
+        "  scratch: {seeds: 2}\n  frozen: {seeds: 1}\n"
+    )
+    flags = ["--name", str(grid), "--out", str(tmp_path / "out"), *TINY]
+    with pytest.raises(UserError, match="There is no encoder in nowhere/bert"):
+        run("compare", *flags)
+    flags += ["--from", str(pretrained / "encoder")]
+    run("compare", *flags, "--tasks", "sentiment", "--arms", "full scratch")
+    runs = tmp_path / "out/runs"
+    assert len(list(runs.iterdir())) == 5
+    times = {path: path.stat().st_mtime_ns for path in runs.glob("*/metrics.json")}
+    shutil.rmtree(runs / "bert-sentiment-scratch-1")
+    run("compare", *flags)
+    assert len(list(runs.iterdir())) == 12
+    for path, time in times.items():
+        assert (path.stat().st_mtime_ns == time) == ("scratch-1" not in str(path))
+
+    rows = list(csv.DictReader((tmp_path / "out/compare.csv").open()))
+    assert len(rows) == 10
+    chosen = [row for row in rows if (row["task"], row["arm"]) == ("sentiment", "full")]
+    tried = [json.loads((runs / f"bert-sentiment-full-0-{i}/metrics.json").read_text()) for i in range(2)]
+    best = max(range(2), key=lambda i: tried[i]["val/best_accuracy"])
+    assert {row["flags"] for row in chosen} == {f"--model.optimization.learning_rate={[1e-4, 1e-3][best]}"}
+    text = (tmp_path / "out/compare.md").read_text()
+    mean = statistics.fmean(float(row["score"]) for row in chosen)
+    assert f"| sentiment (accuracy) | bert | {mean:.3f} ±" in text
+    assert "(training spans)" in text
+    assert (tmp_path / "out/compare.png").stat().st_size > 5000
+    assert text in capsys.readouterr().out
+
+
+def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
+    run("finetune", *where, "--seeds", "2", *TINY)
+    out = capsys.readouterr().out
+    assert "gain of full over scratch" in out
+    assert len(list((tmp_path / "run-seeds/runs").iterdir())) == 4
+
+
+def test_wrong_grids(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.yaml"
+    for text, message in (("models: [bert]\n", "no valid grid"), ("nonsense", "no valid grid")):
+        grid.write_text(text)
+        with pytest.raises(UserError, match=message):
+            compare.load(grid)
+    with pytest.raises(UserError, match="no grid 'nowhere'"):
+        run("compare", "--name", "nowhere")
+    with pytest.raises(UserError, match="has no arm 'half'"):
+        run("compare", "--arms", "half")
+
+
+@pytest.mark.parametrize("kind", ["sentence", "pair", "tagging"])
+def test_a_new_task_has_a_file_and_a_test(kind: str, pretrained: Path, tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    yaml, test = new_task("my-own", kind, tmp_path)
+    assert "test_my_own" in test.read_text()
+    check_task(str(yaml), encoder=pretrained / "encoder", folder=tmp_path / "work")
+    for name, message in (("my-own", "there already"), ("My own", "small letters")):
+        with pytest.raises(UserError, match=message):
+            new_task(name, kind, tmp_path)
+    assert not (REPOSITORY / "configs/tasks/my-own.yaml").exists()
+
+
+def test_a_kind_of_task_of_ones_own(pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shouting.py").write_text(
+        "from dataclasses import dataclass\nfrom tasks.sentiment import Sentiment\n\n"
+        "@dataclass\nclass Shouting(Sentiment):\n"
+        "    def name_of(self, value):\n        return super().name_of(value).upper()\n"
+    )
+    (tmp_path / "mine.yaml").write_text(
+        "data:\n  task:\n    class_path: shouting.Shouting\n    init_args: {sample: sentiment}\n  epochs: 1\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    out = tmp_path / "run"
+    run(
+        "finetune",
+        "--task",
+        str(tmp_path / "mine.yaml"),
+        "--from",
+        str(pretrained / "encoder"),
+        "--out",
+        str(out),
+        *TINY,
+    )
+    row = json.loads((out / "predictions.jsonl").read_text().splitlines()[0])
+    assert row["label"] in ("POSITIVE", "NEGATIVE")
+    assert math.isfinite(json.loads((out / "metrics.json").read_text())["test/loss"])

@@ -1,0 +1,206 @@
+"""Fine-tuned models: prediction from files, long texts, folders that open in transformers, craft of training."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import pipeline
+from pipeline import UserError, optim
+from pipeline.encoders.base import Encoder
+from pipeline.encoders.bert import Bert
+from pipeline.encoders.gpt import Gpt
+from pipeline.inputs import items_of, shorten
+from pipeline.predicting import predict
+from pipeline.tokenizer import train_bpe
+from pipeline.tuned import HeadOptions, TunedModel, place_words
+from tests.conftest import command, figures, run
+
+TINY = ["--validations=2", "--precision=32-true", "--data.max_length=24", "--data.train_rows=48"]
+
+
+def options(**changes: object) -> HeadOptions:
+    base: dict = {"by_word": False, "pairs": False, "spans": False, "columns": {"text": "text", "label": "label"}}
+    base |= {"mix": False, "mix_dropout": 0.0, "lstm": 0, "dropout": 0.0, "words": "first", "crf": False}
+    return HeadOptions(**{**base, "max_length": 32, "cut": "head", **changes})
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Gpt:
+    texts = ["a small text for a small tokenizer", "words and words"] * 20
+    tokenizer = train_bpe(texts, vocab_size=300)
+    torch.manual_seed(0)
+    return Gpt(
+        tokenizer, size=16, layers=2, heads=2, inner_size=64, max_length=32, dropout=0.0, attention_dropout=0.0
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def bert(pretrained: Path) -> Bert:
+    found = pipeline.encoders.load(pretrained / "encoder")
+    assert isinstance(found, Bert)
+    return found
+
+
+@pytest.mark.parametrize("by_word", [False, True])
+@pytest.mark.parametrize("family", ["bert", "gpt"])
+def test_a_tuned_model_opens_in_transformers(
+    family: str, by_word: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    encoder: Encoder = request.getfixturevalue(family)
+    columns = {"words": "words", "tags": "tags"} if by_word else {"text": "text", "label": "label"}
+    model = TunedModel(encoder, labels=["no", "yes", "?"], options=options(by_word=by_word, columns=columns)).eval()
+    torch.nn.init.normal_(model.head.classifier.weight)
+    model.save(tmp_path / "model", card="")
+    kind = "TokenClassification" if by_word else "SequenceClassification"
+    theirs, loading = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(
+        tmp_path / "model", output_loading_info=True
+    )
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    assert theirs.config.id2label == {0: "no", 1: "yes", 2: "?"}
+    words = ["some", "few", "words"]
+    [item] = model.items([words if by_word else "some few words"])
+    batch = encoder.collate([item.ids])
+    with torch.no_grad():
+        expected = theirs.eval()(batch["input_ids"], attention_mask=batch["mask"].long()).logits[0]
+        if by_word:
+            batch["word_of"] = torch.tensor([[-1, *item.word_of, -1]])
+            places = [1 + item.word_of.index(word) for word in range(3)]
+            expected = expected[places]
+        ours = model(batch)[0][0]
+    assert (ours - expected).abs().max() < 1e-4
+    again = pipeline.load(tmp_path / "model")
+    assert again.predict([words if by_word else "some few words"]) == model.predict(
+        [words if by_word else "some few words"]
+    )
+
+
+def test_cut_of_long_texts() -> None:
+    ids = list(range(100))
+    assert shorten(ids, 22, "head", joined=True) == ids[:20]
+    assert shorten(ids, 22, "tail", joined=True) == ids[80:]
+    assert shorten(ids, 22, "both", joined=True) == ids[:5] + ids[85:]
+    assert shorten(ids[:20], 22, "tail", joined=True) == ids[:20]
+    first, second = shorten((ids, ids[:6]), 23, "tail", joined=True)
+    assert (first, second) == (ids[86:], ids[:6])  # the longer text is cut
+    assert [len(side) for side in shorten((ids, ids), 23, "head", joined=True)] == [10, 10]
+    assert [len(side) for side in shorten((ids, ids), 23, "head", joined=False)] == [21, 21]
+
+
+def test_long_words_and_long_lines(bert: Bert) -> None:
+    long = "very " * 20_000
+    [item] = items_of(bert, [long], by_word=False, room=32, cut="both")
+    assert (len(item), item.was_cut) == (30, True)
+    model = TunedModel(bert, labels=["O", "B-x"], options=options(by_word=True, spans=True, columns={"words": "w"}))
+    text = "x" * 100_000 + " 🙂 שלום e\u200d " + "word " * 100
+    [found] = model.predict([text])
+    assert len(found["tags"]) == len(found["words"]) == len(found["probabilities"]) > 100
+    for word, (begin, end) in zip(*place_words(text), strict=True):
+        assert text[begin:end] == word
+    for span in found["spans"]:
+        assert text[span["begin"] : span["end"]].split() == span["text"].split()
+    assert model.predict([[], "  ", ["", " "]])[0]["tags"] == []
+    assert len(model.predict([["", " "]])[0]["tags"]) == 2
+
+
+def test_predict_reads_lines_tables_and_json(bert: Bert) -> None:
+    model = TunedModel(bert, labels=["no", "yes"], options=options())
+
+    def answers(text: str, form: str, model: TunedModel = model) -> list[dict]:
+        target = io.StringIO()
+        count = predict(model, io.StringIO(text), "input", form=form, target=target, batch_size=2)
+        rows = [json.loads(line) for line in target.getvalue().splitlines()]
+        assert len(rows) == count
+        return rows
+
+    texts = ["a", 'say "b"', "", "d\u2028e", "f"]
+    by_lines = answers("\n".join(texts) + "\n", "lines")
+    assert [row["text"] for row in by_lines] == texts
+    assert by_lines == answers("id\ttext\n" + "".join(f"1\t{text}\n" for text in texts), "tsv")
+    assert by_lines == answers("".join(json.dumps({"text": text}) + "\n" for text in texts), "jsonl")
+    assert [row["label"] for row in by_lines] == [row["label"] for row in model.predict(texts)]
+    with pytest.raises(UserError, match="line 2 has no text under 'text', which this model reads"):
+        answers('{"text": "a"}\n{"other": "b"}\n', "jsonl")
+    columns = {"premise": "p", "hypothesis": "h", "label": "l"}
+    pairs = TunedModel(bert, labels=["no", "yes"], options=options(pairs=True, columns=columns))
+    assert answers("a\tb\n", "lines", pairs) == answers("p\th\na\tb\n", "tsv", pairs)
+    with pytest.raises(UserError, match="line 1 needs two texts with a tab"):
+        answers("a\n", "lines", pairs)
+    with pytest.raises(UserError, match="reads pairs"):
+        pairs.predict(["a"])
+    with pytest.raises(UserError, match="reads single texts"):
+        model.predict([["a", "list"]])
+
+
+def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run("finetune", "--task", "tagging", "--from", str(pretrained / "encoder"), "--out", str(out), *TINY)
+    (tmp_path / "in.txt").write_text("Anna saw Bonn.\n")
+    done = command("predict", "--model", str(out / "model"), "--input", str(tmp_path / "in.txt"))
+    assert done.returncode == 0
+    [row] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert row["words"] == ["Anna", "saw", "Bonn", "."]
+    wrong = command("predict", "--model", str(pretrained / "encoder"), "--input", str(tmp_path / "in.txt"))
+    assert wrong.returncode == 2
+    assert "without a head" in wrong.stderr
+    end = figures(out)
+    assert {"test/span_f1", "test/token_accuracy", "baseline/training_spans", "degenerate"} <= set(end)
+    lines = (out / "predictions.jsonl").read_text().splitlines()
+    assert all(len(row["words"]) == len(row["tags"]) for row in map(json.loads, lines))
+
+
+CRAFT = [
+    ("tagging", "full", ["--model.craft.crf=true", "--model.craft.words=mean"]),
+    ("tagging", "frozen", ["--model.craft.lstm=8"]),
+    ("entailment", "frozen", ["--model.craft.lstm=8", "--model.craft.mix_dropout=0.2"]),
+    ("sentiment", "full", ["--model.craft.class_weights=balanced", "--model.craft.label_smoothing=0.1"]),
+    ("sentiment", "full", ["--model.craft.unfreeze_share=0.5", "--model.optimization.layer_decay=0.8"]),
+    ("sentiment", "random", ["--patience=1", "--data.cut=both"]),
+]
+
+
+@pytest.mark.parametrize(("task", "arm", "flags"), CRAFT, ids=lambda value: value if isinstance(value, str) else "")
+def test_craft(pretrained: Path, tmp_path: Path, task: str, arm: str, flags: list[str]) -> None:
+    where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
+    run("finetune", "--task", task, "--arm", arm, *where, *TINY, *flags)
+    model = pipeline.load(tmp_path / "run/model")
+    row = json.loads((tmp_path / "run/predictions.jsonl").read_text().splitlines()[0])
+    text = row.get("words") or (tuple(row["text"]) if isinstance(row["text"], list) else row["text"])
+    [answer] = model.predict([text])
+    key = "tags" if task == "tagging" else "label"
+    assert answer[key] == row[key]
+
+
+def test_layers_join_from_the_top() -> None:
+    begins = [optim.unfreezes_at(depth, 4, 100, 0.5) for depth in range(4)]
+    assert begins == [13, 25, 38, 50]
+    assert [optim.unfreezes_at(depth, 4, 100, 0.0) for depth in range(4)] == [0, 0, 0, 0]
+
+
+def test_frozen_layers_do_not_move(pretrained: Path, tmp_path: Path) -> None:
+    where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
+    flags = ["--model.craft.unfreeze_share=3", "--data.epochs=2"]  # the lowest layers would join after the end
+    run("finetune", *where, *TINY, *flags)
+    before = pipeline.encoders.load(pretrained / "encoder").layer_groups()
+    after = pipeline.load(tmp_path / "run/model").encoder.layer_groups()
+    moved = [any(not torch.equal(a, b) for a, b in zip(*pair, strict=True)) for pair in zip(before, after, strict=True)]
+    assert moved == [False, False, False]
+    assert figures(tmp_path / "run")["steps"] == 4
+
+
+def test_what_does_not_go_together(pretrained: Path, tmp_path: Path) -> None:
+    where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run"), *TINY]
+    for flags, message in (
+        (["--model.craft.crf=true"], "crf is for tagging"),
+        (["--model.craft.lm_weight=0.5"], "lm_weight is GPT's"),
+        (["--task", "tagging", "--model.craft.crf=true", "--model.craft.label_smoothing=0.1"], "neither class weights"),
+        (["--data.max_length=4"], "at least 8 positions"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run("finetune", *where, *flags)
