@@ -27,7 +27,7 @@ BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
-.PHONY: help install data pretrain finetune compare new-task try evaluate audit test lint bench clean
+.PHONY: help install data pretrain finetune compare new-task try evaluate audit test lint bench bench-finetune clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -109,6 +109,9 @@ lint: $(BIN)/.installed-dev ## check style and types
 
 bench: $(BIN)/.installed-bench ## one training step against transformers, side by side
 	@$(BIN)/python -m pipeline.bench $(ARGS)
+
+bench-finetune: $(BIN)/.installed-bench ## fine-tuning against transformers' Trainer; DATA=folder of SST-2, FROM=encoder
+	@$(BIN)/python -m pipeline.bench_finetune --data "$(DATA)" $(if $(FROM),--encoder "$(FROM)") $(ARGS)
 
 clean: ## remove caches and token stores, keep runs
 	rm -rf .cache .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -149,7 +149,8 @@ class TokenHead(Head):
         return self.classifier(self.dropout(vectors))
 
     def loss(self, logits: Tensor, labels: Tensor, **options: Any) -> Loss:
-        """`labels` (B, W), -1 where no word is."""
+        """`labels` (B, W) or wider, -1 where no word is; a part of a batch may have fewer words than the whole."""
+        labels = labels[:, : logits.shape[1]]
         asked = labels >= 0
         loss = classification_loss(logits[asked], labels[asked], **options)
         if self.crf is None:

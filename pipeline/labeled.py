@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ class LabeledData(lightning.LightningDataModule):
     def _local_file(self, name: str) -> Path | None:
         assert self.files is not None
         folder = Path(self.files).expanduser()
-        candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(Path().glob(self.files))
+        candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
         if not folder.is_dir() and not candidates:
             raise UserError(f"There is no task data at {self.files}: no such folder or pattern.")
         last = name.rpartition("/")[2]

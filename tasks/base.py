@@ -110,6 +110,9 @@ class Task:
         names = self.names(row)
         for name in names:
             if name not in known:
-                source = "the training part has only" if self.labels is None else "the task knows"
-                raise LabelError(f"{row[0]} has the label '{name}'; {source} {', '.join(known)}.")
+                there = f"the training part has only {', '.join(known)}"
+                if self.labels is not None:
+                    pairs = [key if key == label else f"{key} ({label})" for key, label in self.labels.items()]
+                    there = f"the task knows {', '.join(pairs)}"
+                raise LabelError(f"{row[0]} has the label '{name}'; {there}.")
         return [known[name] for name in names]

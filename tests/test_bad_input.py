@@ -66,7 +66,8 @@ def test_pretraining_refuses(tmp_path: Path, args: list[str], message: str) -> N
         (["--task", "sst2"], "cannot be (reached|read from the hub).*DATA=folder"),
         (["--task", "sst2", "--data", "nowhere"], "no task data at nowhere"),
         (["--data.max_length=64"], "only 48 positions"),
-        (["--data.task.init_args.labels={good: good}"], "label '(positive|negative)'"),
+        (["--data.task.init_args.labels={good: good}"], "one label only"),
+        (["--data.task.init_args.labels={good: good, bad: bad}"], "label '(positive|negative)'; the task knows good"),
     ],
 )
 def test_fine_tuning_refuses(pretrained: Path, args: list[str], message: str) -> None:

@@ -98,7 +98,7 @@ def test_local_data_for_a_hub_task(pretrained: Path, tmp_path: Path) -> None:
     assert first["text"] == 'good " film'  # quotes are plain characters
 
     for broken, message in (
-        ([("x", 2)], "label '2'; the task knows 0, 1"),
+        ([("x", 2)], "label '2'; the task knows 0 .negative., 1 .positive."),
         ([], "holds no row"),
     ):
         table(tmp_path / "sst2", "dev.tsv", broken)

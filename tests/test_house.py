@@ -40,7 +40,7 @@ FLOORS = [
         "trying",
     },
     {"cli"},
-    {"__main__", "bench"},
+    {"__main__", "bench", "bench_finetune"},
 ]
 PLAIN = {
     "encoders",

@@ -157,7 +157,7 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
 
 CRAFT = [
     ("tagging", "full", ["--model.craft.crf=true", "--model.craft.words=mean"]),
-    ("tagging", "frozen", ["--model.craft.lstm=8"]),
+    ("tagging", "frozen", ["--model.craft.lstm=8", "--trainer.accumulate_grad_batches=4"]),
     ("entailment", "frozen", ["--model.craft.lstm=8", "--model.craft.mix_dropout=0.2"]),
     ("sentiment", "full", ["--model.craft.class_weights=balanced", "--model.craft.label_smoothing=0.1"]),
     ("sentiment", "full", ["--model.craft.unfreeze_share=0.5", "--model.optimization.layer_decay=0.8"]),
