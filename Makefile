@@ -11,6 +11,7 @@ RESUME ?=
 OVERWRITE ?=
 ARGS ?=
 SEEDS ?=
+SHOTS ?= 0
 NAME ?=
 KIND ?= sentence
 MODELS ?=
@@ -27,7 +28,7 @@ BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
-.PHONY: help install data pretrain finetune compare new-task try evaluate audit test lint bench bench-finetune clean
+.PHONY: help install data pretrain finetune zeroshot compare new-task try evaluate audit test lint bench bench-finetune bench-lm-eval clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -47,6 +48,7 @@ help: ## this list
 	@echo "  RESUME=1   go on with the run in OUT"
 	@echo "  OVERWRITE=1  start anew over the run in OUT"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
+	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
 	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name"
 	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
@@ -83,6 +85,9 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 	@$(BIN)/python -m pipeline finetune --task "$(TASK)" --arm "$(ARM)" $(if $(FROM),--from "$(FROM)") \
 		$(if $(SEEDS),--seeds "$(SEEDS)") $(FLAGS)
 
+zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
+	@$(BIN)/python -m pipeline zeroshot --task "$(TASK)" --shots "$(SHOTS)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
+
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
 	@$(BIN)/python -m pipeline compare $(if $(NAME),--name "$(NAME)") $(if $(MODELS),--models "$(MODELS)") \
 		$(if $(TASKS),--tasks "$(TASKS)") $(if $(ARMS),--arms "$(ARMS)") $(if $(SEEDS),--seeds "$(SEEDS)") \
@@ -112,6 +117,9 @@ bench: $(BIN)/.installed-bench ## one training step against transformers, side b
 
 bench-finetune: $(BIN)/.installed-bench ## fine-tuning against transformers' Trainer; DATA=folder of SST-2, FROM=encoder
 	@$(BIN)/python -m pipeline.bench_finetune --data "$(DATA)" $(if $(FROM),--encoder "$(FROM)") $(ARGS)
+
+bench-lm-eval: $(BIN)/.installed-lm-eval ## scores of texts against lm-evaluation-harness; DATA=folder, FROM=GPT encoder
+	@$(BIN)/python -m pipeline.bench_lm_eval --data "$(DATA)" --encoder "$(FROM)" $(ARGS)
 
 clean: ## remove caches and token stores, keep runs
 	rm -rf .cache .mypy_cache .ruff_cache .pytest_cache build *.egg-info

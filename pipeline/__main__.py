@@ -13,6 +13,7 @@ usage: python -m pipeline VERB ...
   data       build the token store of a corpus and report on it
   pretrain   pretrain an encoder on raw text
   finetune   fine-tune an encoder on a labelled task
+  zeroshot   ask a pretrained encoder about a task by prompts
   predict    labels or tags of new texts, from a fine-tuned model
   compare    models x tasks x arms x seeds in one table
   new-task   the YAML file of a new data set, and a test of it

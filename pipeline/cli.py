@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jsonargparse import ArgumentError, set_parsing_settings
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from pipeline import UserError, encoders, predicting, tracking, trying, tuned
+from pipeline import UserError, asking, encoders, predicting, tracking, trying, tuned
 from pipeline import audit as auditing
 from pipeline import compare as comparing
 from pipeline import evaluate as evaluating
@@ -134,6 +135,11 @@ def parser() -> argparse.ArgumentParser:
     tuning.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
     tuning.add_argument("--arm", choices=ARMS, default="full")
     tuning.add_argument("--seeds", type=int, default=0, help="run so many seeds, and as many of scratch")
+    zero = verbs.add_parser("zeroshot", parents=[shared], help="ask a pretrained encoder by prompts, without training")
+    zero.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
+    zero.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    zero.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
+    zero.add_argument("--limit", type=int, default=0, help="ask only so many rows")
     answers = verbs.add_parser("predict", help="labels or tags of new texts, as JSON lines")
     answers.add_argument("--model", type=Path, required=True, help="model folder of a fine-tune")
     answers.add_argument("--input", default="-", help="file, or - for standard input")
@@ -170,6 +176,7 @@ def main(args: list[str]) -> None:
         "import-elmo": import_elmo,
         "compare": compare,
         "predict": predict,
+        "zeroshot": zeroshot,
         "new-task": make_task,
     }.get(options.verb, pretrain)
     verb(options, flags)
@@ -390,6 +397,8 @@ def task_file(task: str) -> Path:
 def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `finetune`."""
     folder, file = encoder_folder(options), task_file(options.task)
+    if task_of(file).head == "none":
+        raise UserError(f"{file.stem} has prompts and nothing to train on; use make zeroshot TASK={options.task}.")
     name = f"{options.model}-{file.stem}" + ("" if options.arm == "full" else f"-{options.arm}")
     out = options.out or Path("runs/finetune") / name
     if options.seeds:
@@ -422,6 +431,36 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
         patience=cli.config_init.patience or None,
     )
     finish(training, module, data)
+
+
+def task_of(file: Path) -> Task:
+    """The task alone of its YAML file."""
+    reader = ArgumentParser(exit_on_error=False)
+    reader.add_argument("--task", type=Task, required=True)
+    try:
+        content = yaml.safe_load(file.read_text())
+        return reader.instantiate(reader.parse_object({"task": content["data"]["task"]})).task
+    except (ArgumentError, TypeError, KeyError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{file} is not valid: {_first_sentence(str(error))}") from None
+
+
+def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `zeroshot`."""
+    if flags:
+        raise UserError(f"zeroshot does not know the flag {flags[0]}; see python -m pipeline zeroshot --help.")
+    folder, file = encoder_folder(options), task_file(options.task)
+    task, encoder = task_of(file), encoders.load(folder)
+    out = options.out or Path("runs/zeroshot") / f"{options.model}-{file.stem}"
+    check_run_folder(out, options)
+    try:
+        shots = [int(part) for part in options.shots.replace(",", " ").split()]
+    except ValueError:
+        raise UserError(f"SHOTS={options.shots} must be numbers, as 0 or 0,1,4.") from None
+    if not shots or min(shots) < 0:
+        raise UserError(f"SHOTS={options.shots} must be numbers of at least 0.")
+    settings = {"limit": options.limit, "seed": options.seed}
+    tags = [options.model, file.stem, "zeroshot"]
+    asking.run(encoder, task, out, files=options.data, shots=shots, folder=folder, tags=tags, **settings)
 
 
 def predict(options: argparse.Namespace, flags: list[str]) -> None:

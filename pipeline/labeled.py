@@ -93,7 +93,7 @@ class LabeledData(lightning.LightningDataModule):
         return "task        " + ", ".join(parts) + f"; labels {', '.join(self.task.label_names)}"
 
     def _read(self) -> dict[str, list[Example]]:
-        rows = {split: self._rows(split) for split in SPLITS}
+        rows = {split: rows_of(self.task, self.files, split) for split in SPLITS}
         train, valid, test = (rows[split] for split in SPLITS)
         if train is None or test is None:
             raise UserError(f"The task needs a train and a test part; {self.files or 'its source'} has not both.")
@@ -118,30 +118,6 @@ class LabeledData(lightning.LightningDataModule):
             chosen = np.random.default_rng(self.seed).permutation(len(parts["train"]))[: self.train_rows]
             parts["train"] = [parts["train"][i] for i in chosen]
         return {split: parts[split] for split in SPLITS}
-
-    def _rows(self, split: str) -> list[Row] | None:
-        task = self.task
-        if self.files is not None:
-            found = self._local_file(task.splits[split]) if split in task.splits else None
-            return None if found is None else read_rows(found)
-        if task.sample is not None:
-            rows, origin = getattr(sample_tasks, task.sample)(split), f"the sample's {split} part"
-        elif split not in task.splits or task.hub is None:
-            return None
-        else:
-            name = task.hub_splits.get(split, task.splits[split])
-            rows, origin = with_label_names(text.open_hub(**task.hub, split=name)), f"{task.hub['path']} ({name})"
-        return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
-
-    def _local_file(self, name: str) -> Path | None:
-        assert self.files is not None
-        folder = Path(self.files).expanduser()
-        candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
-        if not folder.is_dir() and not candidates:
-            raise UserError(f"There is no task data at {self.files}: no such folder or pattern.")
-        last = name.rpartition("/")[2]
-        found = [path for path in candidates if kind_of(path) in SUFFIXES and fnmatch(path.name, f"{last}*")]
-        return found[0] if found else None
 
     # ------------------------------------------------------------------ batches
 
@@ -185,6 +161,32 @@ class LabeledData(lightning.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader:
         return self._evaluation("test")
+
+
+def rows_of(task: Task, files: str | None, split: str) -> list[Row] | None:
+    """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
+    if files is not None:
+        found = local_files(files, task.splits[split]) if split in task.splits else []
+        chosen = found if task.head == "none" else found[:1]
+        return [row for file in chosen for row in read_rows(file)] if found else None
+    if task.sample is not None:
+        rows, origin = getattr(sample_tasks, task.sample)(split), f"the sample's {split} part"
+    elif split not in task.splits or task.hub is None:
+        return None
+    else:
+        name = task.hub_splits.get(split, task.splits[split])
+        rows, origin = with_label_names(text.open_hub(**task.hub, split=name)), f"{task.hub['path']} ({name})"
+    return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def local_files(location: str, name: str) -> list[Path]:
+    """The files of a folder, or of a pattern, whose names begin with `name`."""
+    folder = Path(location).expanduser()
+    candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
+    if not folder.is_dir() and not candidates:
+        raise UserError(f"There is no task data at {location}: no such folder or pattern.")
+    last = name.rpartition("/")[2]
+    return [path for path in candidates if kind_of(path) in SUFFIXES and fnmatch(path.name, f"{last}*")]
 
 
 def with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:

@@ -295,6 +295,27 @@ def plot_types(by_type: dict[str, dict[str, float]], file: Path) -> None:
     _save(figure, file)
 
 
+def plot_shots(by_shots: dict[int, dict[str, float]], file: Path) -> None:
+    """Accuracy by the number of examples in front, with the spread of the templates."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shots = sorted(by_shots)
+    means = [by_shots[count]["accuracy"] for count in shots]
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    axes.plot(shots, means, marker="o", label="mean of the templates")
+    low, high = ([by_shots[count][f"accuracy_{side}"] for count in shots] for side in ("min", "max"))
+    axes.fill_between(shots, low, high, alpha=0.2, label="lowest to highest template")
+    if "chance" in by_shots[shots[0]]:
+        axes.axhline(by_shots[shots[0]]["chance"], linestyle="--", color="grey", linewidth=0.8, label="chance")
+    axes.set_xlabel("examples in front of the question")
+    axes.set_ylabel("accuracy")
+    axes.legend()
+    _save(figure, file)
+
+
 def _save(figure: Any, file: Path) -> None:
     from matplotlib import pyplot
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from tasks.prompts import Prompt
+
 SPLITS = ("train", "valid", "test")
 Row = tuple[str, Mapping[Any, Any]]  # where it stands, as "dev.tsv, line 3", and its columns
 
@@ -37,6 +39,7 @@ class Task:
         hub_splits: names on the hub that differ from those in `splits`.
         valid_rows: how many.
         sample: instead of hub or files, the name of a built-in synthetic set.
+        prompts: templates for zero-shot evaluation.
     """
 
     columns: dict[str, str]
@@ -47,8 +50,9 @@ class Task:
     hub_splits: dict[str, str] = field(default_factory=dict)
     valid_rows: int = 0
     sample: str | None = None
+    prompts: list[Prompt] = field(default_factory=list)
 
-    head: ClassVar[str] = "sentence"  # or "token": one label a word
+    head: ClassVar[str] = "sentence"  # "token": one label a word; "none": nothing to train
     roles: ClassVar[tuple[str, ...]] = ()  # the columns that hold text
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -98,8 +99,14 @@ def check_task(name: str, *, encoder: Path, folder: Path) -> None:
     from tasks.base import SPLITS
 
     file = cli.task_file(name)
+    alone = cli.task_of(file)
+    if alone.head == "none":
+        check_prompts(alone, name, encoder=encoder, folder=folder)
+        return
     built = cli.parse(FineTuning, LabeledData, [cli.CONFIGS / "finetune.yaml", file], [], cli_class=cli.FineTuneCLI)
     task, flags = built.datamodule.task, ["--data.train_rows=8"]
+    if task.prompts:
+        check_prompts(task, name, encoder=encoder, folder=folder)
     if task.sample is None:  # files as the YAML says that they are
         data, rows = folder / "data", task_rows(task)
         for split, begin in task.splits.items():
@@ -127,6 +134,27 @@ def check_task(name: str, *, encoder: Path, folder: Path) -> None:
     ]
     run("finetune", "--task", name, "--from", str(encoder), "--out", str(out), *small, *flags)
     assert 0 <= figures(out)[f"test/{task.metric}"] <= 1
+
+
+def check_prompts(task: Any, name: str, *, encoder: Path, folder: Path) -> None:
+    """The prompts of a task can be asked."""
+    where = ["--from", str(encoder), "--out", str(folder / "zeroshot"), "--limit", "2"]
+    if task.sample is None:
+        texts = [text for p in task.prompts for text in (p.text, *(p.candidates if p.shape != "last_word" else []))]
+        names = {field for text in texts for _, field, *_ in string.Formatter().parse(text) if field}
+        row = {name: f"some words of {name}" for name in {*names, *getattr(task, "groups", [])}}
+        row |= {task.columns[role]: f"a text {role}" for role in task.roles}
+        row |= {column: next(iter(values)) for p in task.prompts for column, values in p.values.items()}
+        row |= {p.gold: 1 for p in task.prompts if isinstance(p.gold, str)}
+        if task.head != "none":
+            row[task.columns["label"]] = next(iter(task.labels or task.prompts[0].candidates))
+        begin = task.splits["test"].replace("*", "x") or "x"
+        place = folder / "asked" / f"{begin}.jsonl"
+        place.parent.mkdir(parents=True)
+        place.write_text(json.dumps(row) + "\n")
+        where += ["--data", str(folder / "asked")]
+    run("zeroshot", "--task", name, *where)
+    assert 0 <= figures(folder / "zeroshot")["zeroshot/accuracy"] <= 1
 
 
 def task_rows(task: Any) -> list[dict[str, Any]]:

@@ -112,7 +112,8 @@ class Gpt(Encoder):
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
 
         With `documents` (B, T) in the batch, attention and positions begin anew with each document. With `past`
-        (one KeyValues a block), the tokens follow those that it has seen, and are added to it.
+        (one KeyValues a block), the tokens follow those that it has seen, and are added to it. `positions` (B, T)
+        replaces those of the order, and `attend` (B, T, T) narrows what a token may see of the others.
         """
         ids, mask = batch["input_ids"], batch["mask"]
         seen = past[0].length if past else 0
@@ -123,6 +124,11 @@ class Gpt(Encoder):
             bias = torch.zeros(same.shape, device=ids.device).masked_fill_(~same, -1e9)
             new = F.pad(batch["documents"].diff(dim=1) != 0, (1, 0), value=True)
             positions = positions - (positions * new).cummax(1).values
+        if "positions" in batch:
+            positions = batch["positions"]
+        if "attend" in batch:
+            attend = F.pad(batch["attend"], (seen, 0), value=True)[:, None]
+            bias = torch.zeros(attend.shape, device=ids.device).masked_fill_(~attend, -1e9)
         x = self.dropout(self.embed(batch) + self.position_embedding(positions))
         layers = [x]
         for index, block in enumerate(self.blocks):

@@ -1,0 +1,160 @@
+"""`make zeroshot`: a task's prompts put to an encoder, and the run folder that this leaves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tqdm import tqdm
+
+from pipeline import UserError, tracking, zeroshot
+from pipeline.encoders.base import Encoder
+from pipeline.labeled import rows_of
+from pipeline.text import file_hash, json_line, write_atomically
+from pipeline.zeroshot import Result
+from tasks.base import LabelError, Row, Task
+
+
+def run(
+    encoder: Encoder,
+    task: Task,
+    out: Path,
+    *,
+    files: str | None,
+    shots: list[int],
+    seed: int,
+    limit: int,
+    folder: Path,
+    tags: list[str],
+) -> None:
+    """Asks all prompts, for each number of shots, and writes metrics.json, predictions.jsonl and plots into `out`.
+
+    Raises:
+        UserError: a task without prompts, or without the parts that are needed.
+    """
+    if not task.prompts:
+        raise UserError("This task has no prompts; write some into its YAML file (see configs/tasks/sentiment.yaml).")
+    rows, examples = read(task, files, limit=limit, with_examples=max(shots) > 0)
+    settings = {"shots": shots, "seed": seed, "limit": limit, "files": files}
+    config = {"task": tags[1], "encoder": {"folder": str(folder), "sha256": file_hash(folder / "model.safetensors")}}
+    (out / "config.yaml").write_text(yaml.safe_dump({**config, **settings}, sort_keys=False))
+    logger = tracking.wandb_logger(
+        out,
+        job_type="zeroshot",
+        group=f"{tags[0]}-{encoder.tokenizer.hash[:8]}",
+        tags=tags,
+        config={**config, **settings},
+    )
+    if logger is not None:
+        tracking.use_artifact(logger, folder)
+    print(f"encoder     {folder}: {zeroshot.method(encoder, task)}")
+    print(f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, shots))}")
+    total = requests_of(task, rows) * len(shots)
+    results: dict[int, list[Result]] = {}
+    with tqdm(total=total, desc="zeroshot", unit="text", file=sys.stderr) as bar:
+        for count in shots:
+            results[count] = zeroshot.evaluate(
+                encoder, task, rows, examples, shots=count, seed=seed, progress=lambda n: bar.update(n)
+            )
+    figures = figures_of(task, rows, results)
+    found = [row for parts in results.values() for part in parts for row in zeroshot.predictions(part, rows)]
+    write_atomically(out / "predictions.jsonl", "".join(map(json_line, found)))
+    if len(shots) > 1:
+        tracking.plot_shots({count: zeroshot.summary(parts) for count, parts in results.items()}, out / "shots.png")
+    print(report(task, rows, results))
+    finish(out, logger, figures, found)
+    print(f"Saved metrics.json and predictions.jsonl in {out}")
+
+
+def read(task: Task, files: str | None, *, limit: int, with_examples: bool) -> tuple[list[Row], list[Row]]:
+    """The rows to ask about, and those of the training part."""
+    parts = {split: rows_of(task, files, split) for split in ("train", "test") if split == "test" or _has(task, split)}
+    rows, examples = parts["test"], parts.get("train") or []
+    if not rows:
+        raise UserError("The task has no test part" + (f" at {files}." if files else "."))
+    if with_examples and not examples:
+        raise UserError("SHOTS needs a training part, which this task has not.")
+    try:
+        if task.head != "none":
+            task.learn_labels(examples or rows)
+        kept = [row for row in rows if not task._is_ignored(row)]
+        for row in kept:
+            if task.head != "none":
+                task.example(row, {name: i for i, name in enumerate(task.label_names)})
+    except LabelError as error:
+        raise UserError(str(error)) from None
+    return kept[: limit or None], [row for row in examples if not task._is_ignored(row)]
+
+
+def _has(task: Task, split: str) -> bool:
+    return task.sample is not None or split in task.splits
+
+
+def requests_of(task: Task, rows: list[Row]) -> int:
+    """How many texts are scored for one number of shots."""
+    return sum(1 if p.shape == "last_word" else len(p.candidates) for p in task.prompts) * len(rows)
+
+
+def figures_of(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> dict[str, Any]:
+    """`zeroshot/NAME` over templates, `.../template_1/NAME` of each, `zeroshot/shots_4/...` for further shots."""
+    figures: dict[str, Any] = {"zeroshot/rows": len(rows)}
+    for count, parts in results.items():
+        prefix = "zeroshot" if count == min(results) else f"zeroshot/shots_{count}"
+        figures |= {f"{prefix}/{name}": value for name, value in zeroshot.summary(parts).items()}
+        for number, part in enumerate(parts, start=1):
+            figures |= {f"{prefix}/template_{number}/{name}": value for name, value in part.figures.items()}
+        for column in getattr(task, "groups", []):
+            for name, (accuracy, _) in zeroshot.by_group(parts[0].answers, rows, column).items():
+                figures[f"{prefix}/{column}/{name}"] = accuracy
+    return figures
+
+
+def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str:
+    """Tables to read: a row for each template and number of shots, then one for each group."""
+    first = next(iter(results.values()))[0].figures
+    rules = [name for name in first if name.startswith("accuracy_")]
+    head = ["shots", "template", "accuracy", *[name[9:].replace("_", " ") for name in rules], "chosen"]
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    for count, parts in results.items():
+        for number, part in enumerate(parts, start=1):
+            f = part.figures
+            others = [f"{f[name]:.3f}" if name in f else "" for name in rules]
+            chosen = " ".join(f"{f[name]:.2f}" for name in f if name.startswith("chosen_"))
+            cells = [str(count), str(number), f"{f['accuracy']:.3f} ± {f['standard_error']:.3f}", *others, chosen]
+            lines.append("| " + " | ".join(cells) + " |")
+            if part.dropped:
+                lines.append(f"({part.dropped:,} examples did not fit in front of template {number})")
+        found = zeroshot.summary(parts)
+        if len(parts) > 1:
+            spread = f"{found['accuracy_min']:.3f} to {found['accuracy_max']:.3f}"
+            lines.append(f"(mean of the templates {found['accuracy']:.3f}, {spread})")
+    if "chance" in first:
+        lines.append(
+            f"chance {first['chance']:.3f}, majority {first['majority']:.3f}; 95 % intervals are ± 1.96 errors"
+        )
+    else:
+        lines.append(f"perplexity of the word {first['perplexity']:.2f}")
+    for name, text in (("cut", "contexts were cut on the left"), ("unknown_words", "rows have words unknown to it")):
+        if first[name]:
+            lines.append(f"{first[name]:,.0f} {text}")
+    for column in getattr(task, "groups", []):
+        lines.append(f"{column}:")
+        for name, (accuracy, count) in zeroshot.by_group(next(iter(results.values()))[0].answers, rows, column).items():
+            lines.append(f"  {name:<45} {accuracy:.3f}  ({count:,})")
+    return "\n".join(lines)
+
+
+def finish(out: Path, logger: Any, figures: dict[str, Any], found: list[dict[str, Any]]) -> None:
+    if logger is not None:
+        import wandb
+
+        run = logger.experiment
+        run.summary.update(figures)
+        names: list[str | int] = ["context", "candidates", "log_likelihoods", "choice", "gold", "right"]
+        run.log({"examples": wandb.Table(names, [[str(row[str(name)]) for name in names] for row in found[:200]])})
+        for picture in out.glob("*.png"):
+            run.log({picture.stem: wandb.Image(str(picture))})
+        wandb.finish()
+    tracking.write_metrics(out, figures)

@@ -1,0 +1,165 @@
+"""`make bench-lm-eval`: our scores and lm-evaluation-harness's own, on the same GPT folder and the same items.
+
+lm-eval runs its `hf` model on local files with the prompts of its own tasks; ours scores the very texts that it asked.
+Compared are the log-likelihood of each text and the accuracies, and on BLiMP the speed of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline import encoders
+from pipeline.encoders.gpt import Gpt
+from pipeline.prompting import log_likelihoods
+from pipeline.readers import read_rows
+from pipeline.text import json_line
+
+CHOICES = {"output_type": "multiple_choice", "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}]}
+CONNECTORS = {"cause": "because", "effect": "therefore"}
+
+
+def small(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+TASKS: dict[str, dict[str, Any]] = {
+    "blimp": {
+        "files": "zeroshot/blimp/*.jsonl.gz",
+        "doc_to_text": "",
+        "doc_to_target": 0,
+        "doc_to_choice": "{{[sentence_good, sentence_bad]}}",
+    },
+    "copa": {
+        "files": "zeroshot/copa/val.jsonl",
+        "doc_to_text": lambda doc: f"{doc['premise'].strip()[:-1]} {CONNECTORS[doc['question']]}",
+        "doc_to_target": "label",
+        "doc_to_choice": lambda doc: [" " + small(doc["choice1"]), " " + small(doc["choice2"])],
+    },
+    "piqa": {
+        "files": "zeroshot/piqa/valid.jsonl",
+        "doc_to_text": "Question: {{goal}}\nAnswer:",
+        "doc_to_target": "label",
+        "doc_to_choice": "{{[sol1, sol2]}}",
+    },
+    "sst2": {
+        "files": "sentiment/sst2/dev.tsv",
+        "doc_to_text": "{{sentence}}\nQuestion: Is this sentence positive or negative?\nAnswer:",
+        "doc_to_target": "label",
+        "doc_to_choice": ["negative", "positive"],
+    },
+}
+
+
+def theirs(model: Any, name: str, files: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """lm-eval's accuracies, and all that it asked and got."""
+    from lm_eval import simple_evaluate
+    from lm_eval.api.task import ConfigurableTask
+
+    options = {key: value for key, value in TASKS[name].items() if key != "files"}
+    table = files[0].endswith(".tsv")
+    source: dict[str, Any] = {"data_files": {"validation": files}}
+    source |= {"delimiter": "\t", "quoting": 3} if table else {}
+    config = {"task": name, "dataset_path": "csv" if table else "json", "dataset_kwargs": source}
+    task = ConfigurableTask(config={**config, "validation_split": "validation", "num_fewshot": 0, **CHOICES, **options})
+    found = simple_evaluate(model=model, tasks=[task], log_samples=True, bootstrap_iters=0, verbosity="ERROR")
+    return found["results"][name], found["samples"][name]
+
+
+def that_fit(gpt: Gpt, name: str, files: list[str], folder: Path) -> list[str]:
+    """Files without the rows that lm-eval cannot score: a candidate longer than all positions of the encoder."""
+    if name != "piqa":
+        return files
+    rows = [row for file in files for _, row in read_rows(Path(file))]
+    kept = [row for row in rows if all(fits(gpt, f" {row[side]}") for side in ("sol1", "sol2"))]
+    if len(kept) < len(rows):
+        print(
+            f"(left out: {len(rows) - len(kept)} rows of {name} with a candidate of more than {gpt.max_length} tokens)"
+        )
+    (folder / "piqa.jsonl").write_text("".join(map(json_line, kept)))
+    return [str(folder / "piqa.jsonl")]
+
+
+def fits(gpt: Gpt, text: str) -> bool:
+    return len(gpt.tokenize([text])[0]) < gpt.max_length
+
+
+def main() -> None:
+    from lm_eval.models.huggingface import HFLM
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--encoder", type=Path, required=True, help="GPT encoder folder")
+    parser.add_argument("--data", type=Path, required=True, help="folder with zeroshot/ and sentiment/")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--rounds", type=int, default=3, help="of the timing on BLiMP")
+    options = parser.parse_args()
+    gpt = encoders.load(options.encoder)
+    assert isinstance(gpt, Gpt)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = HFLM(pretrained=str(options.encoder), device=device, dtype="float32", batch_size="auto")
+    gpt.to(device)
+    print("| task | texts | largest difference, nats | acc ours, lm-eval | acc_norm ours, lm-eval |")
+    print("| --- | --- | --- | --- | --- |")
+    for name in options.tasks:
+        files = [str(path) for path in sorted(options.data.glob(TASKS[name]["files"]))]
+        with tempfile.TemporaryDirectory() as folder:
+            results, samples = theirs(model, name, that_fit(gpt, name, files, Path(folder)))
+        pairs = [tuple(arguments) for sample in samples for arguments in sample["arguments"]]
+        nats = [
+            answer[0][0] if isinstance(answer[0], (list, tuple)) else answer[0]
+            for s in samples
+            for answer in s["resps"]
+        ]
+        ours = log_likelihoods(gpt, pairs)
+        worst = max(abs(a - float(b)) for a, b in zip(ours, nats, strict=True))
+        acc, norm = accuracies(samples, ours)
+        their_acc, their_norm = results["acc,none"], results["acc_norm,none"]
+        print(f"| {name} | {len(pairs):,} | {worst:.1e} | {acc:.4f}, {their_acc:.4f} | {norm:.4f}, {their_norm:.4f} |")
+    if "blimp" in options.tasks:
+        speed(gpt, model, [str(path) for path in sorted(options.data.glob(TASKS["blimp"]["files"]))], options.rounds)
+
+
+def accuracies(samples: list[dict[str, Any]], ours: list[float]) -> tuple[float, float]:
+    """By sum, and by sum over the characters of the candidate."""
+    right, norm, at = 0, 0, 0
+    for sample in samples:
+        texts = [continuation.removeprefix(" ") for _, continuation in sample["arguments"]]
+        scores = ours[at : at + len(texts)]
+        at += len(texts)
+        gold = int(sample["target"])
+        right += scores.index(max(scores)) == gold
+        per = [score / max(1, len(text)) for score, text in zip(scores, texts, strict=True)]
+        norm += per.index(max(per)) == gold
+    return right / len(samples), norm / len(samples)
+
+
+def speed(gpt: Gpt, model: Any, files: list[str], rounds: int) -> None:
+    """Seconds of scoring the same texts, ours and theirs in turn."""
+    from lm_eval.api.instance import Instance
+
+    _, samples = theirs(model, "blimp", files)
+    pairs = [tuple(arguments) for sample in samples for arguments in sample["arguments"]]
+    requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    seconds: dict[str, list[float]] = {"ours": [], "lm-eval": []}
+    for _ in range(rounds):
+        for name, step in (
+            ("ours", lambda: log_likelihoods(gpt, pairs)),
+            ("lm-eval", lambda: model.loglikelihood(requests)),
+        ):
+            begin = time.perf_counter()
+            step()
+            seconds[name].append(time.perf_counter() - begin)
+    ours, others = (statistics.median(values) for values in seconds.values())
+    print(
+        f"BLiMP, {len(pairs):,} texts: ours {ours:.1f} s, lm-eval hf {others:.1f} s: {others / ours:.2f} times as fast"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Texts scored by pretrained encoders: no head, no training.
+
+GPT: log p of a continuation after its context. BERT: pseudo-log-likelihood, each token masked in turn (Salazar et
+al. 2020). ELMo: forward log-likelihood of a continuation, forward and backward of a whole text.
+
+The boundary follows lm-evaluation-harness: a context's last spaces belong to the continuation, both are tokenised as
+one text and cut where the context's tokens end, an empty context is one token of begin, and what is too long loses
+its left end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pipeline.encoders.base import Batch, Encoder
+from pipeline.encoders.bert import Bert
+from pipeline.encoders.elmo import BEGIN, END, UNKNOWN, Elmo, collate_words
+from pipeline.encoders.gpt import Gpt
+from pipeline.encoders.transformer import KeyValues
+
+BUDGET = 8_192  # positions of a batch
+SHARED = 8  # tokens of a context from which on its candidates share one row
+
+
+@dataclass
+class Request:
+    """`target` is scored between `left` and `right`: GPT and ELMo score both it and what is right of it."""
+
+    left: str
+    target: str
+    right: str = ""
+
+
+@dataclass
+class Scored:
+    """What a request got.
+
+    Attributes:
+        total: nats of log-likelihood.
+        tokens: how many were scored.
+        cut: how many tokens of the context were lost.
+        greedy: whether each token was the likeliest one.
+        unknown: scored words that an ELMo does not know by name.
+    """
+
+    total: float
+    tokens: int
+    cut: int = 0
+    greedy: bool = False
+    unknown: tuple[str, ...] = ()
+
+
+Progress = Callable[[int], Any]  # is told how many more requests are done
+
+
+def log_likelihoods(encoder: Encoder, pairs: Sequence[tuple[str, str]], **options: Any) -> list[float]:
+    """Nats of each continuation after its context; see `score`."""
+    return [found.total for found in score(encoder, [Request(*pair) for pair in pairs], **options)]
+
+
+@torch.no_grad()
+def score(
+    encoder: Encoder, requests: Sequence[Request], *, within_word: bool = True, progress: Progress = lambda n: None
+) -> list[Scored]:
+    """Scores requests in batches of similar length, in their order.
+
+    Args:
+        within_word: BERT: hide also the pieces of the same word that come later (Kauf and Ivanova 2023), since what
+            is left of a word gives it away; False: one token at a time, as the original.
+        progress: called as requests get done.
+    """
+    encoder.eval()
+    if isinstance(encoder, Gpt):
+        return _score_gpt(encoder, requests, progress)
+    if isinstance(encoder, Bert):
+        return _score_bert(encoder, requests, within_word, progress)
+    assert isinstance(encoder, Elmo)
+    return _score_elmo(encoder, requests, progress)
+
+
+def split(encoder: Encoder, left: str, target: str) -> tuple[list[Any], list[Any]]:
+    """Tokens of a context and of what goes on with it."""
+    spaces = len(left) - len(left.rstrip())
+    if spaces:
+        left, target = left[:-spaces], left[-spaces:] + target
+    whole, before = encoder.tokenize([left + target, left])
+    return list(before), list(whole[len(before) :])
+
+
+def batches(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices of similar length together, longest first."""
+    result: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not result or len(result[-1]) * lengths[result[-1][0]] >= BUDGET:
+            result.append([])
+        result[-1].append(index)
+    return result
+
+
+# ---------------------------------------------------------------------- GPT
+
+
+@dataclass
+class _Row:
+    """A context and the continuations that are scored after it, side by side."""
+
+    context: list[int]
+    targets: list[list[int]]
+    requests: list[int]
+
+    def __len__(self) -> int:
+        return len(self.context) + sum(len(target) - 1 for target in self.targets)
+
+
+def _score_gpt(gpt: Gpt, requests: Sequence[Request], progress: Progress) -> list[Scored]:
+    rows: list[_Row] = []
+    cuts = []
+    for number, request in enumerate(requests):
+        context, target = split(gpt, request.left, request.target + request.right)
+        context = context or [gpt.tokenizer.id("bos")]
+        target = target[-gpt.max_length :]
+        kept = context[max(0, len(context) + len(target) - gpt.max_length - 1) :]
+        cuts.append(len(context) - len(kept))
+        if rows and rows[-1].context == kept and len(kept) >= SHARED and len(rows[-1]) + len(target) <= gpt.max_length:
+            rows[-1].targets.append(target)
+            rows[-1].requests.append(number)
+        else:
+            rows.append(_Row(kept, [target], [number]))
+    shared = _common([row.context[:-1] for row in rows]) if len(rows) > 1 else 0
+    past = _read(gpt, rows[0].context[:shared]) if shared >= SHARED else None
+    seen = shared if past else 0
+    found: list[Scored | None] = [None] * len(requests)
+    for batch in batches([len(row) - seen for row in rows]):
+        chosen = [rows[i] for i in batch]
+        for row, scores in zip(chosen, _continuations(gpt, chosen, past, seen), strict=True):
+            for number, target, (total, greedy) in zip(row.requests, row.targets, scores, strict=True):
+                found[number] = Scored(total, len(target), cuts[number], greedy)
+            progress(len(row.requests))
+    return [scored for scored in found if scored is not None]
+
+
+def _common(rows: Sequence[list[int]]) -> int:
+    """How many tokens all rows begin with."""
+    low, high = min(rows), max(rows)
+    return next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+
+
+def _read(gpt: Gpt, ids: Sequence[int]) -> list[KeyValues]:
+    past = [KeyValues() for _ in gpt.blocks]
+    tokens = torch.tensor([list(ids)], device=gpt.device)
+    gpt({"input_ids": tokens, "mask": torch.ones_like(tokens, dtype=torch.bool)}, past)
+    return past
+
+
+def _continuations(
+    gpt: Gpt, rows: Sequence[_Row], past: list[KeyValues] | None, seen: int
+) -> list[list[tuple[float, bool]]]:
+    """Nats of each continuation of each row, and whether it is the greedy one."""
+    length = max(map(len, rows)) - seen
+    ids, part = torch.zeros(len(rows), length, dtype=torch.long), torch.full((len(rows), length), -1)
+    positions = torch.zeros(len(rows), length, dtype=torch.long)
+    places: list[tuple[int, list[int]]] = []  # of each continuation: its row, and where its tokens are predicted
+    for number, row in enumerate(rows):
+        context = row.context[seen:]
+        at = len(context)
+        ids[number, :at], part[number, :at] = torch.tensor(context), 0
+        positions[number, :at] = torch.arange(seen, seen + at)
+        for index, target in enumerate(row.targets, start=1):
+            size = len(target) - 1
+            ids[number, at : at + size], part[number, at : at + size] = torch.tensor(target[:-1]), index
+            positions[number, at : at + size] = len(row.context) + torch.arange(size)
+            places.append((number, [len(context) - 1, *range(at, at + size)]))
+            at += size
+    batch: Batch = {"input_ids": ids, "mask": part >= 0, "positions": positions}
+    if any(len(row.targets) > 1 for row in rows):  # a continuation sees the context and itself
+        batch["attend"] = (part[:, None, :] == 0) | (part[:, :, None] == part[:, None, :])
+    batch = {name: value.to(gpt.device) for name, value in batch.items()}
+    caches = None if past is None else [_copies(cache, len(rows)) for cache in past]
+    hidden = gpt(batch, caches).layers[-1]
+    asked = torch.tensor([(row, place) for row, all_places in places for place in all_places], device=gpt.device)
+    labels = torch.tensor([token for row in rows for target in row.targets for token in target], device=gpt.device)
+    logits = gpt.logits(hidden[asked[:, 0], asked[:, 1]]).float()
+    chosen = logits.gather(-1, labels[:, None])[:, 0] - logits.logsumexp(-1)
+    greedy = logits.argmax(-1) == labels
+    sizes = [len(all_places) for _, all_places in places]
+    results = iter(
+        (float(nats.double().sum()), bool(best.all()))
+        for nats, best in zip(chosen.split(sizes), greedy.split(sizes), strict=True)
+    )
+    return [[next(results) for _ in row.targets] for row in rows]
+
+
+def _copies(cache: KeyValues, count: int) -> KeyValues:
+    copy = KeyValues()
+    assert cache.keys is not None
+    assert cache.values is not None
+    copy.keys, copy.values = cache.keys.expand(count, -1, -1, -1), cache.values.expand(count, -1, -1, -1)
+    return copy
+
+
+# ---------------------------------------------------------------------- BERT
+
+
+def _score_bert(bert: Bert, requests: Sequence[Request], within_word: bool, progress: Progress) -> list[Scored]:
+    tokenizer, room = bert.tokenizer, bert.max_length - 2
+    mask, continues = tokenizer.id("mask"), tokenizer.continues_word
+    copies: list[list[int]] = []  # a copy of the text for each token that is asked for
+    asked: list[tuple[int, int, int]] = []  # of each copy: its request, the place, the token
+    results = []
+    for number, request in enumerate(requests):
+        left, rest = split(bert, request.left, request.target + request.right)
+        size = len(rest) - len(tokenizer.encode_batch([request.right])[0]) if request.right else len(rest)
+        cut = max(0, len(left) + len(rest) - room)
+        text = [*left, *rest][cut:][:room]
+        first = max(0, len(left) - cut)
+        last = min(len(text), first + size)
+        results.append(Scored(0.0, last - first, min(cut, len(left)), greedy=True))
+        for place in range(first, last):
+            copy = list(text)
+            copy[place] = mask
+            later = place + 1
+            while within_word and later < last and continues[text[later]]:
+                copy[later] = mask
+                later += 1
+            copies.append(copy)
+            asked.append((number, place + 1, text[place]))
+    left_over = [found.tokens for found in results]
+    progress(sum(not count for count in left_over))
+    for chosen in batches([len(copy) + 2 for copy in copies]):
+        batch = {name: value.to(bert.device) for name, value in bert.collate([copies[i] for i in chosen]).items()}
+        places, labels = (torch.tensor([asked[i][k] for i in chosen], device=bert.device) for k in (1, 2))
+        hidden = bert(batch).layers[-1][torch.arange(len(chosen), device=bert.device), places]
+        logits = bert.logits(hidden).float()
+        nats = (logits.gather(-1, labels[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
+        for i, value, best in zip(chosen, nats, (logits.argmax(-1) == labels).tolist(), strict=True):
+            number = asked[i][0]
+            results[number].total += value
+            results[number].greedy &= best
+            left_over[number] -= 1
+            progress(left_over[number] == 0)
+    return results
+
+
+# ---------------------------------------------------------------------- ELMo
+
+
+def _score_elmo(elmo: Elmo, requests: Sequence[Request], progress: Progress) -> list[Scored]:
+    outputs, room = elmo.tokenizer.outputs, elmo.max_length - 2
+    rows, bounds, results = [], [], []
+    for request in requests:
+        left, rest = split(elmo, request.left, request.target + request.right)
+        cut = max(0, len(left) + len(rest) - room)
+        rows.append([BEGIN, *[*left, *rest][cut:], END])
+        bounds.append((1 + max(0, len(left) - cut), len(rows[-1]) - 1, not left))
+        unknown = tuple(word.decode(errors="replace") for word in rest if word not in outputs)
+        results.append(Scored(0.0, len(rest), min(cut, len(left)), unknown=unknown))
+    for chosen in batches([len(row) for row in rows]):
+        batch = collate_words([rows[i] for i in chosen], outputs, max_characters=elmo.max_characters)
+        scores = elmo.log_probs({name: value.to(elmo.device) for name, value in batch.items()}).cpu().double()
+        for i, row in zip(chosen, scores, strict=True):
+            first, last, whole = bounds[i]
+            # A whole text is a sentence: the marks of its end and its begin belong to it.
+            results[i].total = (
+                float(row[1 : last + 1, 0].sum() + row[:last, 1].sum()) if whole else float(row[first:last, 0].sum())
+            )
+        progress(len(chosen))
+    return results
+
+
+def is_unknown(elmo: Elmo, text: str) -> list[str]:
+    """Words of a text that are all the same to an ELMo's softmax."""
+    [words] = elmo.tokenize([text])
+    return [word.decode(errors="replace") for word in words if elmo.tokenizer.outputs.get(word, UNKNOWN) == UNKNOWN]
+
+
+def softmax_over(scores: Sequence[float]) -> Tensor:
+    return F.softmax(torch.tensor(scores, dtype=torch.float64), -1)

@@ -1,0 +1,81 @@
+"""Prompts: how a row becomes texts to be scored, as plain data."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+MASK = "[MASK]"
+
+
+@dataclass
+class Prompt:
+    """One template of a task. Texts are Python format strings over the columns of a row.
+
+    `{name!l}` begins with a small letter, `{name!p}` has lost its last punctuation mark.
+
+    Args:
+        shape: `choice` (a context and candidates that go on with it), `pair` (which text is likelier), `cloze`
+            (candidates at the [MASK] of the text), `last_word` (the text's own last word).
+        text: the context, or the text with [MASK]; of `last_word` the text as a whole. It must not end in a space.
+        candidates: label -> what is said for it; or a list of texts, the right one of which `gold` tells.
+        gold: name of the column that holds the right candidate's number, or the number.
+        values: column -> value -> what stands for it in the texts.
+    """
+
+    shape: Literal["choice", "pair", "cloze", "last_word"]
+    text: str = ""
+    candidates: dict[str, str] | list[str] = field(default_factory=list)
+    gold: str | int = 0
+    values: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass
+class Question:
+    """A prompt, filled: texts before, at, and behind the place that is asked for."""
+
+    left: str
+    candidates: list[str]
+    right: str
+    gold: int
+
+
+class _Formatter(string.Formatter):
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        text = str(value).strip()
+        if conversion == "l":
+            return text[:1].lower() + text[1:]
+        if conversion == "p":
+            return text[:-1] if text[-1:] in ".!?" else text
+        return super().convert_field(value, conversion)
+
+
+def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str | None) -> Question:
+    """A row in a prompt.
+
+    Args:
+        labels: names of the labels of the task, in order; `label`: the row's.
+
+    Raises:
+        KeyError: a field that the row does not have, by name.
+    """
+    fields = {name: prompt.values.get(name, {}).get(str(value), value) for name, value in row.items()}
+
+    def text(template: str) -> str:
+        return _Formatter().vformat(template, (), fields)
+
+    if prompt.shape == "last_word":
+        before, _, last = text(prompt.text).rstrip().rpartition(" ")
+        return Question(before, [f" {last}"], "", 0)
+    if isinstance(prompt.candidates, dict):
+        candidates = [text(prompt.candidates[name]) for name in labels]
+        gold = labels.index(label) if label in labels else -1
+    else:
+        candidates = [text(candidate) for candidate in prompt.candidates]
+        gold = int(row[prompt.gold]) if isinstance(prompt.gold, str) else prompt.gold
+    if prompt.shape == "pair":
+        return Question("", candidates, "", gold)
+    left, _, right = text(prompt.text).partition(MASK) if prompt.shape == "cloze" else (text(prompt.text), "", "")
+    return Question(left, candidates, right, gold)

@@ -1,0 +1,238 @@
+"""Scores of texts equal those of transformers; prompts are filled, checked and reported."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertForPreTraining, GPT2LMHeadModel
+
+import pipeline
+from pipeline import UserError, zeroshot
+from pipeline.encoders.bert import Bert
+from pipeline.encoders.elmo import Elmo, collate_words
+from pipeline.encoders.gpt import Gpt
+from pipeline.prompting import Request, log_likelihoods, score
+from pipeline.tokenizer import train_bpe, train_words
+from tasks.prompts import Prompt, fill
+from tests.conftest import command, figures, run
+
+TEXTS = ["a small text for a small tokenizer , and words", "the dog saw a cat . the cat saw a dog .", "was it good"] * 9
+PAIRS = [
+    ("the dog saw", " a cat"),
+    ("the dog saw", " a small text ."),
+    ("the dog saw", " it"),
+    ("", "the dog saw a cat"),
+    ("", "the cat"),
+    ("a small text ", "for a dog"),  # the space belongs to what follows
+    ("words and words and words and words and", " a"),
+    ("words and words and words and words and", " the small dog"),
+    ("the cat saw " * 20, " a dog"),  # longer than the encoder
+]
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Gpt:
+    torch.manual_seed(0)
+    sizes = {"size": 16, "layers": 2, "heads": 2, "inner_size": 64, "max_length": 24}
+    return Gpt(train_bpe(TEXTS, vocab_size=290), **sizes, dropout=0.0, attention_dropout=0.0).eval()  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def elmo() -> Elmo:
+    torch.manual_seed(0)
+    tokenizer = train_words(TEXTS, vocab_size=20, lowercase=False)
+    sizes: dict[str, Any] = {"character_size": 4, "filters": [[1, 8], [2, 8]], "highways": 1, "projection": 6}
+    return Elmo(tokenizer, **sizes, cell=8, layers=2, max_length=40, dropout=0.0, cutoffs=[8]).eval()
+
+
+def test_gpt_equals_transformers_under_the_rules_of_lm_eval(gpt: Gpt, tmp_path: Path) -> None:
+    gpt.save(tmp_path / "gpt")
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "gpt").eval()
+    expected = []
+    for context, continuation in PAIRS:
+        spaces = len(context) - len(context.rstrip())
+        if spaces:
+            context, continuation = context[:-spaces], context[-spaces:] + continuation
+        whole, before = gpt.tokenizer.encode_batch([context + continuation, context])
+        target = whole[len(before) :]
+        ids = [*(before or [gpt.tokenizer.id("eos")]), *target][-(gpt.max_length + 1) :]
+        with torch.no_grad():
+            logits = theirs(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
+        expected.append(float(logits[-len(target) :].gather(-1, torch.tensor(target)[:, None]).sum()))
+    assert log_likelihoods(gpt, PAIRS) == pytest.approx(expected, abs=1e-4)
+    alone = [log_likelihoods(gpt, [pair])[0] for pair in PAIRS]
+    assert alone == pytest.approx(expected, abs=1e-4)
+    shared = [("the dog saw a cat . " + context, continuation) for context, continuation in PAIRS[:3]]
+    assert log_likelihoods(gpt, shared) == pytest.approx([log_likelihoods(gpt, [p])[0] for p in shared], abs=1e-4)
+    found = score(gpt, [Request(*pair) for pair in PAIRS])
+    assert [one.cut > 0 for one in found] == [False] * 8 + [True]
+    assert found[0].tokens == len(gpt.tokenizer.encode_batch([" a cat"])[0])
+
+
+def test_greedy_is_what_the_model_would_say(gpt: Gpt) -> None:
+    [prompt] = gpt.tokenizer.encode_batch(["the dog"])
+    said = gpt.generate(prompt, tokens=2, temperature=0, top_k=0, top_p=1.0, seed=0)
+    text = gpt.tokenizer.decode(said)
+    if gpt.tokenizer.encode_batch(["the dog" + text])[0] == [*prompt, *said]:
+        assert score(gpt, [Request("the dog", text)])[0].greedy
+    assert not score(gpt, [Request("the dog", " a small text for it")])[0].greedy
+
+
+@pytest.mark.parametrize("within_word", [True, False])
+def test_bert_is_pseudo_log_likelihood(pretrained: Path, within_word: bool) -> None:
+    bert = pipeline.encoders.load(pretrained / "encoder")
+    assert isinstance(bert, Bert)
+    theirs = BertForPreTraining.from_pretrained(pretrained / "encoder").eval()
+    requests = [
+        Request("", "Unbelievably good soup."),
+        Request("The soup was", " unbelievable"),
+        Request("We ", "detested", " the soup."),
+    ]
+    tokenizer, mask = bert.tokenizer, bert.tokenizer.id("mask")
+    for request, found in zip(requests, score(bert, requests, within_word=within_word), strict=True):
+        left, whole = tokenizer.encode_batch([request.left, request.left + request.target + request.right])
+        right = tokenizer.encode_batch([request.right])[0]
+        first, last = len(left), len(whole) - len(right)
+        pieces = [tokenizer.backend.id_to_token(token) for token in whole]
+        total = 0.0
+        for place in range(first, last):
+            hidden = list(whole)
+            hidden[place] = mask
+            later = place + 1
+            while within_word and later < last and pieces[later].startswith("##"):
+                hidden[later] = mask
+                later += 1
+            ids = torch.tensor([[tokenizer.id("cls"), *hidden, tokenizer.id("sep")]])
+            with torch.no_grad():
+                total += float(theirs(ids).prediction_logits[0, place + 1].log_softmax(-1)[whole[place]])
+        assert found.total == pytest.approx(total, abs=1e-3)
+        assert found.tokens == last - first
+        assert any(piece.startswith("##") for piece in pieces[first:last])
+
+
+def test_elmo_sums_both_directions_of_whole_texts(elmo: Elmo) -> None:
+    text = b"the dog saw a unicorn".split()
+    batch = collate_words([[b"\x00<S>", *text, b"\x00</S>"]], elmo.tokenizer.outputs, max_characters=50)
+    with torch.no_grad():
+        scores = elmo.log_probs(batch)[0]
+    [whole, after] = score(elmo, [Request("", "the dog saw a unicorn"), Request("the dog saw", " a unicorn")])
+    assert whole.total == pytest.approx(float(scores[1:, 0].sum() + scores[:-1, 1].sum()), abs=1e-4)
+    assert after.total == pytest.approx(float(scores[4:6, 0].sum()), abs=1e-4)
+    assert after.unknown == ("unicorn",)
+
+
+ROW = {"premise": "The man sat.", "choice1": "He slept.", "label": 1, "question": "effect"}
+
+
+def test_prompts_are_filled() -> None:
+    prompt = Prompt(
+        "choice",
+        "{premise!p} {question}",
+        [" {choice1!l}", " no"],
+        "label",
+        {"question": {"effect": "so"}},
+    )
+    question = fill(prompt, ROW, [], None)
+    assert (question.left, question.candidates, question.gold) == ("The man sat so", [" he slept.", " no"], 1)
+    cloze = Prompt("cloze", "{premise} It was [MASK]!", {"bad": "sad", "good": "fun"})
+    question = fill(cloze, ROW, ["good", "bad"], "bad")
+    assert (question.left, question.right) == ("The man sat. It was ", "!")
+    assert (question.candidates, question.gold) == (["fun", "sad"], 1)
+    last = fill(Prompt("last_word", "{premise}"), ROW, [], None)
+    assert (last.left, last.candidates) == ("The man", [" sat."])
+
+
+def test_rules(gpt: Gpt) -> None:
+    prompt = Prompt("choice", "{text} was it", {"no": " small", "yes": " a dog"})
+    questions = [fill(prompt, {"text": text}, ["no", "yes"], "yes") for text in ("the cat", "words")]
+    answers = zeroshot.answer(gpt, prompt, questions, lambda n: None)
+    sums = [log_likelihoods(gpt, [(f"{t} was it", " small"), (f"{t} was it", " a dog")]) for t in ("the cat", "words")]
+    domain = log_likelihoods(gpt, [("was it", " small"), ("was it", " a dog")])
+    free = []
+    for text in ("N/A was it", "was it", "[MASK] was it"):
+        p = [math.exp(nats) for nats in log_likelihoods(gpt, [(text, " small"), (text, " a dog")])]
+        free.append([one / sum(p) for one in p])
+    mean = [sum(column) / 3 for column in zip(*free, strict=True)]
+    tokens = [len(ids) for ids in gpt.tokenizer.encode_batch([" small", " a dog"])]
+    for answer, totals in zip(answers, sums, strict=True):
+        p = [math.exp(nats) for nats in totals]
+        expected = {
+            "sum": totals,
+            "per_token": [totals[0] / tokens[0], totals[1] / tokens[1]],
+            "per_character": [totals[0] / 5, totals[1] / 5],
+            "per_byte": [totals[0] / 5, totals[1] / 5],
+            "pmi": [totals[0] - domain[0], totals[1] - domain[1]],
+            "calibrated": [math.log(p[k] / sum(p) / mean[k]) for k in range(2)],
+        }
+        for rule, values in expected.items():
+            assert answer.scores[rule] == pytest.approx(values, abs=1e-4), rule
+    result = zeroshot.figures_of(answers)
+    assert (result["chance"], result["majority"]) == (0.5, 1.0)
+    assert result["chosen_0"] + result["chosen_1"] == pytest.approx(1)
+
+
+def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:
+    where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run"), "--limit", "20"]
+    run("zeroshot", *where, "--shots", "0,2")
+    end = figures(tmp_path / "run")
+    assert end["zeroshot/rows"] == 20
+    names = {"accuracy", "accuracy_pmi", "accuracy_calibrated", "standard_error", "chance", "majority", "accuracy_min"}
+    assert {f"zeroshot/{name}" for name in names} <= set(end)
+    assert {"zeroshot/template_3/accuracy", "zeroshot/shots_2/accuracy"} <= set(end)
+    rows = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * 3 * 20
+    first = [row for row in rows if row["shots"] == 0][:20]
+    assert sum(row["right"] for row in first) / 20 == end["zeroshot/template_1/accuracy"]
+    assert all(row["choice"] == row["log_likelihoods"].index(max(row["log_likelihoods"])) for row in rows)
+    shown = next(row for row in rows if row["shots"] == 2)
+    assert shown["context"].count("\n\n") <= 2
+    assert (tmp_path / "run/shots.png").stat().st_size > 5000
+
+
+def test_groups_of_a_folder(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        pair = {"sentence_good": "The soup was good.", "sentence_bad": "Soup the was.", "UID": name, "field": "syntax"}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({**pair, "linguistics_term": "order", "pairID": "0"}) + "\n")
+    where = ["--from", str(pretrained / "encoder"), "--data", str(tmp_path), "--out", str(tmp_path / "run")]
+    run("zeroshot", "--task", "blimp", *where)
+    end = figures(tmp_path / "run")
+    assert {"zeroshot/UID/one", "zeroshot/UID/two", "zeroshot/linguistics_term/order"} <= set(end)
+    assert "pseudo-log-likelihood" in capsys.readouterr().out
+
+
+def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> None:
+    yaml = "data:\n  task:\n    class_path: tasks.sentiment.Sentiment\n    init_args:\n      sample: sentiment\n"
+    cases = {
+        "": "has no prompts",
+        "{shape: choice, text: '{txt} We', candidates: {negative: ' a', positive: ' b'}}": "a field 'txt'.*text, label",
+        "{shape: choice, text: '{text}', candidates: {negative: ' a', positive: ' A'}}": "have the same tokens",
+        "{shape: choice, text: '{text}', candidates: {negative: ' ', positive: ' b'}}": "empty candidate",
+    }
+    for number, (prompt, message) in enumerate(cases.items()):
+        file = tmp_path / f"task{number}.yaml"
+        file.write_text(yaml + (f"      prompts: [{prompt}]\n" if prompt else ""))
+        where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / f"run{number}")]
+        with pytest.raises(UserError, match=message):
+            run("zeroshot", "--task", str(file), *where)
+    prompt = Prompt("choice", "{text}", {"no": " unicorn", "yes": " dog"})
+    question = fill(prompt, {"text": "a"}, ["no", "yes"], "no")
+    with pytest.raises(UserError, match="does not predict the word 'unicorn' of label no"):
+        zeroshot.check(prompt, 1, [question], elmo, ["no", "yes"])
+    where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
+    for flags, message in (
+        (["--shots", "many"], "must be numbers"),
+        (["--shots", "1000"], "has 300"),
+        (["--task", "copa", "--data", str(tmp_path / "nowhere")], "no task data"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run("zeroshot", *where, *flags)
+    (tmp_path / "copa").mkdir()
+    (tmp_path / "copa/train.jsonl").write_text("{}\n")
+    tuned = command("finetune", "--task", "copa", "--data", str(tmp_path / "copa"), *where)
+    assert tuned.returncode == 2
+    assert "zeroshot" in tuned.stderr
