@@ -28,7 +28,7 @@ BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
-.PHONY: help install data pretrain finetune zeroshot compare new-task try evaluate audit test lint bench bench-finetune bench-lm-eval clean
+.PHONY: help install data pretrain finetune zeroshot worth compare new-task try evaluate audit test lint bench bench-finetune bench-lm-eval clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -87,6 +87,9 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
 	@$(BIN)/python -m pipeline zeroshot --task "$(TASK)" --shots "$(SHOTS)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
+
+worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero-shot beside fine-tunes on few rows
+	@$(BIN)/python -m pipeline worth --task "$(TASK)" $(if $(FROM),--from "$(FROM)") $(if $(SEEDS),--seeds "$(SEEDS)") $(FLAGS)
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
 	@$(BIN)/python -m pipeline compare $(if $(NAME),--name "$(NAME)") $(if $(MODELS),--models "$(MODELS)") \

@@ -14,6 +14,8 @@ usage: python -m pipeline VERB ...
   pretrain   pretrain an encoder on raw text
   finetune   fine-tune an encoder on a labelled task
   zeroshot   ask a pretrained encoder about a task by prompts
+  worth      zero-shot beside fine-tunes on few rows: how many labels is a prompt worth?
+  lm-eval    run lm-evaluation-harness on an encoder
   predict    labels or tags of new texts, from a fine-tuned model
   compare    models x tasks x arms x seeds in one table
   new-task   the YAML file of a new data set, and a test of it

@@ -136,8 +136,12 @@ def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str
         )
     else:
         lines.append(f"perplexity of the word {first['perplexity']:.2f}")
-    for name, text in (("cut", "contexts were cut on the left"), ("unknown_words", "rows have words unknown to it")):
-        if first[name]:
+    for name, text in (
+        ("cut", "contexts were cut on the left"),
+        ("unknown_words", "rows have words unknown to it"),
+        ("ties", "rows are ties"),
+    ):
+        if first.get(name):
             lines.append(f"{first[name]:,.0f} {text}")
     for column in getattr(task, "groups", []):
         lines.append(f"{column}:")

@@ -26,11 +26,12 @@ from pipeline import audit as auditing
 from pipeline import compare as comparing
 from pipeline import evaluate as evaluating
 from pipeline import import_elmo as importing
+from pipeline import worth as valuing
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import read_config
 from pipeline.encoders.elmo import Elmo
 from pipeline.finetune import FineTuning
-from pipeline.labeled import LabeledData
+from pipeline.labeled import LabeledData, rows_of
 from pipeline.new_task import KINDS, new_task
 from pipeline.pretrain import Pretraining
 from pipeline.results import finish, hand_off
@@ -140,6 +141,15 @@ def parser() -> argparse.ArgumentParser:
     zero.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
     zero.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
     zero.add_argument("--limit", type=int, default=0, help="ask only so many rows")
+    value = verbs.add_parser("worth", parents=[shared], help="zero-shot beside fine-tunes on 10 to 1,000 rows")
+    value.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
+    value.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    value.add_argument("--seeds", type=int, default=3, help="fine-tunes for each number of rows")
+    harness = verbs.add_parser("lm-eval", help="run lm-evaluation-harness on an encoder (extra lm-eval)")
+    harness.add_argument("--tasks", required=True, help="lm-eval's names, with commas between them")
+    harness.add_argument("--encoder", type=Path, required=True, help="encoder folder: GPT, BERT or ELMo")
+    harness.add_argument("--limit", type=int, default=0, help="ask only so many items of each")
+    harness.add_argument("--include-path", type=Path, default=None, help="folder with YAML files of further tasks")
     answers = verbs.add_parser("predict", help="labels or tags of new texts, as JSON lines")
     answers.add_argument("--model", type=Path, required=True, help="model folder of a fine-tune")
     answers.add_argument("--input", default="-", help="file, or - for standard input")
@@ -177,6 +187,8 @@ def main(args: list[str]) -> None:
         "compare": compare,
         "predict": predict,
         "zeroshot": zeroshot,
+        "lm-eval": lm_eval,
+        "worth": worth,
         "new-task": make_task,
     }.get(options.verb, pretrain)
     verb(options, flags)
@@ -463,6 +475,20 @@ def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
     asking.run(encoder, task, out, files=options.data, shots=shots, folder=folder, tags=tags, **settings)
 
 
+def lm_eval(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `lm-eval`."""
+    if flags:
+        raise UserError(f"lm-eval does not know the flag {flags[0]}; see python -m pipeline lm-eval --help.")
+    try:
+        from pipeline import lm_eval_model
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("lm_eval"):
+            raise
+        raise UserError("lm-eval is not installed; pip install -c constraints.txt -e '.[lm-eval]'.") from None
+    encoder = encoders.load(options.encoder)
+    print(lm_eval_model.run(encoder, options.tasks.split(","), limit=options.limit, include=options.include_path))
+
+
 def predict(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `predict`."""
     if flags:
@@ -500,6 +526,30 @@ def several_seeds(options: argparse.Namespace, flags: list[str], out: Path, enco
     out = out.with_name(f"{out.name}-seeds")
     comparing.compare(grid, out, lambda flags_of_run, **run: one_run(flags=[*flags, *flags_of_run], **run))
     print((out / "compare.md").read_text())
+
+
+def worth(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `worth`."""
+    file, folder = task_file(options.task), encoder_folder(options)
+    task = task_of(file)
+    if task.metric != "accuracy" or not task.prompts:
+        raise UserError(f"{file.stem} has no prompts, or is not scored by accuracy: there is nothing to compare.")
+    out = options.out or Path("runs/worth") / f"{options.model}-{file.stem}"
+    shared = {"model": options.model, "task": options.task, "data": options.data, "encoder": folder, "resume": False}
+
+    def tune(*, out: Path, seed: int, flags: list[str]) -> None:
+        one_run(flags=flags, out=out, seed=seed, arm="full", **shared)
+
+    def ask(*, out: Path) -> None:
+        zeroshot(argparse.Namespace(out=out, seed=options.seed, shots="0", limit=0, overwrite=True, **shared), [])
+
+    rows = len(rows_of(task, options.data, "train") or [])
+    figures = valuing.worth(
+        lambda **run: tune(**{**run, "flags": [*run["flags"], *flags]}), ask, out, rows=rows, seeds=options.seeds
+    )
+    for number, scores in figures["finetuned"].items():
+        print(f"{number:>6} rows  {comparing.described(scores)}")
+    print(f"{valuing.verdict(figures)}\nSaved worth.json and worth.png in {out}")
 
 
 def compare(options: argparse.Namespace, flags: list[str]) -> None:

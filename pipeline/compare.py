@@ -5,7 +5,6 @@ What is finished is skipped, so a grid can be stopped and gone on with at any mo
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import itertools
@@ -19,7 +18,7 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from pipeline import UserError, metrics
+from pipeline import UserError, metrics, tracking
 from pipeline.text import file_hash, write_atomically
 
 FineTune = Callable[..., None]  # flags, and by name: model, task, arm, seed, data, encoder, out, resume
@@ -140,7 +139,7 @@ def run(
         arguments = {"model": model, "task": task, "arm": arm, "seed": seed, "data": data, "encoder": encoder}
         resume = same and (folder / "checkpoints" / "last.ckpt").is_file()
         write_atomically(note, json.dumps(cell) + "\n")
-        with open(folder / "log.txt", "w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        with tracking.quiet(folder / "log.txt"):
             finetune(flags, **arguments, out=folder, resume=resume)
     return summary(json.loads(figures.read_text()))
 

@@ -66,13 +66,19 @@ def log_likelihoods(encoder: Encoder, pairs: Sequence[tuple[str, str]], **option
 
 @torch.no_grad()
 def score(
-    encoder: Encoder, requests: Sequence[Request], *, within_word: bool = True, progress: Progress = lambda n: None
+    encoder: Encoder,
+    requests: Sequence[Request],
+    *,
+    within_word: bool = True,
+    both_ways: bool = True,
+    progress: Progress = lambda n: None,
 ) -> list[Scored]:
     """Scores requests in batches of similar length, in their order.
 
     Args:
         within_word: BERT: hide also the pieces of the same word that come later (Kauf and Ivanova 2023), since what
             is left of a word gives it away; False: one token at a time, as the original.
+        both_ways: ELMo: score whole texts in both directions; False: forward only, as any continuation.
         progress: called as requests get done.
     """
     encoder.eval()
@@ -81,7 +87,7 @@ def score(
     if isinstance(encoder, Bert):
         return _score_bert(encoder, requests, within_word, progress)
     assert isinstance(encoder, Elmo)
-    return _score_elmo(encoder, requests, progress)
+    return _score_elmo(encoder, requests, both_ways, progress)
 
 
 def split(encoder: Encoder, left: str, target: str) -> tuple[list[Any], list[Any]]:
@@ -119,10 +125,15 @@ class _Row:
 
 
 def _score_gpt(gpt: Gpt, requests: Sequence[Request], progress: Progress) -> list[Scored]:
+    pairs = [split(gpt, request.left, request.target + request.right) for request in requests]
+    return score_tokens(gpt, pairs, progress)
+
+
+def score_tokens(gpt: Gpt, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
+    """As `score`, of pairs of contexts and continuations in tokens."""
     rows: list[_Row] = []
     cuts = []
-    for number, request in enumerate(requests):
-        context, target = split(gpt, request.left, request.target + request.right)
+    for number, (context, target) in enumerate(pairs):
         context = context or [gpt.tokenizer.id("bos")]
         target = target[-gpt.max_length :]
         kept = context[max(0, len(context) + len(target) - gpt.max_length - 1) :]
@@ -135,7 +146,7 @@ def _score_gpt(gpt: Gpt, requests: Sequence[Request], progress: Progress) -> lis
     shared = _common([row.context[:-1] for row in rows]) if len(rows) > 1 else 0
     past = _read(gpt, rows[0].context[:shared]) if shared >= SHARED else None
     seen = shared if past else 0
-    found: list[Scored | None] = [None] * len(requests)
+    found: list[Scored | None] = [None] * len(pairs)
     for batch in batches([len(row) - seen for row in rows]):
         chosen = [rows[i] for i in batch]
         for row, scores in zip(chosen, _continuations(gpt, chosen, past, seen), strict=True):
@@ -250,14 +261,14 @@ def _score_bert(bert: Bert, requests: Sequence[Request], within_word: bool, prog
 # ---------------------------------------------------------------------- ELMo
 
 
-def _score_elmo(elmo: Elmo, requests: Sequence[Request], progress: Progress) -> list[Scored]:
+def _score_elmo(elmo: Elmo, requests: Sequence[Request], both_ways: bool, progress: Progress) -> list[Scored]:
     outputs, room = elmo.tokenizer.outputs, elmo.max_length - 2
     rows, bounds, results = [], [], []
     for request in requests:
         left, rest = split(elmo, request.left, request.target + request.right)
         cut = max(0, len(left) + len(rest) - room)
         rows.append([BEGIN, *[*left, *rest][cut:], END])
-        bounds.append((1 + max(0, len(left) - cut), len(rows[-1]) - 1, not left))
+        bounds.append((1 + max(0, len(left) - cut), len(rows[-1]) - 1, both_ways and not left))
         unknown = tuple(word.decode(errors="replace") for word in rest if word not in outputs)
         results.append(Scored(0.0, len(rest), min(cut, len(left)), unknown=unknown))
     for chosen in batches([len(row) for row in rows]):

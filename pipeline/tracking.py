@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import netrc
@@ -11,7 +12,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -210,6 +211,13 @@ class StopCleanly(Callback):
         for number, handler in self.before.items():
             signal.signal(number, handler)
         self.before = {}
+
+
+@contextlib.contextmanager
+def quiet(log: Path) -> Iterator[None]:
+    """What is printed meanwhile goes into a file: a run among many leaves the screen to the bar over all."""
+    with open(log, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        yield
 
 
 def plot_curves(history: History, file: Path, *, floors: dict[str, float], losses: list[str]) -> None:

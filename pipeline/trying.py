@@ -20,21 +20,52 @@ POOL = 2_000  # sentences whose words are compared
 
 
 def show(encoder: Encoder, options: argparse.Namespace) -> str:
-    """What GPT goes on with after PROMPT, or what BERT puts at its masks.
+    """What GPT goes on with after PROMPT, or what BERT puts at its masks; and what each token of PROMPT costs.
 
     Raises:
-        UserError: no prompt, an empty one, or one that the encoder can do nothing with.
+        UserError: no prompt, or an empty one.
     """
     if options.word is not None and not isinstance(encoder, Elmo):
         raise UserError('WORD= is for elmo; set PROMPT="..." for the others.')
-    if isinstance(encoder, Elmo):
-        raise UserError("ELMo neither goes on with a prompt nor fills masks; set WORD= to see a word's neighbours.")
     if options.prompt is None or not options.prompt.strip():
-        raise UserError('Set PROMPT="..." to a text that is not empty.')
-    if isinstance(encoder, Bert):
+        hint = ", or WORD= to a word whose neighbours to show" if isinstance(encoder, Elmo) else ""
+        raise UserError(f'Set PROMPT="..." to a text that is not empty{hint}.')
+    if isinstance(encoder, Bert) and encoder.tokenizer.special["mask"] in options.prompt:
         return fill(encoder, options.prompt)
-    assert isinstance(encoder, Gpt)
-    return go_on(encoder, options)
+    nats = token_nats(encoder, options.prompt)
+    return f"{go_on(encoder, options)}\n\n{nats}" if isinstance(encoder, Gpt) else nats
+
+
+@torch.no_grad()
+def token_nats(encoder: Encoder, text: str) -> str:
+    """Log-probability of each token of a text: GPT given those before, BERT given all others, ELMo both ways."""
+    [ids] = encoder.tokenize([text])
+    batch = encoder.collate([ids])
+    ids = ids[: int(batch["mask"].sum()) - 2]
+    if isinstance(encoder, Bert):  # a copy for each token, with a mask in its place
+        places = torch.arange(1, len(ids) + 1)
+        copies = {name: value.repeat(len(ids), 1) for name, value in batch.items()}
+        copies["input_ids"][torch.arange(len(ids)), places] = encoder.tokenizer.id("mask")
+        scores = encoder.log_probs(copies, batch["input_ids"].expand(len(ids), -1))[torch.arange(len(ids)), places]
+        heads, columns = ["nats, given all others"], [scores.tolist()]
+    else:
+        scores = encoder.log_probs(batch)[0, 1 : len(ids) + 1]
+        heads = ["nats, given those before"] + (["given those after"] if isinstance(encoder, Elmo) else [])
+        columns = [column.tolist() for column in (scores.T if isinstance(encoder, Elmo) else scores[None])]
+    names = [token.decode(errors="replace") if isinstance(token, bytes) else _shown(encoder, token) for token in ids]
+    width = max(5, *map(len, names)) if names else 5
+    lines = [f"{'token':<{width}}  " + "  ".join(heads)]
+    for name, *values in zip(names, *columns, strict=True):
+        lines.append(f"{name:<{width}}  " + "  ".join(f"{v:>{len(h)}.3f}" for v, h in zip(values, heads, strict=True)))
+    sums = "  ".join(f"{sum(column):>{len(head)}.3f}" for column, head in zip(columns, heads, strict=True))
+    return "\n".join([*lines, f"{'sum':<{width}}  {sums}"])
+
+
+def _shown(encoder: Encoder, token: int) -> str:
+    """A token as text, with the space that a GPT's may begin with; a BERT's with its ## for the rest of a word."""
+    if isinstance(encoder, Gpt):
+        return encoder.tokenizer.decode([token])
+    return str(encoder.tokenizer.backend.id_to_token(token))
 
 
 def go_on(gpt: Gpt, options: argparse.Namespace) -> str:

@@ -36,6 +36,10 @@ class Answer:
         scores = self.scores[rule]
         return max(range(len(scores)), key=scores.__getitem__)
 
+    def is_tie(self) -> bool:
+        first, second = sorted(self.scores["sum"], reverse=True)[:2]
+        return first == second
+
     def is_right(self, rule: str) -> bool:
         if len(self.scored) == 1:  # a word to be said
             return self.scored[0].greedy
@@ -82,7 +86,7 @@ def evaluate(
         check(prompt, number, questions, encoder, task.label_names)
         questions, dropped = with_examples(encoder, questions, shown)
         answers = answer(encoder, prompt, questions, progress)
-        results.append(Result(prompt, shots, answers, dropped, figures_of(answers)))
+        results.append(Result(prompt, shots, answers, dropped, figures_of(answers, placed=prompt.shape != "pair")))
     return results
 
 
@@ -213,8 +217,12 @@ def content_free(encoder: Encoder, prompt: Prompt, candidates: Sequence[str]) ->
 # ---------------------------------------------------------------------- figures
 
 
-def figures_of(answers: Sequence[Answer]) -> dict[str, float]:
-    """Accuracy by rule with its standard error, chance, majority, and how often each place is chosen."""
+def figures_of(answers: Sequence[Answer], *, placed: bool) -> dict[str, float]:
+    """Accuracy by rule with its standard error, chance, majority, and how often each place is chosen.
+
+    Args:
+        placed: whether the place of a candidate means something (of a pair the right one always comes first).
+    """
     count = len(answers)
     rules = [rule for rule in RULES if rule in answers[0].scores]
     figures = {f"accuracy_{rule}": sum(a.is_right(rule) for a in answers) / count for rule in rules}
@@ -223,9 +231,11 @@ def figures_of(answers: Sequence[Answer]) -> dict[str, float]:
     sizes = [len(answer.question.candidates) for answer in answers]
     if min(sizes) > 1:
         figures["chance"] = statistics.fmean(1 / size for size in sizes)
-        figures["majority"] = metrics.majority([answer.question.gold for answer in answers])
-        chosen = Counter(answer.choice("sum") for answer in answers)
-        figures |= {f"chosen_{place}": chosen[place] / count for place in range(max(sizes))}
+        if placed:
+            figures["majority"] = metrics.majority([answer.question.gold for answer in answers])
+            chosen = Counter(answer.choice("sum") for answer in answers)
+            figures |= {f"chosen_{place}": chosen[place] / count for place in range(max(sizes))}
+        figures["ties"] = sum(answer.is_tie() for answer in answers)
     else:
         figures["perplexity"] = math.exp(min(50.0, -statistics.fmean(a.scored[0].total for a in answers)))
     figures["cut"] = sum(any(one.cut for one in answer.scored) for answer in answers)

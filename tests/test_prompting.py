@@ -171,7 +171,7 @@ def test_rules(gpt: Gpt) -> None:
         }
         for rule, values in expected.items():
             assert answer.scores[rule] == pytest.approx(values, abs=1e-4), rule
-    result = zeroshot.figures_of(answers)
+    result = zeroshot.figures_of(answers, placed=True)
     assert (result["chance"], result["majority"]) == (0.5, 1.0)
     assert result["chosen_0"] + result["chosen_1"] == pytest.approx(1)
 

@@ -1,0 +1,111 @@
+"""`make worth`: how many labels is a prompt worth (Le Scao and Rush 2021)? Zero-shot beside fine-tunes on few rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from pipeline import UserError, metrics, tracking
+from pipeline.text import write_atomically
+
+LABELS = (10, 32, 100, 316, 1000)
+STEPS = 100  # at least so many optimiser steps, however few the rows
+BATCH = 10  # rows of one
+
+Run = Callable[..., None]
+
+
+def worth(
+    finetune: Run, zeroshot: Run, out: Path, *, rows: int, seeds: int, metric: str = "accuracy"
+) -> dict[str, Any]:
+    """Runs what is not there yet; writes worth.json and worth.png; returns the figures.
+
+    Args:
+        finetune: runs a fine-tune; takes `out`, `seed` and `flags`.
+        zeroshot: runs the zero-shot evaluation; takes `out`.
+        rows: of the training part.
+        seeds: fine-tunes for each number of labels.
+
+    Raises:
+        UserError: too few rows for a line.
+    """
+    numbers = [number for number in LABELS if number <= rows] + ([rows] if rows < LABELS[-1] else [])
+    numbers = sorted(set(numbers))
+    if len(numbers) < 2:
+        raise UserError(f"The training part has only {rows} rows, too few for a line.")
+    asked = out / "zeroshot"
+    if not (asked / "metrics.json").is_file():
+        zeroshot(out=asked)
+    prompt = json.loads((asked / "metrics.json").read_text())[f"zeroshot/{metric}"]
+    line: dict[int, list[float]] = {}
+    with tqdm(total=len(numbers) * seeds, desc="worth", unit="run", file=sys.stderr) as bar:
+        for number in numbers:
+            for seed in range(seeds):
+                folder = out / "runs" / f"{number}-{seed}"
+                if not (folder / "metrics.json").is_file():
+                    folder.mkdir(parents=True, exist_ok=True)
+                    with tracking.quiet(folder / "log.txt"):
+                        finetune(out=folder, seed=seed, flags=flags_of(number))
+                score = json.loads((folder / "metrics.json").read_text())[f"test/{metric}"]
+                line.setdefault(number, []).append(score)
+                bar.update()
+    figures = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
+    figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)
+    write_atomically(out / "worth.json", json.dumps(figures, indent=2) + "\n")
+    plot(line, prompt, figures["labels"], out / "worth.png")
+    return figures
+
+
+def flags_of(rows: int) -> list[str]:
+    epochs = max(5, math.ceil(STEPS * BATCH / rows))
+    return [f"--data.train_rows={rows}", f"--data.batch_size={BATCH}", f"--data.epochs={epochs}"]
+
+
+def crossing(line: dict[int, float], prompt: float) -> float | None:
+    """Labels at which the line of fine-tunes first reaches the prompt, on a logarithmic scale; None if never."""
+    before: tuple[int, float] | None = None
+    for number, score in sorted(line.items()):
+        if score >= prompt:
+            if before is None or score == before[1]:
+                return float(number)
+            share = (prompt - before[1]) / (score - before[1])
+            return float(math.exp(math.log(before[0]) + share * (math.log(number) - math.log(before[0]))))
+        before = (number, score)
+    return None
+
+
+def verdict(figures: dict[str, Any]) -> str:
+    labels, finetuned = figures["labels"], figures["finetuned"]
+    most, least = max(map(int, finetuned)), min(map(int, finetuned))
+    value = (
+        f"more than {most:,}" if labels is None else f"at most {least:,}" if labels <= least else f"about {labels:,.0f}"
+    )
+    return f"zero-shot {figures['zeroshot']:.3f}: the prompt is worth {value} labels"
+
+
+def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.5, 4), layout="constrained")
+    numbers = sorted(line)
+    means, deviations = zip(*(metrics.mean_and_deviation(line[number]) for number in numbers), strict=True)
+    axes.errorbar(numbers, means, yerr=deviations, marker="o", capsize=3, label="fine-tuned (mean ± std over seeds)")
+    axes.axhline(prompt, color="C1", linestyle="--", label="zero-shot (mean of the templates)")
+    if labels is not None:
+        axes.axvline(labels, color="grey", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
+    axes.set_xlabel("labelled rows")
+    axes.set_ylabel("accuracy on the test part")
+    axes.legend()
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)
