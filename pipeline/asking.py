@@ -12,7 +12,7 @@ from tqdm import tqdm
 from pipeline import UserError, tracking, zeroshot
 from pipeline.encoders.base import Encoder
 from pipeline.labeled import rows_of
-from pipeline.text import file_hash, json_line, write_atomically
+from pipeline.text import Source, file_hash, find_files, json_line, write_atomically
 from pipeline.zeroshot import Result
 from tasks.base import LabelError, Row, Task
 
@@ -28,8 +28,12 @@ def run(
     limit: int,
     folder: Path,
     tags: list[str],
+    unigram: str | None = None,
 ) -> None:
     """Asks all prompts, for each number of shots, and writes metrics.json, predictions.jsonl and plots into `out`.
+
+    Args:
+        unigram: texts whose words' frequencies alone are a baseline.
 
     Raises:
         UserError: a task without prompts, or without the parts that are needed.
@@ -59,11 +63,18 @@ def run(
                 encoder, task, rows, examples, shots=count, seed=seed, progress=lambda n: bar.update(n)
             )
     figures = figures_of(task, rows, results)
+    if unigram is not None:
+        source = Source(files=find_files(unigram))
+        counts = zeroshot.word_counts(paragraph for document, _ in source.documents() for paragraph in document)
+        answers = results[min(results)][0].answers
+        figures["baseline/unigram"] = zeroshot.unigram(answers, counts)
     found = [row for parts in results.values() for part in parts for row in zeroshot.predictions(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, found)))
     if len(shots) > 1:
         tracking.plot_shots({count: zeroshot.summary(parts) for count, parts in results.items()}, out / "shots.png")
     print(report(task, rows, results))
+    if unigram is not None:
+        print(f"frequency of words alone {figures['baseline/unigram']:.3f}")
     finish(out, logger, figures, found)
     print(f"Saved metrics.json and predictions.jsonl in {out}")
 
@@ -131,9 +142,9 @@ def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str
             spread = f"{found['accuracy_min']:.3f} to {found['accuracy_max']:.3f}"
             lines.append(f"(mean of the templates {found['accuracy']:.3f}, {spread})")
     if "chance" in first:
-        lines.append(
-            f"chance {first['chance']:.3f}, majority {first['majority']:.3f}; 95 % intervals are ± 1.96 errors"
-        )
+        floors = f"chance {first['chance']:.3f}"
+        floors += f", majority {first['majority']:.3f}" if "majority" in first else ""
+        lines.append(f"{floors}; ± one standard error, a 95 % interval is twice as wide")
     else:
         lines.append(f"perplexity of the word {first['perplexity']:.2f}")
     for name, text in (

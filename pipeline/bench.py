@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline import tokenizer as tokenizers
-from pipeline.cli import best_precision
+from pipeline.configuration import best_precision
 from pipeline.encoders.base import Batch, Encoder
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.elmo import Elmo, collate_words

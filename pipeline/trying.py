@@ -20,20 +20,26 @@ POOL = 2_000  # sentences whose words are compared
 
 
 def show(encoder: Encoder, options: argparse.Namespace) -> str:
-    """What GPT goes on with after PROMPT, or what BERT puts at its masks; and what each token of PROMPT costs.
+    """What GPT goes on with after PROMPT, or what BERT puts at its masks; with --score what each token costs.
 
     Raises:
-        UserError: no prompt, or an empty one.
+        UserError: no prompt, an empty one, or one that the encoder can do nothing with.
     """
     if options.word is not None and not isinstance(encoder, Elmo):
         raise UserError('WORD= is for elmo; set PROMPT="..." for the others.')
+    if isinstance(encoder, Elmo) and not options.score:
+        raise UserError(
+            "ELMo neither goes on with a prompt nor fills masks; set WORD= to see a word's neighbours, or "
+            "ARGS=--score to see what each word of PROMPT costs."
+        )
     if options.prompt is None or not options.prompt.strip():
-        hint = ", or WORD= to a word whose neighbours to show" if isinstance(encoder, Elmo) else ""
-        raise UserError(f'Set PROMPT="..." to a text that is not empty{hint}.')
-    if isinstance(encoder, Bert) and encoder.tokenizer.special["mask"] in options.prompt:
+        raise UserError('Set PROMPT="..." to a text that is not empty.')
+    if options.score:
+        return token_nats(encoder, options.prompt)
+    if isinstance(encoder, Bert):
         return fill(encoder, options.prompt)
-    nats = token_nats(encoder, options.prompt)
-    return f"{go_on(encoder, options)}\n\n{nats}" if isinstance(encoder, Gpt) else nats
+    assert isinstance(encoder, Gpt)
+    return go_on(encoder, options)
 
 
 @torch.no_grad()

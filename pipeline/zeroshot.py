@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import statistics
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from tasks.prompts import Prompt, Question, fill
 
 RULES = ("sum", "per_token", "per_character", "per_byte", "pmi", "calibrated")
 CONTENT_FREE = ("N/A", "", "[MASK]")  # Zhao et al. 2021, 3
+WORD = re.compile(r"\w+|[^\w\s]")
 BETWEEN = "\n\n"  # examples of a few-shot prompt
 
 
@@ -249,6 +251,28 @@ def summary(results: Sequence[Result]) -> dict[str, float]:
     names = [name for name in results[0].figures if all(name in result.figures for result in results)]
     figures = {name: statistics.fmean(result.figures[name] for result in results) for name in names}
     return {**figures, "accuracy_min": min(accuracies), "accuracy_max": max(accuracies)}
+
+
+def word_counts(texts: Iterable[str]) -> Counter[str]:
+    """How often each word stands in texts."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(WORD.findall(text))
+    return counts
+
+
+def unigram(answers: Sequence[Answer], counts: Counter[str]) -> float:
+    """Accuracy of choosing by the frequency of the candidates' words alone (add-one, sum of logarithms)."""
+    total = math.log(counts.total() + len(counts) + 1)
+
+    def nats(text: str) -> float:
+        return sum(math.log(counts[word] + 1) - total for word in WORD.findall(text))
+
+    right = 0
+    for one in answers:
+        scores = [nats(candidate) for candidate in one.question.candidates]
+        right += max(range(len(scores)), key=scores.__getitem__) == one.question.gold
+    return right / len(answers)
 
 
 def by_group(answers: Sequence[Answer], rows: Sequence[Row], column: str) -> dict[str, tuple[float, int]]:

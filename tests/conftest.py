@@ -93,17 +93,18 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 
 def check_task(name: str, *, encoder: Path, folder: Path) -> None:
     """A task, by its name in configs/tasks or its file, reads its columns, keeps its labels, is scored and trains."""
-    from pipeline import cli, scores
+    from pipeline import configuration as conf
+    from pipeline import scores
     from pipeline.finetune import FineTuning
     from pipeline.labeled import LabeledData
     from tasks.base import SPLITS
 
-    file = cli.task_file(name)
-    alone = cli.task_of(file)
+    file = conf.task_file(name)
+    alone = conf.task_of(file)
     if alone.head == "none":
         check_prompts(alone, name, encoder=encoder, folder=folder)
         return
-    built = cli.parse(FineTuning, LabeledData, [cli.CONFIGS / "finetune.yaml", file], [], cli_class=cli.FineTuneCLI)
+    built = conf.parse(FineTuning, LabeledData, [conf.CONFIGS / "finetune.yaml", file], [], cli_class=conf.FineTuneCLI)
     task, flags = built.datamodule.task, ["--data.train_rows=8"]
     if task.prompts:
         check_prompts(task, name, encoder=encoder, folder=folder)

@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 from pipeline import UserError, compare, metrics
-from pipeline.cli import REPOSITORY
+from pipeline.configuration import REPOSITORY
 from pipeline.new_task import new_task
 from tests.conftest import check_task, run
 

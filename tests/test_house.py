@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import compare
-from pipeline.cli import CLI, CONFIGS, REPOSITORY, named_config
+from pipeline.configuration import CLI, CONFIGS, REPOSITORY, named_config
 from pipeline.corpus import CorpusData
 from pipeline.pretrain import Pretraining
 from tests.conftest import check_task
@@ -42,6 +42,9 @@ FLOORS = [
         "trying",
         "worth",
     },
+    {"configuration"},
+    {"verbs"},
+    {"many"},
     {"cli"},
     {"__main__", "bench", "bench_finetune", "bench_lm_eval"},
 ]

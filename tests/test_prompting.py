@@ -12,7 +12,7 @@ import torch
 from transformers import BertForPreTraining, GPT2LMHeadModel
 
 import pipeline
-from pipeline import UserError, zeroshot
+from pipeline import UserError, trying, zeroshot
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.elmo import Elmo, collate_words
 from pipeline.encoders.gpt import Gpt
@@ -199,8 +199,11 @@ def test_groups_of_a_folder(pretrained: Path, tmp_path: Path, capsys: pytest.Cap
         pair = {"sentence_good": "The soup was good.", "sentence_bad": "Soup the was.", "UID": name, "field": "syntax"}
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({**pair, "linguistics_term": "order", "pairID": "0"}) + "\n")
     where = ["--from", str(pretrained / "encoder"), "--data", str(tmp_path), "--out", str(tmp_path / "run")]
-    run("zeroshot", "--task", "blimp", *where)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("The soup was good.\n")
+    run("zeroshot", "--task", "blimp", *where, "--unigram", str(tmp_path / "texts"))
     end = figures(tmp_path / "run")
+    assert end["baseline/unigram"] == 0.0  # both have the same words but one, and the shorter is likelier
     assert {"zeroshot/UID/one", "zeroshot/UID/two", "zeroshot/linguistics_term/order"} <= set(end)
     assert "pseudo-log-likelihood" in capsys.readouterr().out
 
@@ -236,3 +239,18 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
     tuned = command("finetune", "--task", "copa", "--data", str(tmp_path / "copa"), *where)
     assert tuned.returncode == 2
     assert "zeroshot" in tuned.stderr
+
+
+@pytest.mark.parametrize("family", ["gpt", "elmo", "bert"])
+def test_try_shows_what_each_token_costs(family: str, request: pytest.FixtureRequest, pretrained: Path) -> None:
+    encoder = pipeline.encoders.load(pretrained / "encoder") if family == "bert" else request.getfixturevalue(family)
+    text = "the dog saw a cat"
+    lines = trying.token_nats(encoder, text).splitlines()
+    total = float(lines[-1].split()[1])
+    if family == "gpt":
+        assert total == pytest.approx(log_likelihoods(encoder, [("", text)])[0], abs=0.01)
+    elif family == "bert":
+        assert total == pytest.approx(score(encoder, [Request("", text)], within_word=False)[0].total, abs=0.01)
+    else:
+        assert [line.split()[0] for line in lines[1:-1]] == text.split()
+        assert total == pytest.approx(score(encoder, [Request("", text)], both_ways=False)[0].total, abs=0.01)

@@ -1,0 +1,165 @@
+"""YAML files and flags -> what a verb works with. LightningCLI parses (`run=False`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from pipeline import UserError, encoders
+from pipeline.corpus import CorpusData
+from pipeline.encoders.base import read_config
+from pipeline.pretrain import Pretraining
+from tasks.base import Task
+
+set_parsing_settings(subclasses_enabled=[Task])  # a YAML names the kind of task: a dataclass of its own
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+CONFIGS = REPOSITORY / "configs"
+PRECISIONS = Literal["auto", "bf16-mixed", "32-true"]  # float16 would need its gradients unscaled before clipping
+
+
+class CLI(LightningCLI):
+    """Parses; the trainer is made later, when the data are known."""
+
+    def __init__(self, model: type, data: type, args: list[str]) -> None:
+        super().__init__(
+            model,
+            data,
+            run=False,
+            args=args,
+            save_config_callback=None,
+            seed_everything_default=False,
+            auto_configure_optimizers=False,
+            parser_kwargs={"exit_on_error": False, "prog": "python -m pipeline", "default_env": False},
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--precision", type=PRECISIONS, required=True)
+        parser.add_argument("--validate_every", type=int, required=True, help="optimiser steps between validations")
+
+    def before_instantiate_classes(self) -> None:
+        precision = self.config.precision
+        self.config.trainer.precision = best_precision() if precision == "auto" else precision
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        return super().instantiate_trainer(**kwargs) if kwargs else None
+
+
+class FineTuneCLI(CLI):
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        parser.add_argument("--precision", type=PRECISIONS, required=True)
+        parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
+        parser.add_argument("--patience", type=int, required=True, help="validations without a better one")
+
+
+def best_precision() -> str:
+    """bf16 where the processor multiplies it natively, else float32."""
+    if torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        flags = ""
+    return "bf16-mixed" if "avx512_bf16" in flags or "amx_bf16" in flags else "32-true"
+
+
+def named_config(kind: str, name: str) -> Path | None:
+    """`configs/KIND/NAME.yaml`, if there is one."""
+    file = CONFIGS / kind / f"{name}.yaml"
+    return file if file.is_file() else None
+
+
+def known(kind: str) -> str:
+    return ", ".join(sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml")))
+
+
+def parse(model: type, data: type, files: list[Path], flags: list[str], cli_class: type[CLI] | None = None) -> CLI:
+    """Configuration files in order, then flags.
+
+    Raises:
+        UserError: an unknown key, a wrong type or a value out of range, named.
+    """
+    args = [part for file in files for part in ("--config", str(file))] + flags
+    try:
+        return (cli_class or CLI)(model, data, args)
+    except (ArgumentError, TypeError, ValueError, OSError) as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, UserError):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        if not isinstance(error, ArgumentError):
+            raise
+        raise UserError(f"The configuration is not valid: {_first_sentence(str(error))}") from None
+
+
+def _first_sentence(message: str) -> str:
+    lines = [line.strip(" -") for line in message.replace("error: ", "").splitlines() if line.strip()]
+    return " ".join(lines)[:400].rstrip(".") + "."
+
+
+def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path], list[str]]:
+    """CORPUS= and DATA= -> configuration files and flags; `corpora/NAME/MODEL.yaml` is what a model takes for it."""
+    preset = named_config("corpora", corpus)
+    if preset is None and not _is_path(corpus):
+        raise UserError(f"There is no corpus '{corpus}': neither a preset ({known('corpora')}) nor a path.")
+    own = named_config(f"corpora/{corpus}", model)
+    files = [file for file in (preset, own) if file]
+    location = data if data is not None else None if preset else corpus
+    if location is None:
+        return files, []
+    return files, ["--data.files", location, "--data.hub=null", "--data.sample_documents=null"]
+
+
+def _is_path(corpus: str) -> bool:
+    return "/" in corpus or any(mark in corpus for mark in "*?[") or Path(corpus).exists() or bool(Path(corpus).suffix)
+
+
+def pretraining(options: argparse.Namespace, flags: list[str]) -> CLI:
+    """MODEL=, CORPUS= and flags -> a LightningModule and its data, not yet built."""
+    model_file = named_config("pretrain", options.model)
+    if model_file is None:
+        raise UserError(f"There is no model '{options.model}'; there are {known('pretrain')}.")
+    corpus_files, corpus_flags = corpus_config(options.corpus, options.data, options.model)
+    seeds = [f"--model.seed={options.seed}", f"--data.seed={options.seed}"]
+    files = [CONFIGS / "base.yaml", model_file, *corpus_files]
+    return parse(Pretraining, CorpusData, files, [*corpus_flags, *seeds, *flags])
+
+
+def encoder_folder(options: argparse.Namespace) -> Path:
+    """FROM=, or where MODEL was pretrained; refuses one that holds another model."""
+    folder = options.encoder or Path("runs/pretrain") / options.model / "encoder"
+    wanted = options.model.split("-")[0]  # elmo-paper is an elmo
+    if (model_type := encoders.family(read_config(folder)["model_type"])) != wanted:
+        hint = (
+            f"set MODEL={model_type}" if model_type in encoders.names() else f"there are {', '.join(encoders.names())}"
+        )
+        raise UserError(f"{folder} holds a {model_type} encoder, not {wanted}; {hint}.")
+    return folder
+
+
+def task_file(task: str) -> Path:
+    """TASK= -> its YAML file; kinds of task of the user's own may stand beside it."""
+    file = named_config("tasks", task) or Path(task)
+    if not file.is_file():
+        raise UserError(f"There is no task '{task}': neither a preset ({known('tasks')}) nor a YAML file.")
+    sys.path.append(str(file.parent.resolve()))
+    return file
+
+
+def task_of(file: Path) -> Task:
+    """The task alone of its YAML file."""
+    reader = ArgumentParser(exit_on_error=False)
+    reader.add_argument("--task", type=Task, required=True)
+    try:
+        content = yaml.safe_load(file.read_text())
+        return reader.instantiate(reader.parse_object({"task": content["data"]["task"]})).task
+    except (ArgumentError, TypeError, KeyError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{file} is not valid: {_first_sentence(str(error))}") from None

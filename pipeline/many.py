@@ -1,0 +1,83 @@
+"""Verbs that run many fine-tunes: several seeds, grids, and what a prompt is worth."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pipeline import UserError
+from pipeline import compare as comparing
+from pipeline import worth as valuing
+from pipeline.configuration import encoder_folder, known, named_config, task_file, task_of
+from pipeline.labeled import rows_of
+from pipeline.verbs import finetune, pretrain, zeroshot
+
+
+def several_seeds(options: argparse.Namespace, flags: list[str]) -> None:
+    """SEEDS=: one arm and scratch, with as many seeds, and what the one gained."""
+    arms = {arm: comparing.Arm(options.seeds) for arm in dict.fromkeys((options.arm, "scratch"))}
+    grid = comparing.Grid([options.model], {options.task: options.data}, arms, str(encoder_folder(options)))
+    out = options.out or Path("runs/finetune") / f"{options.model}-{task_file(options.task).stem}"
+    out = out.with_name(f"{out.name}-seeds")
+    comparing.compare(grid, out, lambda flags_of_run, **run: one_run(flags=[*flags, *flags_of_run], **run))
+    print((out / "compare.md").read_text())
+
+
+def compare(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `compare`."""
+    file = named_config("compare", options.name) or Path(options.name)
+    if not file.is_file():
+        raise UserError(f"There is no grid '{options.name}': neither a preset ({known('compare')}) nor a YAML file.")
+    changes: dict[str, Any] = {
+        name: value.split() for name in ("models", "tasks", "arms") if (value := getattr(options, name))
+    }
+    changes |= {name: value for name in ("data", "encoders", "seeds") if (value := getattr(options, name))}
+    grid = comparing.load(file, **changes)
+    if file == named_config("compare", "sample"):
+        pretrain_missing(grid)
+    out = options.out or Path("results") / file.stem
+    comparing.compare(grid, out, lambda flags_of_run, **run: one_run(flags=[*flags, *flags_of_run], **run))
+    print((out / "compare.md").read_text())
+    print(f"Saved {out / 'compare.csv'}, compare.md and compare.png in {out}")
+
+
+def pretrain_missing(grid: comparing.Grid) -> None:
+    """The sample's encoders that are not there yet."""
+    for model in grid.models:
+        if not (grid.encoder(model) / "model.safetensors").is_file():
+            settings = {"corpus": "sample", "data": None, "seed": 0, "resume": False, "overwrite": True}
+            out = grid.encoder(model).parent
+            pretrain(argparse.Namespace(verb="pretrain", model=model, out=out, **settings), [])
+
+
+def worth(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `worth`."""
+    file, folder = task_file(options.task), encoder_folder(options)
+    task = task_of(file)
+    if task.metric != "accuracy" or not task.prompts:
+        raise UserError(f"{file.stem} has no prompts, or is not scored by accuracy: there is nothing to compare.")
+    out = options.out or Path("runs/worth") / f"{options.model}-{file.stem}"
+    shared = {"model": options.model, "task": options.task, "data": options.data, "encoder": folder, "resume": False}
+
+    def tune(*, out: Path, seed: int, flags: list[str]) -> None:
+        one_run(flags=flags, out=out, seed=seed, arm="full", **shared)
+
+    def ask(*, out: Path) -> None:
+        zeroshot(
+            argparse.Namespace(out=out, seed=options.seed, shots="0", limit=0, unigram=None, overwrite=True, **shared),
+            [],
+        )
+
+    rows = len(rows_of(task, options.data, "train") or [])
+    figures = valuing.worth(
+        lambda **run: tune(**{**run, "flags": [*run["flags"], *flags]}), ask, out, rows=rows, seeds=options.seeds
+    )
+    for number, scores in figures["finetuned"].items():
+        print(f"{number:>6} rows  {comparing.described(scores)}")
+    print(f"{valuing.verdict(figures)}\nSaved worth.json and worth.png in {out}")
+
+
+def one_run(*, flags: list[str], **run: Any) -> None:
+    """A fine-tune of a grid."""
+    finetune(argparse.Namespace(seeds=0, overwrite=not run["resume"], **run), flags)

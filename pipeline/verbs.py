@@ -1,0 +1,243 @@
+"""What each verb does, in order: from parsed options to a finished run folder."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline import UserError, asking, encoders, predicting, tracking, trying, tuned
+from pipeline import audit as auditing
+from pipeline import evaluate as evaluating
+from pipeline import import_elmo as importing
+from pipeline.configuration import (
+    CONFIGS,
+    REPOSITORY,
+    FineTuneCLI,
+    encoder_folder,
+    parse,
+    pretraining,
+    task_file,
+    task_of,
+)
+from pipeline.corpus import CorpusData
+from pipeline.encoders.elmo import Elmo
+from pipeline.finetune import FineTuning
+from pipeline.labeled import LabeledData
+from pipeline.new_task import new_task
+from pipeline.pretrain import Pretraining
+from pipeline.results import finish, hand_off
+from pipeline.runs import Run, check_run_folder
+from pipeline.text import write_atomically
+from pipeline.tokenizer import Tokenizer
+
+
+def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
+    cli = pretraining(options, flags)
+    data, module = cli.datamodule, cli.model
+    if options.verb == "data":
+        data.prepare()
+        print(data.report())
+        return
+    out = options.out or Path("runs/pretrain") / options.model
+    trainer = cli.config_init.trainer
+    if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or trainer.devices not in (1, "1")):
+        raise UserError(
+            "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
+            "false, or train in one process without accumulation."
+        )
+    check_run_folder(out, options)
+    data.prepare()
+    print(data.report())
+    module.build(data)
+    print(
+        f"{options.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
+        f"floors: uniform {module.floors['floor/uniform']:.2f}, unigram {module.floors['floor/unigram']:.2f} nats"
+    )
+    tags = [options.model, Path(options.corpus).name]
+    run = Run(cli, out, options, job_type="pretrain", group=lineage(options.model, data.tokenizer), tags=tags)
+    (out / "data.txt").write_text(data.report() + "\n")
+    run.fit(monitor="val/loss", mode="min")
+
+    figures = {**run.figures(), **module.floors, "documents": data.train.meta["documents"]}
+    card = model_card(options, module, data, figures)
+    tracking.write_folder(out / "encoder", lambda folder: module.encoder.save(folder, card=card))
+    curve_losses = [
+        f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
+    ]
+    tracking.plot_curves(module.history, out / "curves.png", floors=module.floors, losses=curve_losses)
+    run.finish(figures, artifact=("encoder", out / "encoder"))
+    shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
+    print(f"Saved {out / 'encoder'} after {figures['seconds']:.0f} s: {shown}")
+    model = "" if options.model == "bert" else f"MODEL={options.model} "
+    print(f"Next: make finetune {model}TASK=sentiment FROM={out / 'encoder'}")
+
+
+def lineage(model: str, tokenizer: Tokenizer) -> str:
+    """The group of a run in Weights & Biases: an encoder and what grew from it share the tokenizer."""
+    return f"{model}-{tokenizer.hash[:12]}"
+
+
+def model_card(options: argparse.Namespace, module: Pretraining, data: CorpusData, figures: dict[str, Any]) -> str:
+    rows = "\n".join(f"| {name} | {value:.5g} |" for name, value in figures.items() if isinstance(value, (int, float)))
+    synthetic = " The corpus is synthetic." if data.sample_documents else ""
+    return (
+        f"---\nlibrary_name: transformers\ntags: [{options.model}]\n---\n# {options.model} encoder\n\n"
+        f"Pretrained on `{Path(options.corpus).name}` ({data.train.meta['tokens']:,} tokens) for "
+        f"{module.global_step:,} steps of {data.batch_size} rows of at most {data.length} tokens.{synthetic}\n\n"
+        f"| figure | value |\n| --- | --- |\n{rows}\n"
+    )
+
+
+def audit(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `audit`: exit status 1 when a check fails."""
+    cli = pretraining(options, flags)
+    data, module = cli.datamodule, cli.model
+    data.prepare()
+    module.build(data)
+    print(f"audit of {options.model} on {Path(options.corpus).name}")
+    failed = 0
+    for check in auditing.audit(module.encoder, module.objective, data, uniform=module.floors["floor/uniform"]):
+        print(check, flush=True)
+        failed += not check.passed
+    print(f"{failed} failed" if failed else "all passed")
+    if failed:
+        raise SystemExit(1)
+
+
+def try_out(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `try`."""
+    folder = encoder_folder(options)
+    encoder = encoders.load(folder)
+    if options.word is None or options.prompt is not None or not isinstance(encoder, Elmo):
+        if flags:
+            raise UserError(f"try does not know the flag {flags[0]}; see python -m pipeline try --help.")
+        print(trying.show(encoder, options))
+        return
+    cli = pretraining(options, [*flags, f"--data.tokenizer.file={folder / 'tokenizer.json'}"])
+    cli.datamodule.prepare()
+    print(trying.neighbours(encoder, options.word, cli.datamodule.valid))
+
+
+def evaluate(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `evaluate`."""
+    encoder = encoders.load(encoder_folder(options))
+    cli = pretraining(options, flags)
+    figures = evaluating.evaluate(encoder, cli.model.objective, cli.datamodule)
+    for name, value in figures.items():
+        print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}")
+
+
+def import_elmo(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `import-elmo`."""
+    if flags:
+        raise UserError(f"import-elmo does not know the flag {flags[0]}.")
+    if options.out.exists():
+        raise UserError(f"{options.out} is there already; choose another OUT folder.")
+    encoder = importing.import_elmo(options.options, options.weights, state=options.state)
+    card = f"# elmo encoder\n\nImported from {options.options.name} and {options.weights.name}; no output layer.\n"
+    tracking.write_folder(options.out, lambda folder: encoder.save(folder, card=card))
+    count = sum(p.numel() for p in encoder.parameters())
+    print(f"Saved {options.out}: {count:,} parameters, layers of {encoder.size}, state {options.state}.")
+
+
+def finetune(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `finetune`."""
+    folder, file = encoder_folder(options), task_file(options.task)
+    if task_of(file).head == "none":
+        raise UserError(f"{file.stem} has prompts and nothing to train on; use make zeroshot TASK={options.task}.")
+    name = f"{options.model}-{file.stem}" + ("" if options.arm == "full" else f"-{options.arm}")
+    out = options.out or Path("runs/finetune") / name
+    flags = [f"--model.seed={options.seed}", f"--data.seed={options.seed}", f"--model.arm={options.arm}", *flags]
+    if options.data is not None:
+        flags = ["--data.files", options.data, *flags]
+    cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", file], flags, cli_class=FineTuneCLI)
+    check_run_folder(out, options)
+
+    torch.manual_seed(options.seed)
+    encoder, receipt = encoders.load_with_receipt(folder, weights=options.arm not in ("scratch", "random"))
+    data, module = cli.datamodule, cli.model
+    data.prepare(encoder)
+    module.build(data)
+    receipt_text = hand_off(folder, receipt, module)
+    print(receipt_text, data.report(), sep="\n")
+
+    tags = [options.model, file.stem, options.arm]
+    group = lineage(options.model, encoder.tokenizer)
+    training = Run(cli, out, options, job_type="finetune", group=group, tags=tags, uses=folder)
+    write_atomically(out / "receipt.txt", receipt_text + "\n")
+    steps = max(1, round(data.epochs * data.steps_per_epoch))
+    training.fit(
+        monitor=f"val/{data.task.metric}",
+        mode="max",
+        max_steps=steps,
+        validate_every=max(1, steps // cli.config_init.validations),
+        patience=cli.config_init.patience or None,
+    )
+    finish(training, module, data)
+
+
+def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `zeroshot`."""
+    if flags:
+        raise UserError(f"zeroshot does not know the flag {flags[0]}; see python -m pipeline zeroshot --help.")
+    folder, file = encoder_folder(options), task_file(options.task)
+    task, encoder = task_of(file), encoders.load(folder)
+    out = options.out or Path("runs/zeroshot") / f"{options.model}-{file.stem}"
+    check_run_folder(out, options)
+    try:
+        shots = [int(part) for part in options.shots.replace(",", " ").split()]
+    except ValueError:
+        raise UserError(f"SHOTS={options.shots} must be numbers, as 0 or 0,1,4.") from None
+    if not shots or min(shots) < 0:
+        raise UserError(f"SHOTS={options.shots} must be numbers of at least 0.")
+    settings = {"limit": options.limit, "seed": options.seed, "unigram": options.unigram}
+    tags = [options.model, file.stem, "zeroshot"]
+    asking.run(encoder, task, out, files=options.data, shots=shots, folder=folder, tags=tags, **settings)
+
+
+def lm_eval(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `lm-eval`."""
+    if flags:
+        raise UserError(f"lm-eval does not know the flag {flags[0]}; see python -m pipeline lm-eval --help.")
+    try:
+        from pipeline import lm_eval_model
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("lm_eval"):
+            raise
+        raise UserError("lm-eval is not installed; pip install -c constraints.txt -e '.[lm-eval]'.") from None
+    encoder = encoders.load(options.encoder)
+    print(lm_eval_model.run(encoder, options.tasks.split(","), limit=options.limit, include=options.include_path))
+
+
+def predict(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `predict`."""
+    if flags:
+        raise UserError(f"predict does not know the flag {flags[0]}; see python -m pipeline predict --help.")
+    form = predicting.form_of(options.input, options.format)
+    settings: dict[str, Any] = {"form": form, "batch_size": options.batch_size}
+    with contextlib.ExitStack() as files:
+        model = tuned.load(options.model)
+        source = files.enter_context(predicting.open_source(options.input))
+        target = files.enter_context(open(options.out, "w", encoding="utf-8")) if options.out else sys.stdout
+        try:
+            predicting.predict(model, source, options.input, target=target, **settings)
+        except UnicodeDecodeError:
+            raise UserError(f"{options.input} is not UTF-8 text.") from None
+        except BrokenPipeError:  # the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def make_task(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `new-task`."""
+    if flags:
+        raise UserError(f"new-task does not know the flag {flags[0]}.")
+    for file in new_task(options.name, options.kind, REPOSITORY):
+        print(f"Wrote {file.relative_to(REPOSITORY)}")
+    print(f"Now name your columns there, then: make finetune TASK={options.name} DATA=folder")
