@@ -72,18 +72,24 @@ def theirs(model: Any, name: str, files: list[str]) -> tuple[dict[str, Any], lis
     return found["results"][name], found["samples"][name]
 
 
-def that_fit(gpt: Gpt, name: str, files: list[str], folder: Path) -> list[str]:
-    """Files without the rows that lm-eval cannot score: a candidate longer than all positions of the encoder."""
-    if name != "piqa":
+def prepared(gpt: Gpt, name: str, files: list[str], folder: Path) -> list[str]:
+    """Files that lm-eval can read and score.
+
+    BLiMP's paradigms have different columns; and a candidate must not be longer than all positions of the encoder.
+    """
+    if name not in ("blimp", "piqa"):
         return files
+    sides = ("sentence_good", "sentence_bad") if name == "blimp" else ("sol1", "sol2")
     rows = [row for file in files for _, row in read_rows(Path(file))]
-    kept = [row for row in rows if all(fits(gpt, f" {row[side]}") for side in ("sol1", "sol2"))]
+    kept = [row for row in rows if all(fits(gpt, f" {row[side]}") for side in sides)]
     if len(kept) < len(rows):
         print(
             f"(left out: {len(rows) - len(kept)} rows of {name} with a candidate of more than {gpt.max_length} tokens)"
         )
-    (folder / "piqa.jsonl").write_text("".join(map(json_line, kept)))
-    return [str(folder / "piqa.jsonl")]
+    columns = (*sides, "goal", "label")
+    lines = [json_line({key: row[key] for key in columns if key in row}) for row in kept]
+    (folder / f"{name}.jsonl").write_text("".join(lines))
+    return [str(folder / f"{name}.jsonl")]
 
 
 def fits(gpt: Gpt, text: str) -> bool:
@@ -109,7 +115,7 @@ def main() -> None:
     for name in options.tasks:
         files = [str(path) for path in sorted(options.data.glob(TASKS[name]["files"]))]
         with tempfile.TemporaryDirectory() as folder:
-            results, samples = theirs(model, name, that_fit(gpt, name, files, Path(folder)))
+            results, samples = theirs(model, name, prepared(gpt, name, files, Path(folder)))
         pairs = [tuple(arguments) for sample in samples for arguments in sample["arguments"]]
         nats = [
             answer[0][0] if isinstance(answer[0], (list, tuple)) else answer[0]
@@ -120,9 +126,11 @@ def main() -> None:
         worst = max(abs(a - float(b)) for a, b in zip(ours, nats, strict=True))
         acc, norm = accuracies(samples, ours)
         their_acc, their_norm = results["acc,none"], results["acc_norm,none"]
+        if name == "blimp":
+            asked = pairs
         print(f"| {name} | {len(pairs):,} | {worst:.1e} | {acc:.4f}, {their_acc:.4f} | {norm:.4f}, {their_norm:.4f} |")
     if "blimp" in options.tasks:
-        speed(gpt, model, [str(path) for path in sorted(options.data.glob(TASKS["blimp"]["files"]))], options.rounds)
+        speed(gpt, model, asked, options.rounds)
 
 
 def accuracies(samples: list[dict[str, Any]], ours: list[float]) -> tuple[float, float]:
@@ -139,12 +147,10 @@ def accuracies(samples: list[dict[str, Any]], ours: list[float]) -> tuple[float,
     return right / len(samples), norm / len(samples)
 
 
-def speed(gpt: Gpt, model: Any, files: list[str], rounds: int) -> None:
+def speed(gpt: Gpt, model: Any, pairs: list[Any], rounds: int) -> None:
     """Seconds of scoring the same texts, ours and theirs in turn."""
     from lm_eval.api.instance import Instance
 
-    _, samples = theirs(model, "blimp", files)
-    pairs = [tuple(arguments) for sample in samples for arguments in sample["arguments"]]
     requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
     seconds: dict[str, list[float]] = {"ours": [], "lm-eval": []}
     for _ in range(rounds):
