@@ -94,7 +94,7 @@ def evaluate(
 
 def fields_of(task: Task, row: Row) -> dict[str, Any]:
     """What a prompt may name: the columns of a row, and its texts by their roles."""
-    roles = {role: row[1].get(column) for role, column in task.columns.items() if column in row[1]}
+    roles = {role: row[1][column] for role, column in task.columns.items() if column in row[1]}
     return {**row[1], **roles}
 
 

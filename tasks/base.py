@@ -29,7 +29,8 @@ class Task:
     """Labelled data of one kind; a data set is a YAML file with these fields.
 
     Args:
-        columns: role (`text`, `label`; the kind of task says which) -> name of the column.
+        columns: role (`text`, `label`; the kind of task says which) -> name of the column. A column that is called
+            as its role is found too.
         labels: the value in the file -> the name of the label, in the order of the classes; a name stands for
             itself too. None: whatever the training part has, sorted.
         ignore: values of rows without a label, which are left out.
@@ -81,14 +82,16 @@ class Task:
         return (self.labels or {}).get(plain, plain)
 
     def column(self, row: Row, role: str) -> Any:
-        """What a row has in the column of a role.
+        """What a row has in the column of a role, or in one that is called as the role is.
 
         Raises:
             LabelError: nothing; the text says where.
         """
         place, columns = row
         name = self.columns[role]
-        if name not in columns or columns[name] is None:
+        if columns.get(name) is None and columns.get(role) is not None:
+            return columns[role]
+        if columns.get(name) is None:
             raise LabelError(f"{place} has no '{name}' (it has {', '.join(map(str, columns))}).")
         return columns[name]
 
@@ -102,7 +105,7 @@ class Task:
         return [self.example(row, known) for row in rows if not self._is_ignored(row)]
 
     def _is_ignored(self, row: Row) -> bool:
-        return bool(self.ignore) and str(row[1].get(self.columns.get("label"))).strip() in self.ignore
+        return bool(self.ignore) and str(self.column(row, "label")).strip() in self.ignore
 
     def example(self, row: Row, known: dict[str, int]) -> Example:
         """A row -> an example, with `known` label names."""

@@ -104,9 +104,12 @@ def test_local_data_for_a_hub_task(pretrained: Path, tmp_path: Path) -> None:
         table(tmp_path / "sst2", "dev.tsv", broken)
         with pytest.raises(UserError, match=message):
             run("finetune", *flags, "--out", str(tmp_path / "other"), *small)
-    (tmp_path / "sst2/dev.tsv").write_text("text\tlabel\nx\t1\n")
+    (tmp_path / "sst2/dev.tsv").write_text("words\tlabel\nx\t1\n")
     with pytest.raises(UserError, match="no 'sentence'"):
         run("finetune", *flags, "--out", str(tmp_path / "other"), *small)
+    (tmp_path / "sst2/dev.tsv").write_text("text\tlabel\nx\tpositive\n")  # called as its role; the label by name
+    run("finetune", *flags, "--out", str(tmp_path / "by-role"), *small)
+    assert figures(tmp_path / "by-role")["test/rows"] == 1
     (tmp_path / "sst2/dev.tsv").unlink()
     with pytest.raises(UserError, match="has not both"):
         run("finetune", *flags, "--out", str(tmp_path / "other"), *small)
