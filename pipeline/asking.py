@@ -90,13 +90,13 @@ def read(task: Task, files: str | None, *, limit: int, with_examples: bool) -> t
     try:
         if task.head != "none":
             task.learn_labels(examples or rows)
-        kept = [row for row in rows if not task._is_ignored(row)]
+        kept = [row for row in rows if not task.is_ignored(row)]
         for row in kept:
             if task.head != "none":
                 task.example(row, {name: i for i, name in enumerate(task.label_names)})
     except LabelError as error:
         raise UserError(str(error)) from None
-    return kept[: limit or None], [row for row in examples if not task._is_ignored(row)]
+    return kept[: limit or None], [row for row in examples if not task.is_ignored(row)]
 
 
 def _has(task: Task, split: str) -> bool:

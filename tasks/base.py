@@ -102,9 +102,9 @@ class Task:
             LabelError: a column is missing, or a label is unknown; names the row.
         """
         known = {name: index for index, name in enumerate(self.label_names)}
-        return [self.example(row, known) for row in rows if not self._is_ignored(row)]
+        return [self.example(row, known) for row in rows if not self.is_ignored(row)]
 
-    def _is_ignored(self, row: Row) -> bool:
+    def is_ignored(self, row: Row) -> bool:
         return bool(self.ignore) and str(self.column(row, "label")).strip() in self.ignore
 
     def example(self, row: Row, known: dict[str, int]) -> Example:
