@@ -17,14 +17,15 @@ KINDS = {
     "tagging": ("tasks.tagging.Tagging", "columns: {words: words, tags: tags}"),
 }
 YAML = """\
-# NAME: what it is, and who made it. `make finetune TASK=NAME DATA=folder` reads it from a folder of files whose names
-# begin as `splits` says: .tsv or .csv with a header (quotes are plain characters), .jsonl, .parquetCONLL.
+# NAME: what it is, and who made it.
+# `make finetune TASK=NAME DATA=folder` reads it from a folder of files whose names begin as `splits` says:
+# .tsv or .csv with a header (quotes are plain characters), .jsonl, .parquetCONLL.
 data:
   task:
     class_path: CLASS
     init_args:
       COLUMNS # what the task reads: the column of your files
-EXTRA      # labels: {"0": no, "1": yes} # value in the files: name of the label; else whatever the training part has
+EXTRA      # labels: LABELS # value in the files: name of the label; else whatever the training part has
       # hub: {path: owner/name} # where to read it from without DATA
       splits: {train: train, test: test} # add valid: dev where there is such a part
       valid_rows: 100 # without one, so many rows of the training part choose the checkpoint
@@ -65,6 +66,7 @@ def new_task(name: str, kind: str, repository: Path) -> list[Path]:
     class_path, columns = KINDS[kind]
     tagging = kind == "tagging"
     text = YAML.replace("EXTRA", TAGGING if tagging else "").replace("CONLL", ", CoNLL columns" if tagging else "")
+    text = text.replace("LABELS", '{"0": O, "1": B-x, "2": I-x}' if tagging else '{"0": negative, "1": positive}')
     text = text.replace("CLASS", class_path).replace("COLUMNS", columns).replace("NAME", name)
     write_atomically(files[0], text)
     write_atomically(files[1], TEST.replace("test_NAME", f"test_{snake}").replace("NAME", name))
