@@ -254,5 +254,4 @@ def plot(rows: list[dict[str, Any]], grid: Grid, file: Path) -> None:
     axes.set_xticks(range(len(tasks)), [Path(task).stem for task in tasks])
     axes.set_ylabel(f"{arm} minus scratch (95 % interval over seeds)")
     axes.legend()
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)
+    tracking.save_figure(figure, file)

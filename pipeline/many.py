@@ -46,12 +46,12 @@ def pretrain_missing(grid: comparing.Grid) -> None:
     """The sample's encoders that are not there yet."""
     for model in grid.models:
         if not (grid.encoder(model) / "model.safetensors").is_file():
-            settings = {"corpus": "sample", "data": None, "seed": 0, "resume": False, "overwrite": True}
+            settings = {"corpus": "sample", "data": None, "seed": 0, "resume": True, "overwrite": False}
             out = grid.encoder(model).parent
             pretrain(argparse.Namespace(verb="pretrain", model=model, out=out, **settings), [])
 
 
-def worth(options: argparse.Namespace, flags: list[str]) -> None:
+def worth(options: argparse.Namespace, further: list[str]) -> None:
     """The verb `worth`."""
     file, folder = task_file(options.task), encoder_folder(options)
     task = task_of(file)
@@ -60,8 +60,8 @@ def worth(options: argparse.Namespace, flags: list[str]) -> None:
     out = options.out or Path("runs/worth") / f"{options.model}-{file.stem}"
     shared = {"model": options.model, "task": options.task, "data": options.data, "encoder": folder, "resume": False}
 
-    def tune(*, out: Path, seed: int, flags: list[str]) -> None:
-        one_run(flags=flags, out=out, seed=seed, arm="full", **shared)
+    def tune(*, flags: list[str], **run: Any) -> None:
+        one_run(flags=[*flags, *further], arm="full", **run, **shared)
 
     def ask(*, out: Path) -> None:
         zeroshot(
@@ -70,9 +70,7 @@ def worth(options: argparse.Namespace, flags: list[str]) -> None:
         )
 
     rows = len(rows_of(task, options.data, "train") or [])
-    figures = valuing.worth(
-        lambda **run: tune(**{**run, "flags": [*run["flags"], *flags]}), ask, out, rows=rows, seeds=options.seeds
-    )
+    figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds)
     for number, scores in figures["finetuned"].items():
         print(f"{number:>6} rows  {comparing.described(scores)}")
     print(f"{valuing.verdict(figures)}\nSaved worth.json and worth.png in {out}")

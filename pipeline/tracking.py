@@ -242,7 +242,7 @@ def plot_curves(history: History, file: Path, *, floors: dict[str, float], losse
     below.plot(*history.series("train/learning_rate"))
     below.set_ylabel("learning rate")
     below.set_xlabel("optimiser step")
-    _save(figure, file)
+    save_figure(figure, file)
 
 
 def plot_mix(history: History, file: Path) -> None:
@@ -259,7 +259,7 @@ def plot_mix(history: History, file: Path) -> None:
     axes.set_xlabel("optimiser step")
     axes.set_ylabel("softmax weight of the layer")
     axes.legend()
-    _save(figure, file)
+    save_figure(figure, file)
 
 
 def plot_confusion(counts: list[list[int]], labels: list[str], file: Path) -> None:
@@ -280,7 +280,7 @@ def plot_confusion(counts: list[list[int]], labels: list[str], file: Path) -> No
     axes.set_yticks(range(len(labels)), labels)
     axes.set_xlabel("predicted")
     axes.set_ylabel("gold")
-    _save(figure, file)
+    save_figure(figure, file)
 
 
 def plot_types(by_type: dict[str, dict[str, float]], file: Path) -> None:
@@ -300,7 +300,7 @@ def plot_types(by_type: dict[str, dict[str, float]], file: Path) -> None:
     axes.set_ylim(0, 1.08)
     axes.set_xlabel("type of span (how many in the test)")
     axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.12))
-    _save(figure, file)
+    save_figure(figure, file)
 
 
 def plot_shots(by_shots: dict[int, dict[str, float]], file: Path) -> None:
@@ -318,13 +318,15 @@ def plot_shots(by_shots: dict[int, dict[str, float]], file: Path) -> None:
     axes.fill_between(shots, low, high, alpha=0.2, label="lowest to highest template")
     if "chance" in by_shots[shots[0]]:
         axes.axhline(by_shots[shots[0]]["chance"], linestyle="--", color="grey", linewidth=0.8, label="chance")
+    axes.set_xticks(shots)
     axes.set_xlabel("examples in front of the question")
     axes.set_ylabel("accuracy")
     axes.legend()
-    _save(figure, file)
+    save_figure(figure, file)
 
 
-def _save(figure: Any, file: Path) -> None:
+def save_figure(figure: Any, file: Path) -> None:
+    """A PNG that appears whole or not at all."""
     from matplotlib import pyplot
 
     aside = file.with_name(f".{file.name}")

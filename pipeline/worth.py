@@ -21,9 +21,7 @@ BATCH = 10  # rows of one
 Run = Callable[..., None]
 
 
-def worth(
-    finetune: Run, zeroshot: Run, out: Path, *, rows: int, seeds: int, metric: str = "accuracy"
-) -> dict[str, Any]:
+def worth(finetune: Run, zeroshot: Run, out: Path, *, rows: int, seeds: int) -> dict[str, Any]:
     """Runs what is not there yet; writes worth.json and worth.png; returns the figures.
 
     Args:
@@ -42,7 +40,7 @@ def worth(
     asked = out / "zeroshot"
     if not (asked / "metrics.json").is_file():
         zeroshot(out=asked)
-    prompt = json.loads((asked / "metrics.json").read_text())[f"zeroshot/{metric}"]
+    prompt = json.loads((asked / "metrics.json").read_text())["zeroshot/accuracy"]
     line: dict[int, list[float]] = {}
     with tqdm(total=len(numbers) * seeds, desc="worth", unit="run", file=sys.stderr) as bar:
         for number in numbers:
@@ -52,7 +50,7 @@ def worth(
                     folder.mkdir(parents=True, exist_ok=True)
                     with tracking.quiet(folder / "log.txt"):
                         finetune(out=folder, seed=seed, flags=flags_of(number))
-                score = json.loads((folder / "metrics.json").read_text())[f"test/{metric}"]
+                score = json.loads((folder / "metrics.json").read_text())["test/accuracy"]
                 line.setdefault(number, []).append(score)
                 bar.update()
     figures = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
@@ -107,5 +105,4 @@ def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file
     axes.set_xlabel("labelled rows")
     axes.set_ylabel("accuracy on the test part")
     axes.legend()
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)
+    tracking.save_figure(figure, file)
