@@ -1,7 +1,7 @@
 """Labelled sets of the sample's world: few rows, and words that only the unlabelled corpus explains.
 
-The splits of a set share none of the words that the label depends on (good and bad words, names, things), and
-nothing else in a text tells it: so what a model knows of the test's words it has from pretraining.
+The splits of a set share none of the words that the label depends on (good and bad words, names), and nothing
+else in a text tells it: so what a model knows of the test's words it has from pretraining.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def entailment(split: str) -> list[dict[str, Any]]:
     """Rows `premise`, `hypothesis`, `label`: a thing, and what people made of it.
 
     Who calls a meal delicious praises it and does not hate it, and that it was green says nothing about either.
-    The splits share no word for things, good, bad or neither.
+    The splits share none of these words, good, bad or neither.
     """
     words = lexicon()
     good, bad = (part(words[mind], split) for mind in ("good", "bad"))
