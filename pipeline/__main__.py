@@ -22,6 +22,7 @@ usage: python -m pipeline VERB ...
   try        look at what an encoder knows: text that goes on, masks filled, neighbours of a word
   evaluate   losses and bits per byte of an encoder on a text
   audit      check masks, labels and leaks of a model
+  verify-resume  does a killed run end as an uninterrupted one, bit for bit?
   import-elmo  published ELMo weights -> an encoder folder
 
 python -m pipeline VERB --help lists the flags of a verb; `make help` the same as variables of make."""
@@ -34,7 +35,7 @@ def main() -> int:
         return 0 if args else 2
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from pipeline import cli
-    from pipeline.tracking import Interrupted
+    from pipeline.checkpoints import Interrupted
 
     try:
         cli.main(args)

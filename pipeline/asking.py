@@ -9,10 +9,12 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from pipeline import UserError, tracking, zeroshot
+from pipeline import UserError, lineage, plots, tracking, zeroshot
 from pipeline.encoders.base import Encoder
+from pipeline.folders import digest, write_atomically
 from pipeline.labeled import rows_of
-from pipeline.text import Source, file_hash, find_files, json_line, write_atomically
+from pipeline.runs import clear
+from pipeline.text import Source, find_files, json_line
 from pipeline.zeroshot import Result
 from tasks.base import LabelError, Row, Task
 
@@ -28,6 +30,8 @@ def run(
     limit: int,
     folder: Path,
     tags: list[str],
+    group: str,
+    log_text: bool,
     unigram: str | None = None,
 ) -> None:
     """Asks all prompts, for each number of shots, and writes metrics.json, predictions.jsonl and plots into `out`.
@@ -42,15 +46,13 @@ def run(
         raise UserError("This task has no prompts; write some into its YAML file (see configs/tasks/sentiment.yaml).")
     rows, examples = read(task, files, limit=limit, with_examples=max(shots) > 0)
     settings = {"shots": shots, "seed": seed, "limit": limit, "files": files}
-    config = {"task": tags[1], "encoder": {"folder": str(folder), "sha256": file_hash(folder / "model.safetensors")}}
-    (out / "config.yaml").write_text(yaml.safe_dump({**config, **settings}, sort_keys=False))
-    logger = tracking.wandb_logger(
-        out,
-        job_type="zeroshot",
-        group=f"{tags[0]}-{encoder.tokenizer.hash[:8]}",
-        tags=tags,
-        config={**config, **settings},
-    )
+    config = {"task": tags[1], "encoder": str(folder), **settings}
+    clear(out)
+    write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    came = [*lineage.read(folder), {"stage": "task", "name": tags[1], "sha256": digest(rows), "rows": len(rows)}]
+    logged = {**config, "lineage": came}
+    logger = tracking.wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
+    lineage.write(out, [*came, lineage.run_stage("zeroshot", out, seed=seed, config=config)])
     if logger is not None:
         tracking.use_artifact(logger, folder)
     print(f"encoder     {folder}: {zeroshot.method(encoder, task)}")
@@ -71,11 +73,11 @@ def run(
     found = [row for parts in results.values() for part in parts for row in zeroshot.predictions(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, found)))
     if len(shots) > 1:
-        tracking.plot_shots({count: zeroshot.summary(parts) for count, parts in results.items()}, out / "shots.png")
+        plots.plot_shots({count: zeroshot.summary(parts) for count, parts in results.items()}, out / "shots.png")
     print(report(task, rows, results))
     if unigram is not None:
         print(f"frequency of words alone {figures['baseline/unigram']:.3f}")
-    finish(out, logger, figures, found)
+    finish(out, logger, figures, found, log_text=log_text)
     print(f"Saved metrics.json and predictions.jsonl in {out}")
 
 
@@ -161,14 +163,15 @@ def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str
     return "\n".join(lines)
 
 
-def finish(out: Path, logger: Any, figures: dict[str, Any], found: list[dict[str, Any]]) -> None:
+def finish(out: Path, logger: Any, figures: dict[str, Any], found: list[dict[str, Any]], *, log_text: bool) -> None:
     if logger is not None:
         import wandb
 
         run = logger.experiment
         run.summary.update(figures)
         names: list[str | int] = ["context", "candidates", "log_likelihoods", "choice", "gold", "right"]
-        run.log({"examples": wandb.Table(names, [[str(row[str(name)]) for name in names] for row in found[:200]])})
+        if log_text:
+            run.log({"examples": wandb.Table(names, [[str(row[str(name)]) for name in names] for row in found[:200]])})
         for picture in out.glob("*.png"):
             run.log({picture.stem: wandb.Image(str(picture))})
         wandb.finish()

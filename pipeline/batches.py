@@ -146,7 +146,7 @@ class MaskedPairs:
         width = batch["input_ids"].shape[1]
         inside = (batch["positions"] >= low * width) & (batch["positions"] < high * width)
         result = {name: value for name, value in batch.items() if name.startswith("total/")}
-        for name in ("input_ids", "token_type_ids", "mask", "pair_labels"):
+        for name in ("input_ids", "token_type_ids", "mask", "pair_labels", "rows"):
             if name in batch:
                 result[name] = batch[name][low:high]
         positions = batch["positions"][inside] - low * width
@@ -362,7 +362,8 @@ class Steps:
             index = np.arange(begin, min(begin + self.batch_size, self.rows))
             rows = shuffled(index, self.rows, self.epoch_seed)
         rng = np.random.default_rng((self.seed, step))
-        return self.maker.make(self.windows, rows, self.tokenizer, seed=self.epoch_seed, rng=rng)
+        batch = self.maker.make(self.windows, rows, self.tokenizer, seed=self.epoch_seed, rng=rng)
+        return {**batch, "rows": torch.from_numpy(rows.astype(np.int64))}
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
         """One of `parts` shares of a step's batch."""

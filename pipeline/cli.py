@@ -63,7 +63,15 @@ def parser() -> argparse.ArgumentParser:
     zero.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
     zero.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
     zero.add_argument("--limit", type=int, default=0, help="ask only so many rows")
+    zero.add_argument("--log-text", action="store_true", help="texts of DATA may go to Weights & Biases")
     zero.add_argument("--unigram", default=None, help="texts whose words' frequencies alone are a baseline")
+    verification = verb.add_parser(
+        "verify-resume",
+        parents=[shared, pretraining],
+        help="does a killed run end as an uninterrupted one?",
+        epilog=rest,
+    )
+    verification.add_argument("--task", default="sentiment", help="what the encoder is fine-tuned on")
     value = verb.add_parser("worth", parents=[shared], help="zero-shot beside fine-tunes on 10 to 1,000 rows")
     value.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     value.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
@@ -114,6 +122,7 @@ def main(args: list[str]) -> None:
         "lm-eval": verbs.lm_eval,
         "worth": many.worth,
         "new-task": verbs.make_task,
+        "verify-resume": many.verify_resume,
     }.get(options.verb, verbs.pretrain)
     verb(options, flags)
 

@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from pipeline import UserError, metrics, tracking
-from pipeline.text import file_hash, write_atomically
+from pipeline import UserError, metrics, plots, tracking
+from pipeline.folders import file_hash, write_atomically
 
 FineTune = Callable[..., None]  # flags, and by name: model, task, arm, seed, data, encoder, out, resume
 
@@ -234,13 +234,9 @@ def plot(rows: list[dict[str, Any]], grid: Grid, file: Path) -> None:
     arms = [arm for arm in grid.arms if arm != "scratch"]
     if "scratch" not in grid.arms or not arms:
         return
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
     arm, tasks = arms[0], list(grid.tasks)
-    figure, axes = pyplot.subplots(figsize=(3 + 1.6 * len(tasks), 4), layout="constrained")
+    figure, axes = plots.subplots(figsize=(3 + 1.6 * len(tasks), 4))
     for place, model in enumerate(grid.models):
         offset = 0.2 * (place - (len(grid.models) - 1) / 2)
         for number, task in enumerate(tasks):
@@ -254,4 +250,4 @@ def plot(rows: list[dict[str, Any]], grid: Grid, file: Path) -> None:
     axes.set_xticks(range(len(tasks)), [Path(task).stem for task in tasks])
     axes.set_ylabel(f"{arm} minus scratch (95 % interval over seeds)")
     axes.legend()
-    tracking.save_figure(figure, file)
+    plots.save_figure(figure, file)

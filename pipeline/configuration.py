@@ -22,6 +22,7 @@ set_parsing_settings(subclasses_enabled=[Task])  # a YAML names the kind of task
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "configs"
+LOG_TEXT = "texts of local files may go to Weights & Biases"
 PRECISIONS = Literal["auto", "bf16-mixed", "32-true"]  # float16 would need its gradients unscaled before clipping
 
 
@@ -43,6 +44,7 @@ class CLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--precision", type=PRECISIONS, required=True)
         parser.add_argument("--validate_every", type=int, required=True, help="optimiser steps between validations")
+        parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
     def before_instantiate_classes(self) -> None:
         precision = self.config.precision
@@ -57,6 +59,7 @@ class FineTuneCLI(CLI):
         parser.add_argument("--precision", type=PRECISIONS, required=True)
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
         parser.add_argument("--patience", type=int, required=True, help="validations without a better one")
+        parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
 
 def best_precision() -> str:

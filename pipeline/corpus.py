@@ -16,8 +16,9 @@ from pipeline import UserError, sample, store, text
 from pipeline import tokenizer as tokenizers
 from pipeline.batches import BatchMaker, Steps
 from pipeline.encoders.base import Batch
+from pipeline.folders import cache_folder, digest, locked, write_atomically
 from pipeline.store import TokenStore
-from pipeline.text import Source, cache_folder, digest
+from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer
 
 
@@ -133,8 +134,9 @@ class CorpusData(lightning.LightningDataModule):
             return read(hub={**address, "split": self.hub.get("split", "train")}), valid
         if self.sample_documents is not None:
             folder = cache_folder() / "sample" / digest(self.sample_documents, _code_of_sample())[:16]
-            if not (folder / "valid.txt").exists():
-                sample.write_corpus(folder, documents_count=self.sample_documents, seed=0)
+            with locked(folder, "the sample corpus"):
+                if not (folder / "valid.txt").exists():
+                    sample.write_corpus(folder, documents_count=self.sample_documents, seed=0)
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
         found = text.find_files(self.files)
@@ -154,13 +156,22 @@ class CorpusData(lightning.LightningDataModule):
         key = digest(store.FORMAT, source.fingerprint(), *settings)
         file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
         # The trainer is not reproducible from run to run: train once, then everything is keyed on its hash.
-        if not file.exists():
-            lines = _spread(source, round(options.train_megabytes * 1e6))
-            trained = tokenizers.train(
-                options.scheme, lines, vocab_size=options.vocab_size, lowercase=options.lowercase
-            )
-            text.write_atomically(file, trained.backend.to_str())
+        with locked(file, "the tokenizer"):
+            if not file.exists():
+                lines = _spread(source, round(options.train_megabytes * 1e6))
+                trained = tokenizers.train(
+                    options.scheme, lines, vocab_size=options.vocab_size, lowercase=options.lowercase
+                )
+                write_atomically(file, trained.backend.to_str())
         return tokenizers.load(file)
+
+    def stages(self, name: str) -> list[dict[str, Any]]:
+        """Corpus and tokenizer as stages of a lineage."""
+        counts = {key: self.train.meta[key] for key in ("documents", "sentences", "tokens", "bytes")}
+        return [
+            {"stage": "corpus", "name": name, "sha256": self.train.meta["corpus"], **counts},
+            {"stage": "tokenizer", "scheme": self.tokenizer.scheme, "sha256": self.tokenizer.hash},
+        ]
 
     def report(self) -> str:
         """What the corpus holds, as `make data` prints it."""
@@ -231,7 +242,8 @@ class StepParts(Dataset[Batch]):
     def __getitem__(self, index: int) -> Batch:
         step, part = divmod(index, self.parts)
         if self._last is None or self._last[0] != step:  # the parts of a step share its whole batch
-            self._last = (step, self.steps(step))
+            batch = self.steps(step)
+            self._last = (step, {**batch, "total/tokens": batch["mask"].sum()})
         parts = self.parts * self.world
         whole = self._last[1]
         return self.steps.part(whole, part * self.world + self.rank, parts) if parts > 1 else whole

@@ -182,7 +182,7 @@ class FineTuning(Training):
         self.log_dict(figures, logger=False)
         if (mix := self.model.head.mix) is not None:
             figures |= {f"mix/{name}": value for name, value in mix.shares().items()}
-        self.log_all(figures)
+        self.log_all({**figures, "tokens": float(self.tokens_seen)})
         self.history.save()
 
     def configure_optimizers(self) -> Any:

@@ -18,6 +18,7 @@ from pipeline import UserError, sample_tasks, text
 from pipeline.batches import shared
 from pipeline.corpus import FromStep, StepParts
 from pipeline.encoders.base import Batch, Encoder
+from pipeline.folders import digest
 from pipeline.inputs import Cut, Item, collate, items_of
 from pipeline.readers import SUFFIXES, kind_of, read_rows
 from tasks.base import SPLITS, Example, LabelError, Row, Task
@@ -78,6 +79,12 @@ class LabeledData(lightning.LightningDataModule):
             self.items[split] = items_of(encoder, texts, by_word=self.by_word, room=self.room, cut=self.cut)
             if not self.items[split]:
                 raise UserError(f"The {split} part of the task holds no row.")
+
+    def stage(self, name: str) -> dict[str, Any]:
+        """The task as a stage of a lineage; its hash is that of texts and labels as they were read."""
+        rows = {split: [[example.text, example.label] for example in part] for split, part in self.examples.items()}
+        counts = {split: len(part) for split, part in rows.items()}
+        return {"stage": "task", "name": name, "sha256": digest(rows), "rows": counts}
 
     def report(self) -> str:
         parts = []

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline import UserError
 from pipeline import compare as comparing
+from pipeline import verify_resume as verifying
 from pipeline import worth as valuing
 from pipeline.configuration import encoder_folder, known, named_config, task_file, task_of
 from pipeline.labeled import rows_of
@@ -51,6 +52,23 @@ def pretrain_missing(grid: comparing.Grid) -> None:
             pretrain(argparse.Namespace(verb="pretrain", model=model, out=out, **settings), [])
 
 
+def verify_resume(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `verify-resume`: exit status 1 when a killed run ends otherwise than the uninterrupted one."""
+    out = options.out or Path("runs/verify-resume") / options.model
+    shared = ["--model", options.model, "--seed", str(options.seed)]
+    data = [] if options.data is None else ["--data", options.data]
+    short = ["--trainer.max_steps=40", "--validate_every=6", "--trainer.log_every_n_steps=2"]
+    found = {}
+    pretraining = [*shared, "--corpus", options.corpus, *data, *short, *flags]
+    found["pretrain"] = verifying.verify("pretrain", pretraining, out, seed=options.seed)
+    encoder = out / "pretrain-straight/encoder"
+    tuning = ["--task", options.task, "--from", str(encoder), "--data.epochs=3", "--model.craft.unfreeze_share=0.5"]
+    found["finetune"] = verifying.verify("finetune", [*shared, *tuning], out, seed=options.seed)
+    print(verifying.certificate(out, found, model=options.model, corpus=Path(options.corpus).name, task=options.task))
+    if not all(result["passed"] for result in found.values()):
+        raise SystemExit(1)
+
+
 def worth(options: argparse.Namespace, further: list[str]) -> None:
     """The verb `worth`."""
     file, folder = task_file(options.task), encoder_folder(options)
@@ -64,10 +82,8 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
         one_run(flags=[*flags, *further], arm="full", **run, **shared)
 
     def ask(*, out: Path) -> None:
-        zeroshot(
-            argparse.Namespace(out=out, seed=options.seed, shots="0", limit=0, unigram=None, overwrite=True, **shared),
-            [],
-        )
+        settings = {"seed": options.seed, "shots": "0", "limit": 0, "unigram": None, "log_text": False}
+        zeroshot(argparse.Namespace(out=out, overwrite=True, **settings, **shared), [])
 
     rows = len(rows_of(task, options.data, "train") or [])
     figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from pipeline import UserError
-from pipeline.text import write_atomically
+from pipeline.folders import write_atomically
 
 KINDS = {
     "sentence": ("tasks.sentiment.Sentiment", "columns: {text: text, label: label}"),

@@ -75,3 +75,13 @@ def build(options: Optimization, layers: list[list[nn.Parameter]], rest: Iterabl
         lambda step: rate_at(step, warmup=options.warmup_steps, total=total, schedule=options.schedule),
     )
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def restate(optimizer: torch.optim.Optimizer, schedule: Any, module: Any) -> None:
+    """Gives a restored optimiser the rates and decays of the configuration, instead of those of its checkpoint."""
+    fresh = module.configure_optimizers()["optimizer"]
+    for group, new in zip(optimizer.param_groups, fresh.param_groups, strict=True):
+        group.update({name: value for name, value in new.items() if name != "params"})
+    schedule.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+    for group, share in zip(optimizer.param_groups, schedule.lr_lambdas, strict=True):
+        group["lr"] = group["initial_lr"] * share(schedule.last_epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import defaultdict
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from pipeline import UserError, optim
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Batch, Encoder
+from pipeline.folders import write_atomically
 from pipeline.objectives import Loss, Objective
 from pipeline.optim import Optimization
 from pipeline.tokenizer import Tokenizer
@@ -31,12 +33,15 @@ class Training(lightning.LightningModule):
     def __init__(self, *, seed: int) -> None:
         super().__init__()
         self.seed, self.last_loss, self.checkpoint_file = seed, math.nan, Path()
+        self.identity: dict[str, Any] = {}  # configuration and data, to be found again in a checkpoint
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
         self.between_steps: Callable[[lightning.Trainer], None] = lambda trainer: None
         self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
 
     def on_train_start(self) -> None:
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
+        if self.global_step:  # a checkpoint brings its rates along: those of the configuration hold
+            optim.restate(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout is a function of the micro-batch, so a resumed run draws what the uninterrupted one would.
@@ -46,11 +51,11 @@ class Training(lightning.LightningModule):
         """Each loss over the predictions of the whole optimiser step; undoes the means that Lightning and DDP take."""
         parts = self.trainer.accumulate_grad_batches * self.trainer.world_size
         total = torch.stack([loss.sum / batch[f"total/{name}"] for name, loss in losses.items()]).sum() * parts
-        self.last_loss = float(total.detach())
-        if not math.isfinite(self.last_loss):
+        self.last_loss, self.last_batch = float(total.detach()), batch
+        # Of several processes one alone may not stop: the gradient tells all of them at once.
+        if not math.isfinite(self.last_loss) and self.trainer.world_size == 1:
             self._not_finite("loss")
         self._count("train", losses)
-        self.tokens_seen += batch["mask"].sum()
         return total
 
     def configure_gradient_clipping(
@@ -64,13 +69,23 @@ class Training(lightning.LightningModule):
     def _not_finite(self, what: str) -> None:
         # No weight has changed in this step, so what is saved here is from before it.
         self.trainer.save_checkpoint(self.checkpoint_file)
+        file = self.checkpoint_file.parent.parent / "not_finite.json"
+        found = {"step": self.global_step, "what": what, "rows": self.last_batch["rows"].tolist()}
+        write_atomically(file, json.dumps({**found, "texts": self.texts_of(self.last_batch)}, indent=2) + "\n")
         raise UserError(
             f"The {what} is not finite at step {self.global_step}; the state before this step is in "
-            f"{self.checkpoint_file}. Lower model.optimization.learning_rate or lengthen its warmup_steps."
+            f"{self.checkpoint_file}, the rows of its batch in {file}. Lower model.optimization.learning_rate or "
+            "lengthen its warmup_steps, and go on with RESUME=1."
         )
+
+    def texts_of(self, batch: Batch) -> list[str]:
+        """The texts of a batch as the encoder is given them, to look at."""
+        encoder = next(module for module in self.modules() if isinstance(module, Encoder))
+        return encoder.texts_of(batch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["sums"] = {name: list(values) for name, values in self._sums.items()}  # not yet logged
+        checkpoint["identity"] = self.identity
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._sums.update(checkpoint["sums"])
@@ -94,6 +109,8 @@ class Training(lightning.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         step, every = self.global_step, self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         whole = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
+        if whole:
+            self.tokens_seen += batch["total/tokens"]
         if whole and (step % every == 0 or step == self.trainer.max_steps):
             figures = self._figures("train")
             losses = [value for name, value in figures.items() if name.endswith("_loss")]
@@ -179,6 +196,11 @@ class Pretraining(Training):
             self.encoder.memory = before  # so that the checkpoint is from before this step
         return self.weighted(losses, batch)
 
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        if self.global_step == self.trainer.max_steps:
+            self.trainer.should_stop = True  # the last step is validated, whatever the interval
+        super().on_train_batch_end(outputs, batch, batch_idx)
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._count("val", self.objective(self.encoder, batch))
 
@@ -190,7 +212,7 @@ class Pretraining(Training):
         figures |= {"val/loss": sum(losses), **{f"val/{name}": value for name, value in extra.items()}}
         self.log_dict(figures, logger=False)
         if not self.trainer.sanity_checking:
-            self.log_all(figures)
+            self.log_all({**figures, "tokens": float(self.tokens_seen)})
             self._warn_at_floor(losses[0])
             self.history.save()
         self.encoder.memory = self.set_aside

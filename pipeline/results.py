@@ -7,13 +7,17 @@ from typing import Any
 
 import torch
 
-from pipeline import tracking
+from pipeline import checkpoints, lineage, plots
 from pipeline.encoders.base import Receipt
 from pipeline.finetune import FineTuning
+from pipeline.folders import write_atomically, write_folder
 from pipeline.labeled import LabeledData
 from pipeline.runs import Run
 from pipeline.scores import Answers, Scores, baselines, scores
-from pipeline.text import json_line, write_atomically
+from pipeline.text import json_line
+from pipeline.tracking import is_main
+
+WRONG = 100  # wrong answers in the table for Weights & Biases
 
 
 def hand_off(folder: Path, receipt: Receipt, module: FineTuning) -> str:
@@ -34,17 +38,19 @@ def hand_off(folder: Path, receipt: Receipt, module: FineTuning) -> str:
 def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     """Tests the best checkpoint; writes model, predictions, plots and figures."""
     figures, task = training.figures(), data.task
-    best = training.last.with_name("best.ckpt")
-    state = torch.load(best if best.exists() else training.last, weights_only=True, map_location="cpu")
+    best = training.last.with_name(checkpoints.BEST)
+    state = checkpoints.read(best if best.exists() else training.last)
     module.load_state_dict(state["state_dict"])
     training.trainer.test(module, data, verbose=False)
 
-    answers = module.answered("test")
+    answers, loss = module.answered("test"), module._figures("val")["val/task_loss"]  # of all processes
+    if not is_main():
+        return
     found = scores(answers, task)
     simple = baselines(task, data.examples["train"], data.examples["test"])
     figures |= {
         **{f"test/{name}": value for name, value in found.figures.items()},
-        "test/loss": module._figures("val")["val/task_loss"],
+        "test/loss": loss,
         "test/rows": len(answers.gold),
         "best_step": int(state["global_step"]),
         f"val/best_{task.metric}": float(training.best.best_model_score or figures.get(f"val/{task.metric}", 0.0)),
@@ -54,15 +60,33 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     }
     rows = predictions(answers, data)
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
-    plots = plot(training.out, module, data, found)
+    drawn = plot(training.out, module, data, found)
     card = f"# {module.arm} fine-tune\n\nLabels: {', '.join(task.label_names)}.\n\n{headline(found, task)}\n"
-    tracking.write_folder(training.out / "model", lambda folder: module.model.save(folder, card=card))
-    training.finish(figures, artifact=("model", training.out / "model"))
+
+    def write(folder: Path) -> None:
+        module.model.save(folder, card=card)
+        lineage.write(folder, [*training.stages, lineage.made("model", folder)])
+
+    write_folder(training.out / "model", write)
+    lineage.write(training.out, lineage.read(training.out / "model"))
+    training.finish(figures, artifact=("model", training.out / "model"), tables={"wrong answers": wrong(rows)})
     print(headline(found, task))
     print("baselines: " + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in simple.items()))
     if figures["degenerate"]:
         print("Warning: every answer is the same label: this run learned nothing of the task.")
-    print(f"Saved {training.out / 'model'}, predictions.jsonl, {' and '.join(plots)} in {training.out}")
+    print(f"Saved {training.out / 'model'}, predictions.jsonl, {' and '.join(drawn)} in {training.out}")
+
+
+def wrong(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The surest wrong answers, as columns and rows."""
+    if rows and "words" in rows[0]:
+        found = [row for row in rows if row["gold"] != row["tags"]]
+        cells = [[" ".join(row["words"]), " ".join(row["gold"]), " ".join(row["tags"])] for row in found]
+        return ["words", "gold", "tags"], cells[:WRONG]
+    found = [row for row in rows if row["gold"] != row["label"]]
+    found.sort(key=lambda row: -row["probability"])
+    cells = [[str(row["text"]), row["gold"], row["label"], row["probability"]] for row in found]
+    return ["text", "gold", "label", "probability"], cells[:WRONG]
 
 
 def headline(found: Scores, task: Any) -> str:
@@ -104,15 +128,15 @@ def predictions(answers: Answers, data: LabeledData) -> list[dict[str, Any]]:
 
 def plot(out: Path, module: FineTuning, data: LabeledData, found: Scores) -> list[str]:
     """PNGs of a run; returns their names."""
-    tracking.plot_curves(module.history, out / "curves.png", floors={}, losses=["train/task_loss", "val/loss"])
+    plots.plot_curves(module.history, out / "curves.png", floors={}, losses=["train/task_loss", "val/loss"])
     names = ["curves.png"]
     if found.confusion and len(data.task.label_names) <= 40:
-        tracking.plot_confusion(found.confusion, data.task.label_names, out / "confusion.png")
+        plots.plot_confusion(found.confusion, data.task.label_names, out / "confusion.png")
         names.append("confusion.png")
     if found.by_type:
-        tracking.plot_types(found.by_type, out / "types.png")
+        plots.plot_types(found.by_type, out / "types.png")
         names.append("types.png")
     if module.model.head.mix is not None:
-        tracking.plot_mix(module.history, out / "mix.png")
+        plots.plot_mix(module.history, out / "mix.png")
         names.append("mix.png")
     return names

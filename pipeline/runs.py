@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import shutil
 import time
@@ -10,26 +11,41 @@ from pathlib import Path
 from typing import Any
 
 import lightning
-import torch
 import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
 
-from pipeline import UserError, tracking
+from pipeline import UserError, checkpoints, lineage, tracking
+from pipeline.checkpoints import Latest, WholeCheckpoints
+from pipeline.folders import write_atomically
 from pipeline.pretrain import Training
-from pipeline.text import file_hash
-from pipeline.tracking import History, Progress, StopCleanly
+from pipeline.tracking import History, Progress, is_main
 
 # What a run writes: OVERWRITE=1 removes these and nothing else.
 RUN_FILES = (
-    *("config.yaml", "metrics.json", "metrics.csv", "checkpoints", "wandb", "encoder", "model"),
-    *("predictions.jsonl", "curves.png", "confusion.png", "types.png", "mix.png", "data.txt", "receipt.txt"),
+    *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
+    *("predictions.jsonl", "curves.png", "confusion.png", "types.png", "mix.png", "shots.png"),
+    *("data.txt", "receipt.txt", "examples.md", "not_finite.json"),
 )
+
+# What may differ when a run goes on; anything else makes another run. Of files the content is compared, not the name.
+FREE = (
+    *("model.optimization.", "model.warmup_share", "trainer.", "precision", "valid", "patience", "log_text"),
+    *("data.workers", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
+)
+FIXED = ("trainer.accumulate_grad_batches",)
 
 
 def check_run_folder(out: Path, options: argparse.Namespace) -> None:
     """Refuses to write over a run; makes sure that the folder can be written."""
+    if not is_main():
+        return
     if not options.overwrite and not options.resume:
-        for sign, state in (("metrics.json", "a finished run"), ("checkpoints/last.ckpt", "an interrupted run")):
+        for sign, state in (
+            ("metrics.json", "a finished run"),
+            ("checkpoints/last.ckpt", "an interrupted run"),
+            ("checkpoints/previous.ckpt", "an interrupted run"),
+        ):
             if (out / sign).exists():
                 raise UserError(
                     f"{out} holds {state}; set RESUME=1 to go on with it, OVERWRITE=1 to start anew, or another OUT=."
@@ -42,8 +58,49 @@ def check_run_folder(out: Path, options: argparse.Namespace) -> None:
         raise UserError(f"The run folder {out} cannot be written: {error.strerror}.") from None
 
 
+def clear(out: Path) -> None:
+    """Removes what an earlier run left in a folder."""
+    for name in RUN_FILES:
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested configuration -> dotted names."""
+    if not isinstance(config, dict) or not config:
+        return {prefix[:-1]: config}
+    return {name: value for key, part in config.items() for name, value in flat(part, f"{prefix}{key}.").items()}
+
+
+def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> None:
+    """Compares the configuration and data of a checkpoint with those of the run that would go on from it.
+
+    Raises:
+        UserError: it is of another run: what differs is named.
+    """
+    for name in sorted({*now, *before}):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if name.startswith(FREE) and name not in FIXED:
+            print(f"Note: {name} is {new} now, and was {old}.")
+            continue
+        raise UserError(
+            f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. Leave "
+            "the change out, or set OVERWRITE=1 to start anew."
+        )
+
+
 class Run:
-    """One training run in its folder: trainer, loggers, checkpoints, final figures."""
+    """One training run in its folder: trainer, loggers, checkpoints, final figures.
+
+    Args:
+        cli: the parsed configuration.
+        out: the run folder.
+        stages: where its input comes from (see lineage).
+        log_text: whether texts of the data may go to Weights & Biases.
+        uses: the encoder folder that it begins with.
+    """
 
     def __init__(
         self,
@@ -54,28 +111,38 @@ class Run:
         job_type: str,
         group: str,
         tags: list[str],
+        stages: list[lineage.Stage],
+        log_text: bool,
         uses: Path | None = None,
     ) -> None:
-        self.cli, self.out, self.options = cli, out, options
+        self.cli, self.out, self.log_text = cli, out, log_text
         self.module: Training = cli.model
-        self.last = out / "checkpoints" / "last.ckpt"
+        self.last = out / "checkpoints" / checkpoints.LAST
         self.module.checkpoint_file = self.last
-        resumed = options.resume and self.last.exists()
-        self.resume_step = _checkpoint_step(self.last) if resumed else 0
-        if options.resume and not resumed:
-            print(f"Nothing to resume in {out}: starting from the beginning.")
-        if not resumed:
-            for name in RUN_FILES:
-                path = out / name
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         config = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
-        (out / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+        content = {f"content of the {stage['stage']}": stage["sha256"] for stage in stages if "sha256" in stage}
+        # As a checkpoint holds it, and as it is read from one.
+        self.module.identity = json.loads(json.dumps({**flat(config), **content}))
+        self.resume_step = 0
+        self.resume_from: Path | None = None
+        if options.resume and (found := checkpoints.newest(self.last.parent)):
+            self.resume_from, state = found
+            self.resume_step = int(state["global_step"])
+            check_same_run(self.resume_from, self.module.identity, state.get("identity", self.module.identity))
+        elif options.resume:
+            print(f"Nothing to resume in {out}: starting from the beginning.")
         self.history = History(out)
-        if resumed:
-            self.history.restore(self.resume_step)
-        if uses is not None:
-            config["encoder"] = {"folder": str(uses), "sha256": file_hash(uses / "model.safetensors")}
+        self.wandb = None
+        if not is_main():
+            return
+        if self.resume_from is None:
+            clear(out)
+        self.history.restore(self.resume_step)
+        write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+        config["lineage"] = stages
         self.wandb = tracking.wandb_logger(out, job_type=job_type, group=group, tags=tags, config=config)
+        self.stages = [*stages, lineage.run_stage(job_type, out, seed=options.seed, config=flat(config))]
+        lineage.write(out, self.stages)
         if uses is not None and self.wandb is not None:
             tracking.use_artifact(self.wandb, uses)
 
@@ -95,21 +162,23 @@ class Run:
             patience: stop after so many validations without a better one; None: go on to the end.
         """
         best = ModelCheckpoint(self.last.parent, "best", monitor=monitor, mode=mode, enable_version_counter=False)
-        latest = LatestCheckpoint(self.last)
         settings = self.cli.config_init.trainer
         steps, parts = max_steps or settings.max_steps, settings.accumulate_grad_batches
         every = min(validate_every or self.cli.config_init.validate_every, steps)
         self.best = best
         strategy = settings.strategy
-        if str(settings.devices) != "1" and strategy in ("auto", "ddp"):
-            # Heads of pretraining are not used in fine-tuning, rare words not by every process.
-            strategy = "ddp_find_unused_parameters_true"
+        if (str(settings.devices) != "1" or settings.num_nodes > 1) and strategy in ("auto", "ddp"):
+            # Heads of pretraining are not used in fine-tuning, rare words not by every process. Buffers are the same
+            # everywhere; to send them at each step would hang where one process has fewer batches than another.
+            strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
         self.trainer: lightning.Trainer = self.cli.instantiate_trainer(
             callbacks=[
                 Progress(),
                 *([] if patience is None else [EarlyStopping(monitor, mode=mode, patience=patience)]),
-                *(best, latest, StopCleanly(self.last)),
+                *(settings.callbacks or []),
+                *(best, Latest(self.last)),
             ],
+            plugins=[*(settings.plugins or []), WholeCheckpoints()],
             logger=[logger for logger in (self.history, self.wandb) if logger is not None],
             strategy=strategy,
             use_distributed_sampler=False,  # batches are cut to processes where they are made
@@ -123,15 +192,13 @@ class Run:
         started = time.monotonic()
         if self.resume_step >= steps:
             self.trainer.strategy.connect(self.module)
-            state = torch.load(self.last, weights_only=True, map_location="cpu")["state_dict"]
-            self.module.load_state_dict(state)
+            assert self.resume_from is not None
+            self.module.load_state_dict(checkpoints.read(self.resume_from)["state_dict"])
             print(f"The run in {self.out} is finished: nothing left to train.")
         else:
             if self.resume_step:
                 print(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
-            self.trainer.fit(
-                self.module, self.cli.datamodule, ckpt_path=self.last if self.resume_step else None, weights_only=True
-            )
+            self.trainer.fit(self.module, self.cli.datamodule, ckpt_path=self.resume_from, weights_only=True)
         self.seconds = time.monotonic() - started
 
     def figures(self) -> dict[str, Any]:
@@ -149,8 +216,21 @@ class Run:
             "precision": str(self.trainer.precision),
         }
 
-    def finish(self, figures: dict[str, Any], *, artifact: tuple[str, Path] | None = None) -> None:
+    def finish(
+        self,
+        figures: dict[str, Any],
+        *,
+        artifact: tuple[str, Path],
+        tables: dict[str, tuple[list[str], list[list[Any]]]] | None = None,
+    ) -> None:
+        """Writes what is left; `metrics.json` last: a run folder with it is finished.
+
+        Args:
+            artifact: kind and folder of what the run made.
+            tables: name -> columns and rows of texts, logged where texts may be.
+        """
         self.history.save()
+        self.last.with_name(checkpoints.PREVIOUS).unlink(missing_ok=True)
         if self.wandb is not None:
             import wandb
 
@@ -158,30 +238,11 @@ class Run:
             run.summary.update({name: value for name, value in figures.items() if not _is_nan(value)})
             for picture in self.out.glob("*.png"):
                 run.log({picture.stem: wandb.Image(str(picture))})
-            if artifact:
-                run.log_artifact(tracking.folder_artifact(*artifact))
+            for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
+                run.log({name: wandb.Table(columns=list(columns), data=rows)})
+            run.log_artifact(tracking.folder_artifact(*artifact))
             wandb.finish()
         tracking.write_metrics(self.out, figures)
-
-
-class LatestCheckpoint(lightning.Callback):
-    """`last.ckpt` after each validation and at the end."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def on_validation_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            trainer.save_checkpoint(self.file)
-
-
-def _checkpoint_step(file: Path) -> int:
-    try:
-        return int(torch.load(file, weights_only=True, map_location="cpu", mmap=True)["global_step"])
-    except Exception as error:
-        raise UserError(
-            f"The checkpoint {file} cannot be read ({type(error).__name__}); set OVERWRITE=1 to start anew."
-        ) from None
 
 
 def _is_nan(value: Any) -> bool:

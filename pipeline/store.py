@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +21,8 @@ import numpy as np
 from tqdm import tqdm
 
 from pipeline import UserError
-from pipeline.text import Source, digest, sentences
+from pipeline.folders import damage, digest, file_hash, locked, write_folder
+from pipeline.text import Source, sentences
 from pipeline.tokenizer import Tokenizer
 
 FORMAT = 2  # part of every key: raise it when the layout or the sentence splitter changes
@@ -109,20 +108,19 @@ def build(
     """
     key = digest(FORMAT, source.fingerprint(), tokenizer.hash, name if keep else "all")[:16]
     folder = root / key
-    if not (folder / "meta.json").exists():
-        aside = root / f".{key}.{os.getpid()}"
-        shutil.rmtree(aside, ignore_errors=True)
+
+    def write(aside: Path) -> None:
         aside.mkdir(parents=True)
-        try:
-            meta = _write(source, tokenizer, aside, keep, name)
-            (aside / "meta.json").write_text(json.dumps({"key": key, **meta}, indent=2) + "\n")
-            if folder.exists():
-                shutil.rmtree(folder)
-            aside.rename(folder)
-        except OSError as error:
-            raise UserError(f"The token store could not be written under {root}: {error.strerror or error}.") from None
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+        meta = _write(source, tokenizer, aside, keep, name)
+        (aside / "meta.json").write_text(json.dumps({"key": key, **meta}, indent=2) + "\n")
+
+    with locked(folder, "the token store"):
+        there = (folder / "meta.json").exists()
+        if there and (why := damage(folder, file_hash)):
+            print(f"Warning: {why} The token store is built anew.")
+            there = False
+        if not there:
+            write_folder(folder, write)
     return TokenStore.open(folder)
 
 

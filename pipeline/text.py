@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import gzip
-import hashlib
 import json
 import lzma
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline import UserError
+from pipeline.folders import digest, file_hash
 
 FORMATS = (".txt", ".jsonl", ".parquet")
 COMPRESSIONS = {".gz": gzip.open, ".xz": lzma.open}
@@ -265,40 +265,9 @@ def sentences(paragraph: str) -> list[str]:
     return [sentence for sentence in result if sentence]
 
 
-def digest(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def cache_folder() -> Path:
-    """Where token stores and tokenizers are kept: $PIPELINE_CACHE, or .cache here."""
-    return Path(os.environ.get("PIPELINE_CACHE", ".cache"))
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file's content; remembered by path, size and time of change, since a corpus can be large."""
-    status = path.stat()
-    memory = cache_folder() / "hashes" / digest(str(path.resolve()), status.st_size, status.st_mtime_ns)
-    if memory.exists():
-        return memory.read_text()
-    value = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            value.update(block)
-    write_atomically(memory, value.hexdigest())
-    return value.hexdigest()
-
-
 LINE_ENDS = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"})
 
 
 def json_line(row: Any) -> str:
     """A row as one line of JSON, whatever its reader takes for the end of a line."""
     return json.dumps(row, ensure_ascii=False).translate(LINE_ENDS) + "\n"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes aside, then renames: the file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pipeline import UserError, asking, encoders, predicting, tracking, trying, tuned
+from pipeline import UserError, asking, encoders, examples, lineage, plots, predicting, trying, tuned
 from pipeline import audit as auditing
 from pipeline import evaluate as evaluating
 from pipeline import import_elmo as importing
@@ -29,13 +29,14 @@ from pipeline.configuration import (
 from pipeline.corpus import CorpusData
 from pipeline.encoders.elmo import Elmo
 from pipeline.finetune import FineTuning
+from pipeline.folders import write_atomically, write_folder
 from pipeline.labeled import LabeledData
 from pipeline.new_task import new_task
 from pipeline.pretrain import Pretraining
 from pipeline.results import finish, hand_off
 from pipeline.runs import Run, check_run_folder
-from pipeline.text import write_atomically
 from pipeline.tokenizer import Tokenizer
+from pipeline.tracking import is_main
 
 
 def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
@@ -61,25 +62,45 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         f"floors: uniform {module.floors['floor/uniform']:.2f}, unigram {module.floors['floor/unigram']:.2f} nats"
     )
     tags = [options.model, Path(options.corpus).name]
-    run = Run(cli, out, options, job_type="pretrain", group=lineage(options.model, data.tokenizer), tags=tags)
-    (out / "data.txt").write_text(data.report() + "\n")
+    run = Run(
+        cli,
+        out,
+        options,
+        job_type="pretrain",
+        group=group_of(options.model, data.tokenizer),
+        tags=tags,
+        stages=data.stages(Path(options.corpus).name),
+        log_text=data.files is None or cli.config_init.log_text,
+    )
+    if is_main():
+        write_atomically(out / "data.txt", data.report() + "\n")
     run.fit(monitor="val/loss", mode="min")
+    if not is_main():
+        return
 
     figures = {**run.figures(), **module.floors, "documents": data.train.meta["documents"]}
     card = model_card(options, module, data, figures)
-    tracking.write_folder(out / "encoder", lambda folder: module.encoder.save(folder, card=card))
+
+    def write(folder: Path) -> None:
+        module.encoder.save(folder, card=card)
+        lineage.write(folder, [*run.stages, lineage.made("encoder", folder)])
+
+    write_folder(out / "encoder", write)
+    lineage.write(out, lineage.read(out / "encoder"))
     curve_losses = [
         f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
     ]
-    tracking.plot_curves(module.history, out / "curves.png", floors=module.floors, losses=curve_losses)
-    run.finish(figures, artifact=("encoder", out / "encoder"))
+    plots.plot_curves(module.history, out / "curves.png", floors=module.floors, losses=curve_losses)
+    columns, rows = examples.examples(module.encoder, data.valid)
+    write_atomically(out / "examples.md", examples.table(columns, rows))
+    run.finish(figures, artifact=("encoder", out / "encoder"), tables={"examples": (columns, rows)})
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
     print(f"Saved {out / 'encoder'} after {figures['seconds']:.0f} s: {shown}")
     model = "" if options.model == "bert" else f"MODEL={options.model} "
     print(f"Next: make finetune {model}TASK=sentiment FROM={out / 'encoder'}")
 
 
-def lineage(model: str, tokenizer: Tokenizer) -> str:
+def group_of(model: str, tokenizer: Tokenizer) -> str:
     """The group of a run in Weights & Biases: an encoder and what grew from it share the tokenizer."""
     return f"{model}-{tokenizer.hash[:12]}"
 
@@ -142,7 +163,7 @@ def import_elmo(options: argparse.Namespace, flags: list[str]) -> None:
         raise UserError(f"{options.out} is there already; choose another OUT folder.")
     encoder = importing.import_elmo(options.options, options.weights, state=options.state)
     card = f"# elmo encoder\n\nImported from {options.options.name} and {options.weights.name}; no output layer.\n"
-    tracking.write_folder(options.out, lambda folder: encoder.save(folder, card=card))
+    write_folder(options.out, lambda folder: encoder.save(folder, card=card))
     count = sum(p.numel() for p in encoder.parameters())
     print(f"Saved {options.out}: {count:,} parameters, layers of {encoder.size}, state {options.state}.")
 
@@ -169,9 +190,19 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     print(receipt_text, data.report(), sep="\n")
 
     tags = [options.model, file.stem, options.arm]
-    group = lineage(options.model, encoder.tokenizer)
-    training = Run(cli, out, options, job_type="finetune", group=group, tags=tags, uses=folder)
-    write_atomically(out / "receipt.txt", receipt_text + "\n")
+    training = Run(
+        cli,
+        out,
+        options,
+        job_type="finetune",
+        group=group_of(options.model, encoder.tokenizer),
+        tags=tags,
+        stages=[*lineage.read(folder), data.stage(file.stem)],
+        log_text=options.data is None or cli.config_init.log_text,
+        uses=folder,
+    )
+    if is_main():
+        write_atomically(out / "receipt.txt", receipt_text + "\n")
     steps = max(1, round(data.epochs * data.steps_per_epoch))
     training.fit(
         monitor=f"val/{data.task.metric}",
@@ -197,9 +228,11 @@ def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
         raise UserError(f"SHOTS={options.shots} must be numbers, as 0 or 0,1,4.") from None
     if not shots or min(shots) < 0:
         raise UserError(f"SHOTS={options.shots} must be numbers of at least 0.")
-    settings = {"limit": options.limit, "seed": options.seed, "unigram": options.unigram}
+    settings: dict[str, Any] = {"limit": options.limit, "seed": options.seed, "unigram": options.unigram}
     tags = [options.model, file.stem, "zeroshot"]
-    asking.run(encoder, task, out, files=options.data, shots=shots, folder=folder, tags=tags, **settings)
+    settings["log_text"] = options.data is None or options.log_text
+    group = group_of(options.model, encoder.tokenizer)
+    asking.run(encoder, task, out, files=options.data, shots=shots, folder=folder, tags=tags, group=group, **settings)
 
 
 def lm_eval(options: argparse.Namespace, flags: list[str]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from pipeline import UserError, metrics, tracking
-from pipeline.text import write_atomically
+from pipeline import UserError, metrics, plots, tracking
+from pipeline.folders import write_atomically
 
 LABELS = (10, 32, 100, 316, 1000)
 STEPS = 100  # at least so many optimiser steps, however few the rows
@@ -88,12 +88,8 @@ def verdict(figures: dict[str, Any]) -> str:
 
 
 def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file: Path) -> None:
-    import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.5, 4), layout="constrained")
+    figure, axes = plots.subplots(figsize=(6.5, 4))
     numbers = sorted(line)
     means, deviations = zip(*(metrics.mean_and_deviation(line[number]) for number in numbers), strict=True)
     axes.errorbar(numbers, means, yerr=deviations, marker="o", capsize=3, label="fine-tuned (mean ± std over seeds)")
@@ -105,4 +101,4 @@ def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file
     axes.set_xlabel("labelled rows")
     axes.set_ylabel("accuracy on the test part")
     axes.legend()
-    tracking.save_figure(figure, file)
+    plots.save_figure(figure, file)

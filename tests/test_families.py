@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import pipeline
 from pipeline import UserError
-from pipeline.tracking import Interrupted, StopCleanly
+from pipeline.checkpoints import Interrupted, Latest
 from tests.conftest import figures, run
 
 SHARED = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48", "--data.batch_size=16"]
@@ -60,14 +60,14 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, model: str
     more = ["--trainer.max_steps=20", "--model.encoder.init_args.dropout=0.1"]
     more += [f"--data.batches.init_args.{change}"] if change else []
     run("pretrain", "--out", str(tmp_path / "straight"), *flags(model, *more))
-    original = StopCleanly.between_steps
+    original = Latest.between_steps
 
-    def stop(self: StopCleanly, trainer: object) -> None:
+    def stop(self: Latest, trainer: object) -> None:
         self.asked |= trainer.global_step == 13  # type: ignore[attr-defined]
         original(self, trainer)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StopCleanly, "between_steps", stop)
+        patch.setattr(Latest, "between_steps", stop)
         with pytest.raises(Interrupted):
             run("pretrain", "--out", str(tmp_path / "halves"), *flags(model, *more))
     run("pretrain", "--out", str(tmp_path / "halves"), "--resume", *flags(model, *more))

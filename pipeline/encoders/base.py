@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pipeline import UserError
 from pipeline.encoders.transformer import Dropout
+from pipeline.folders import check_seal
 from pipeline.tokenizer import Tokenizer
 
 Batch = dict[str, Tensor]
@@ -199,6 +200,12 @@ class Encoder(nn.Module):
             loaded.append(shown(name))
         return loaded, new
 
+    def texts_of(self, batch: Batch) -> list[str]:
+        """The rows of a batch as text, masks and special tokens included: to look at."""
+        rows = zip(batch["input_ids"].tolist(), batch["mask"].tolist(), strict=True)
+        kept = [[token for token, there in zip(*row, strict=True) if there] for row in rows]
+        return [self.tokenizer.backend.decode(ids, skip_special_tokens=False) for ids in kept]
+
     def set_dropout(self, rate: float) -> None:
         """Another rate for all dropout of the encoder: fine-tuning wants some where pretraining had none."""
         for module in self.modules():
@@ -304,7 +311,7 @@ def _gather(parts: list[tuple[list[int], Encoded]], *, pad: int) -> Encoded:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` of an encoder folder.
+    """`config.json` of an encoder folder. Nothing in it is ever run: it names sizes and one of our own encoders.
 
     Raises:
         UserError: no folder, no or damaged config, no weights.
@@ -314,6 +321,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if not (folder / name).is_file():
             raise UserError(f"{folder} is no encoder folder: {name} is missing.")
+    check_seal(folder)
     try:
         config = json.loads((folder / "config.json").read_text())
     except (json.JSONDecodeError, UnicodeDecodeError):

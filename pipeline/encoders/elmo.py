@@ -151,6 +151,12 @@ class Elmo(Encoder):
         """(B, T, P): each word alone; a word that stands twice goes through the convolutions once."""
         return F.embedding(batch["words"], self.characters(batch["characters"]))
 
+    def texts_of(self, batch: Batch) -> list[str]:
+        letters = [bytes(i - 1 for i in row if 1 <= i <= 256) for row in batch["characters"].tolist()]
+        spelled = [word.decode(errors="replace") for word in letters]
+        rows = zip(batch["words"].tolist(), batch["mask"].tolist(), strict=True)
+        return [" ".join(spelled[word] for word, there in zip(*row, strict=True) if there) for row in rows]
+
     def forget_between_batches(self) -> None:
         """State `reset` from now on."""
         self.state = self.config["state"] = "reset"

@@ -1,0 +1,146 @@
+"""Checkpoints to go on from: whole or not at all, the one before kept, checked before use; stopping with one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import zipfile
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+import lightning
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
+
+from pipeline import UserError
+from pipeline.folders import is_no_room, reason
+
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, SIGTERM or SIGUSR1: a checkpoint has been written. Exit status 130."""
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes aside and renames; the `last.ckpt` before becomes `previous.ckpt` when the new one is whole."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        file = Path(path)
+        aside = file.with_name(f".{file.name}.new")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(aside, "wb") as stream:
+                write(checkpoint, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if file.name == LAST and file.exists():
+                os.replace(file, file.with_name(PREVIOUS))
+            os.replace(aside, file)
+        except (OSError, RuntimeError) as error:
+            aside.unlink(missing_ok=True)
+            if not is_no_room(error):
+                raise
+            raise UserError(
+                f"The checkpoint {file} could not be written: {reason(error)}. Make room and go on with RESUME=1 from "
+                "the one before it, if there is one."
+            ) from None
+
+
+def write(checkpoint: dict[str, Any], stream: IO[bytes]) -> None:
+    torch.save(checkpoint, stream)
+
+
+def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The newest whole checkpoint of a run to go on from, and what it holds; says when it is not the last one.
+
+    Raises:
+        UserError: there are checkpoints, and none is whole.
+    """
+    found = [file for file in (folder / LAST, folder / PREVIOUS) if file.exists()]
+    complaints = []
+    for file in found:
+        try:
+            state = read(file)
+        except UserError as error:
+            complaints.append(str(error))
+            continue
+        if complaints or file.name == PREVIOUS:
+            why = complaints[0] if complaints else f"{folder / LAST} is missing."
+            print(f"Warning: {why} Going on from the checkpoint before it, of step {state['global_step']:,}.")
+        return file, state
+    if complaints:
+        raise UserError(f"{complaints[0]} No other checkpoint is there; set OVERWRITE=1 to start anew.")
+    return None
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A checkpoint whose checksums are right; tensors stay on disk until they are used.
+
+    Raises:
+        UserError: it is damaged, or holds something else than tensors and plain data.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()  # each entry has a CRC-32
+        if damaged is not None:
+            raise UserError(f"The checkpoint {file} is damaged ({damaged} has another checksum).")
+        return torch.load(file, weights_only=True, map_location="cpu", mmap=True)
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"The checkpoint {file} holds something else than tensors and plain data, which could be code: it is not "
+            "loaded."
+        ) from None
+    except (OSError, RuntimeError, zipfile.BadZipFile, EOFError) as error:
+        raise UserError(f"The checkpoint {file} is damaged ({type(error).__name__}).") from None
+
+
+class Latest(Checkpoint):
+    """`last.ckpt` after each validation, and after the step at hand when the run is asked to stop.
+
+    Asked by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM sends before the time is up. Being a checkpoint callback, it
+    runs after the others, so that its file holds their state of the same moment.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.asked = file, False
+        self.before: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        def ask(signal_number: int, frame: FrameType | None) -> None:
+            self.asked = True
+
+        for number in self.SIGNALS:
+            self.before[number] = signal.signal(number, ask)
+        module.between_steps = self.between_steps
+
+    def between_steps(self, trainer: lightning.Trainer) -> None:
+        """The module calls this after each whole optimiser step, when it is logged: a place that resumes exactly."""
+        assert isinstance(trainer.val_check_batch, int)
+        every = trainer.val_check_batch // trainer.accumulate_grad_batches
+        if trainer.global_step % every and not trainer.should_stop and self._anyone_asked(trainer):
+            trainer.save_checkpoint(self.file)
+            raise Interrupted
+
+    def on_validation_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        trainer.save_checkpoint(self.file)
+        if self._anyone_asked(trainer) and trainer.global_step < trainer.max_steps:
+            raise Interrupted
+
+    def _anyone_asked(self, trainer: lightning.Trainer) -> bool:
+        """All processes stop at the same step, whichever of them was asked."""
+        if trainer.world_size == 1:
+            return self.asked
+        return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        self.before = {}

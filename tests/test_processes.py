@@ -1,0 +1,52 @@
+"""Several processes: the same losses and scores as one, each row once, no waiting for one another at ragged ends."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SMALL, command, figures, run
+from tests.test_families import flags as of_model
+
+TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
+EVERY = ["--trainer.log_every_n_steps=1", "--validate_every=10", "--trainer.max_steps=20"]
+
+
+def losses(folder: Path) -> list[float]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+
+
+@pytest.mark.parametrize("model", ["bert", "gpt", "elmo"])
+def test_pretraining_in_two_processes_is_that_in_one(tmp_path: Path, model: str) -> None:
+    zero = ["--model.encoder.init_args.dropout=0", "--trainer.accumulate_grad_batches=2"]
+    zero += ["--model.encoder.init_args.attention_dropout=0"] if model != "elmo" else []
+    settings = [*(SMALL if model == "bert" else of_model(model)), *zero, *EVERY]
+    run("pretrain", "--out", str(tmp_path / "one"), *settings)
+    done = command("pretrain", "--out", str(tmp_path / "two"), *settings, *TWO)
+    assert done.returncode == 0, done.stderr
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert len(one) == len(two) == 20
+    assert one == pytest.approx(two, abs=1e-5)
+    ends = [figures(tmp_path / name) for name in ("one", "two")]
+    assert ends[0]["tokens"] == ends[1]["tokens"]
+    for name in ends[0]:
+        if name.startswith("val/"):
+            assert ends[0][name] == pytest.approx(ends[1][name], rel=1e-5), name
+
+
+def test_fine_tuning_in_two_processes_with_ragged_ends(pretrained: Path, tmp_path: Path) -> None:
+    # 129 rows in batches of 32: the last has one row, so one process has none; the parts to score are uneven too.
+    settings = ["--task", "tagging", "--from", str(pretrained / "encoder"), "--data.train_rows=129", "--data.epochs=4"]
+    settings += ["--model.craft.dropout=0", "--precision=32-true", "--trainer.log_every_n_steps=1"]
+    run("finetune", "--out", str(tmp_path / "one"), *settings)
+    done = command("finetune", "--out", str(tmp_path / "two"), *settings, *TWO)
+    assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "two"), abs=1e-4)
+    ends = [figures(tmp_path / name) for name in ("one", "two")]
+    for name in ("test/span_f1", "test/token_accuracy", "test/loss", "val/best_span_f1", "tokens"):
+        assert ends[0][name] == pytest.approx(ends[1][name], abs=2e-3), name
+    lines = [(tmp_path / name / "predictions.jsonl").read_text().count("\n") for name in ("one", "two")]
+    assert lines[0] == lines[1] == ends[0]["test/rows"]
