@@ -28,12 +28,12 @@ BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
-.PHONY: help install data pretrain finetune zeroshot worth compare new-task try evaluate audit test lint bench bench-finetune bench-lm-eval clean
+.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit test lint bench bench-finetune bench-lm-eval clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@echo "Targets"
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
 	@echo "  MODEL      [bert] which encoder: bert, gpt or elmo"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern"
@@ -49,7 +49,8 @@ help: ## this list
 	@echo "  OVERWRITE=1  start anew over the run in OUT"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
-	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name"
+	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name;"
+	@echo "             [finetune] for sweep: pretrain or finetune"
 	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
 	@echo "  ARMS       for compare: some of those in its file"
@@ -98,6 +99,16 @@ compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; g
 
 new-task: $(BIN)/.installed-core ## write the YAML file of a new data set, NAME, and a test of it
 	@$(BIN)/python -m pipeline new-task --name "$(NAME)" --kind "$(KIND)"
+
+verify-resume: $(BIN)/.installed-core ## does a killed run end as an uninterrupted one, bit for bit? MODEL on CORPUS and TASK
+	@$(BIN)/python -m pipeline verify-resume --corpus "$(CORPUS)" --task "$(TASK)" $(FLAGS)
+
+sweep: $(BIN)/.installed-core ## a sweep of Weights & Biases: NAME=pretrain or finetune (needs a key)
+	@$(BIN)/python -m pipeline sweep $(if $(NAME),--name "$(NAME)") --corpus "$(CORPUS)" --task "$(TASK)" \
+		$(if $(FROM),--from "$(FROM)") $(FLAGS)
+
+sync: $(BIN)/.installed-core ## upload the offline runs under runs/ to Weights & Biases (needs a key)
+	@$(BIN)/python -m pipeline sync
 
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
 	@$(BIN)/python -m pipeline try --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") \

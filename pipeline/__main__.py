@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from pipeline import UserError
@@ -23,6 +24,8 @@ usage: python -m pipeline VERB ...
   evaluate   losses and bits per byte of an encoder on a text
   audit      check masks, labels and leaks of a model
   verify-resume  does a killed run end as an uninterrupted one, bit for bit?
+  sweep      a sweep of Weights & Biases over one stage
+  sync       upload offline runs to Weights & Biases
   import-elmo  published ELMo weights -> an encoder folder
 
 python -m pipeline VERB --help lists the flags of a verb; `make help` the same as variables of make."""
@@ -34,6 +37,8 @@ def main() -> int:
         print(OVERVIEW)
         return 0 if args else 2
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C; training has handlers of its own
+        signal.signal(number, signal.default_int_handler)
     from pipeline import cli
     from pipeline.checkpoints import Interrupted
 
@@ -41,6 +46,13 @@ def main() -> int:
         cli.main(args)
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        from pipeline.folders import is_no_room, reason
+
+        if not is_no_room(error):
+            raise
+        print(f"Error: {error.filename or 'A file'} could not be written: {reason(error)}.", file=sys.stderr)
         return 2
     except Interrupted:
         print("Interrupted; a checkpoint is written, RESUME=1 goes on from it.", file=sys.stderr)

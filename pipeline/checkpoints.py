@@ -31,26 +31,47 @@ class WholeCheckpoints(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         file = Path(path)
         aside = file.with_name(f".{file.name}.new")
+        stream: Telling | None = None
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with open(aside, "wb") as stream:
+            with open(aside, "wb") as file_on_disk:
+                stream = Telling(file_on_disk)
                 write(checkpoint, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
+                file_on_disk.flush()
+                os.fsync(file_on_disk.fileno())
             if file.name == LAST and file.exists():
                 os.replace(file, file.with_name(PREVIOUS))
             os.replace(aside, file)
         except (OSError, RuntimeError) as error:
             aside.unlink(missing_ok=True)
-            if not is_no_room(error):
+            told = error if stream is None else stream.error or error
+            if not is_no_room(told):
                 raise
             raise UserError(
-                f"The checkpoint {file} could not be written: {reason(error)}. Make room and go on with RESUME=1 from "
+                f"The checkpoint {file} could not be written: {reason(told)}. Make room and go on with RESUME=1 from "
                 "the one before it, if there is one."
             ) from None
 
 
-def write(checkpoint: dict[str, Any], stream: IO[bytes]) -> None:
+class Telling:
+    """A file to write to that keeps what the system said when it could not: torch has words of its own for it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self.file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def write(checkpoint: dict[str, Any], stream: Any) -> None:
     torch.save(checkpoint, stream)
 
 

@@ -87,6 +87,13 @@ def parser() -> argparse.ArgumentParser:
     answers.add_argument("--format", choices=predicting.FORMATS, default=None, help="of the input; by its name")
     answers.add_argument("--out", type=Path, default=None, help="file; standard output otherwise")
     answers.add_argument("--batch-size", type=int, default=64)
+    sweep = verb.add_parser("sweep", parents=[shared, pretraining], help="a sweep of Weights & Biases", epilog=rest)
+    sweep.add_argument("--name", default="finetune", help="a name in configs/sweeps")
+    sweep.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
+    sweep.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    sweep.add_argument("--count", type=int, default=20, help="runs here; 0: until it is stopped")
+    uploading = verb.add_parser("sync", help="upload offline runs to Weights & Biases")
+    uploading.add_argument("--folder", type=Path, default=Path("runs"))
     new = verb.add_parser("new-task", help="the YAML file of a new data set, and a test of it")
     new.add_argument("--name", required=True)
     new.add_argument("--kind", choices=tuple(KINDS), default="sentence")
@@ -123,6 +130,8 @@ def main(args: list[str]) -> None:
         "worth": many.worth,
         "new-task": verbs.make_task,
         "verify-resume": many.verify_resume,
+        "sweep": verbs.sweep,
+        "sync": verbs.sync,
     }.get(options.verb, verbs.pretrain)
     verb(options, flags)
 

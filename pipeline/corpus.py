@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -246,7 +247,20 @@ class StepParts(Dataset[Batch]):
             self._last = (step, {**batch, "total/tokens": batch["mask"].sum()})
         parts = self.parts * self.world
         whole = self._last[1]
-        return self.steps.part(whole, part * self.world + self.rank, parts) if parts > 1 else whole
+        if parts == 1:
+            return whole
+        share = self.steps.part(whole, part * self.world + self.rank, parts)
+        return share if len(share["mask"]) else nothing_of(self.steps.part(whole, 0, len(whole["mask"])))
+
+
+def nothing_of(batch: Batch) -> Batch:
+    """A batch whose losses are divided by infinity: the share of a process that there is no row for."""
+    return {name: torch.tensor(math.inf) if is_total(name) else value for name, value in batch.items()}
+
+
+def is_total(name: str) -> bool:
+    """Whether an entry of a batch is the number of a loss's predictions in the whole step."""
+    return name.startswith("total/") and name != "total/tokens"
 
 
 class FromStep(Sampler[int]):

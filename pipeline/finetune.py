@@ -159,12 +159,13 @@ class FineTuning(Training):
 
     def on_validation_epoch_start(self) -> None:
         self.answers.clear()
+        self._sums["val/task"]  # there in a process without a batch too: all add theirs up together
 
     on_test_epoch_start = on_validation_epoch_start
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         loss, logits, _ = self.loss(batch)
-        self._count("val", {"task": loss})
+        self._count("val", {"task": loss}, batch)
         decisions = self.model.head.decide(logits, batch)
         for row, (labels, probabilities) in zip(batch["rows"].tolist(), decisions, strict=True):
             self.answers.append((row, (labels.cpu(), probabilities.cpu())))

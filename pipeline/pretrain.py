@@ -12,9 +12,10 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 
-from pipeline import UserError, optim
+from pipeline import UserError, checkpoints, optim
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Batch, Encoder
 from pipeline.folders import write_atomically
@@ -55,14 +56,17 @@ class Training(lightning.LightningModule):
         # Of several processes one alone may not stop: the gradient tells all of them at once.
         if not math.isfinite(self.last_loss) and self.trainer.world_size == 1:
             self._not_finite("loss")
-        self._count("train", losses)
+        self._count("train", losses, batch)
         return total
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         limit = math.inf if gradient_clip_val is None else gradient_clip_val
-        norm = nn.utils.clip_grad_norm_([p for p in self.parameters() if p.grad is not None], limit)
+        if is_sharded(self.trainer):  # no process has the whole gradient
+            norm = self.trainer.model.clip_grad_norm_(limit)  # type: ignore[union-attr, operator]
+        else:
+            norm = nn.utils.clip_grad_norm_([p for p in self.parameters() if p.grad is not None], limit)
         if not torch.isfinite(norm):
             self._not_finite("gradient")
 
@@ -90,9 +94,11 @@ class Training(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._sums.update(checkpoint["sums"])
 
-    def _count(self, split: str, losses: dict[str, Loss]) -> None:
+    def _count(self, split: str, losses: dict[str, Loss], batch: Batch) -> None:
         for name, loss in losses.items():
-            sums = self._sums[f"{split}/{name}"]
+            sums = self._sums[f"{split}/{name}"]  # there in all processes: they add theirs up together
+            if batch[f"total/{name}"] == math.inf:
+                continue  # see corpus.nothing_of
             for i, value in enumerate((loss.sum, loss.count, loss.correct, loss.spelling)):
                 sums[i] += math.nan if value is None else float(value.detach())
 
@@ -128,6 +134,11 @@ class Training(lightning.LightningModule):
     @property
     def history(self) -> History:
         return next(logger for logger in self.loggers if isinstance(logger, History))
+
+
+def is_sharded(trainer: lightning.Trainer) -> bool:
+    """Whether each process holds a part of the weights only."""
+    return isinstance(trainer.strategy, FSDPStrategy)
 
 
 class Pretraining(Training):
@@ -202,7 +213,7 @@ class Pretraining(Training):
         super().on_train_batch_end(outputs, batch, batch_idx)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._count("val", self.objective(self.encoder, batch))
+        self._count("val", self.objective(self.encoder, batch), batch)
 
     def on_validation_epoch_end(self) -> None:
         figures = self._figures("val")
@@ -227,6 +238,16 @@ class Pretraining(Training):
                 f"({floor:.2f}): the model guesses by frequency alone. Likely causes: a learning rate too high or "
                 "too low, a warm-up too short, many repeated lines in the corpus (see `make data`), too few steps."
             )
+
+    def trained_encoder(self) -> Encoder:
+        """The encoder with all its weights; from the last checkpoint where no process holds them all."""
+        if not is_sharded(self.trainer):
+            return self.encoder
+        whole = type(self.encoder).from_config(self.encoder.config, self.encoder.tokenizer)
+        state = checkpoints.read(self.checkpoint_file)["state_dict"]
+        ours = {name.removeprefix("encoder."): value for name, value in state.items() if name.startswith("encoder.")}
+        whole.load_state_dict(ours)
+        return whole
 
     def configure_optimizers(self) -> Any:
         groups = self.encoder.layer_groups()

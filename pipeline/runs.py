@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import torch
 import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
@@ -198,8 +199,28 @@ class Run:
         else:
             if self.resume_step:
                 print(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
-            self.trainer.fit(self.module, self.cli.datamodule, ckpt_path=self.resume_from, weights_only=True)
+            try:
+                self.trainer.fit(self.module, self.cli.datamodule, ckpt_path=self.resume_from, weights_only=True)
+            except (RuntimeError, MemoryError) as error:
+                raise self._in_plain_words(error) or error from None
         self.seconds = time.monotonic() - started
+
+    def _in_plain_words(self, error: Exception) -> UserError | None:
+        """What the user can do about an error of the machine; None for one of the program."""
+        said, step = str(error), self.trainer.global_step
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in said:
+            data = self.cli.datamodule
+            return UserError(
+                f"Memory ran out at step {step:,}, with {data.batch_size} rows in a batch. Raise "
+                "trainer.accumulate_grad_batches (the same gradient in smaller parts), or lower data.batch_size or "
+                "the length of rows, and start anew with OVERWRITE=1."
+            )
+        if "DataLoader worker" in said:
+            return UserError(
+                f"A process that makes batches died at step {step:,}, most often for lack of memory. Go on with "
+                "RESUME=1 from the last checkpoint, with a lower data.workers."
+            )
+        return None
 
     def figures(self) -> dict[str, Any]:
         """Final figures, as they stand in `metrics.json`."""

@@ -12,7 +12,9 @@ import json
 import lzma
 import os
 import re
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -115,7 +117,7 @@ class Source:
             yield from (text for text in batch.column(0).to_pylist() if text)
 
     def _hub_rows(self) -> Iterator[str]:
-        for row in open_hub(**self.hub, streaming=True):
+        for row in patient_rows(lambda: open_hub(**self.hub, streaming=True), self.hub["path"]):
             if self.column not in row:
                 raise UserError(f"{self.hub['path']} has no column '{self.column}' (it has {', '.join(row)}).")
             yield row[self.column]
@@ -141,6 +143,39 @@ def open_hub(*, path: str, **arguments: Any) -> Any:
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(f"'{path}' cannot be read from the hub ({reason}); {OFFLINE_WAY}") from None
+
+
+RETRIES = 5  # of a stream that breaks off, one after another without a row between them
+NETWORK = ("httpx", "httpx2", "httpcore", "aiohttp", "urllib3", "huggingface_hub")  # not all their errors are OSErrors
+PAUSE = 2.0  # seconds before the first of them, doubled for each that follows
+
+
+def patient_rows(open_stream: Callable[[], Any], name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a stream; one that breaks off is opened again, and goes on at the row that was to come.
+
+    Raises:
+        UserError: it breaks off time and again.
+    """
+    done = failures = 0
+    stream = open_stream()
+    while True:
+        try:
+            for row in stream:
+                yield row
+                done, failures = done + 1, 0
+            return
+        except Exception as error:
+            if not isinstance(error, OSError) and type(error).__module__.split(".")[0] not in NETWORK:
+                raise
+            failures += 1
+            if failures > RETRIES:
+                raise UserError(
+                    f"'{name}' broke off after {done:,} rows and {RETRIES} further attempts ({type(error).__name__}: "
+                    f"{error}); run again when the hub can be reached. {OFFLINE_WAY[0].upper()}{OFFLINE_WAY[1:]}"
+                ) from None
+            print(f"'{name}' broke off after {done:,} rows ({type(error).__name__}); trying again.", file=sys.stderr)
+            time.sleep(PAUSE * 2 ** (failures - 1))
+            stream = open_stream().skip(done)
 
 
 def format_of(path: Path) -> str | None:

@@ -114,14 +114,14 @@ def wandb_logger(
     It is told the figures and the configuration, not what it would find out about the machine, its user, the command
     line, the repository and the screen.
     """
-    mode = os.environ.get("WANDB_MODE") or ("online" if _has_key() else "offline")
+    mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
     if mode == "disabled":
         return None
     os.environ["WANDB_MODE"] = mode
     os.environ.setdefault("WANDB_SILENT", "true")
     id_file = folder / "wandb" / "run-id"  # a resumed run continues the same W&B run
     if not id_file.exists():
-        write_atomically(id_file, uuid.uuid4().hex[:8])
+        write_atomically(id_file, os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex[:8])  # a sweep gives one
     import wandb
 
     return ContinuedWandb(
@@ -155,7 +155,8 @@ def use_artifact(logger: WandbLogger, encoder: Path) -> None:
         logger.experiment.use_artifact(folder_artifact("encoder", encoder))
 
 
-def _has_key() -> bool:
+def has_key() -> bool:
+    """Whether a key of Weights & Biases is configured, in the environment or by `wandb login`."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:

@@ -16,11 +16,14 @@ from pipeline import UserError, asking, encoders, examples, lineage, plots, pred
 from pipeline import audit as auditing
 from pipeline import evaluate as evaluating
 from pipeline import import_elmo as importing
+from pipeline import sweep as sweeping
 from pipeline.configuration import (
     CONFIGS,
     REPOSITORY,
     FineTuneCLI,
     encoder_folder,
+    known,
+    named_config,
     parse,
     pretraining,
     task_file,
@@ -46,7 +49,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         data.prepare()
         print(data.report())
         return
-    out = options.out or Path("runs/pretrain") / options.model
+    out = run_folder(options, "pretrain", options.model)
     trainer = cli.config_init.trainer
     if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or trainer.devices not in (1, "1")):
         raise UserError(
@@ -78,11 +81,12 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     if not is_main():
         return
 
+    encoder = module.trained_encoder()
     figures = {**run.figures(), **module.floors, "documents": data.train.meta["documents"]}
     card = model_card(options, module, data, figures)
 
     def write(folder: Path) -> None:
-        module.encoder.save(folder, card=card)
+        encoder.save(folder, card=card)
         lineage.write(folder, [*run.stages, lineage.made("encoder", folder)])
 
     write_folder(out / "encoder", write)
@@ -91,13 +95,20 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
     ]
     plots.plot_curves(module.history, out / "curves.png", floors=module.floors, losses=curve_losses)
-    columns, rows = examples.examples(module.encoder, data.valid)
+    columns, rows = examples.examples(encoder, data.valid)
     write_atomically(out / "examples.md", examples.table(columns, rows))
     run.finish(figures, artifact=("encoder", out / "encoder"), tables={"examples": (columns, rows)})
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
     print(f"Saved {out / 'encoder'} after {figures['seconds']:.0f} s: {shown}")
     model = "" if options.model == "bert" else f"MODEL={options.model} "
     print(f"Next: make finetune {model}TASK=sentiment FROM={out / 'encoder'}")
+
+
+def run_folder(options: argparse.Namespace, stage: str, name: str) -> Path:
+    """OUT=, or the run's own folder in a sweep, or the one that goes by its name."""
+    if options.out is None and (sweep := os.environ.get("WANDB_SWEEP_ID")):
+        return Path("runs/sweeps") / sweep / os.environ.get("WANDB_RUN_ID", name)
+    return options.out or Path("runs") / stage / name
 
 
 def group_of(model: str, tokenizer: Tokenizer) -> str:
@@ -174,7 +185,7 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     if task_of(file).head == "none":
         raise UserError(f"{file.stem} has prompts and nothing to train on; use make zeroshot TASK={options.task}.")
     name = f"{options.model}-{file.stem}" + ("" if options.arm == "full" else f"-{options.arm}")
-    out = options.out or Path("runs/finetune") / name
+    out = run_folder(options, "finetune", name)
     flags = [f"--model.seed={options.seed}", f"--data.seed={options.seed}", f"--model.arm={options.arm}", *flags]
     if options.data is not None:
         flags = ["--data.files", options.data, *flags]
@@ -220,7 +231,7 @@ def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
         raise UserError(f"zeroshot does not know the flag {flags[0]}; see python -m pipeline zeroshot --help.")
     folder, file = encoder_folder(options), task_file(options.task)
     task, encoder = task_of(file), encoders.load(folder)
-    out = options.out or Path("runs/zeroshot") / f"{options.model}-{file.stem}"
+    out = run_folder(options, "zeroshot", f"{options.model}-{file.stem}")
     check_run_folder(out, options)
     try:
         shots = [int(part) for part in options.shots.replace(",", " ").split()]
@@ -265,6 +276,24 @@ def predict(options: argparse.Namespace, flags: list[str]) -> None:
             raise UserError(f"{options.input} is not UTF-8 text.") from None
         except BrokenPipeError:  # the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def sweep(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `sweep`: what it does not know goes to each run."""
+    file = named_config("sweeps", options.name)
+    if file is None:
+        raise UserError(f"There is no sweep '{options.name}'; there are {known('sweeps')}.")
+    given = {"model": options.model, "corpus": options.corpus, "task": options.task, "from": options.encoder}
+    wanted = {"pretrain": ("model", "corpus"), "finetune": ("model", "task", "from")}[options.name]
+    values = [part for name in wanted if given[name] for part in (f"--{name}", str(given[name]))]
+    data = ["--data", options.data] if options.data else []
+    name = sweeping.sweep(file, [*values, *data, "--seed", str(options.seed), *flags], count=options.count)
+    print(f"More runs of it: .venv/bin/wandb agent {name}")
+
+
+def sync(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `sync`."""
+    print(f"Uploaded {sweeping.sync(options.folder)} runs.")
 
 
 def make_task(options: argparse.Namespace, flags: list[str]) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import compare
-from pipeline.configuration import CLI, CONFIGS, REPOSITORY, named_config
+from pipeline import compare, sweep
+from pipeline.configuration import CLI, CONFIGS, REPOSITORY, FineTuneCLI, named_config, parse
 from pipeline.corpus import CorpusData
+from pipeline.finetune import FineTuning
+from pipeline.labeled import LabeledData
 from pipeline.pretrain import Pretraining
 from tests.conftest import check_task
 
@@ -41,6 +43,7 @@ FLOORS = [
         "lm_eval_model",
         "new_task",
         "predicting",
+        "sweep",
         "trying",
         "verify_resume",
         "worth",
@@ -134,8 +137,33 @@ def test_every_grid_builds(grid: Path) -> None:
     assert found.size() >= len(found.models) * len(found.tasks) * sum(arm.seeds for arm in found.arms.values())
 
 
+@pytest.mark.parametrize("machine", sorted((CONFIGS / "machines").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_machine_builds(machine: Path) -> None:
+    files = [CONFIGS / "base.yaml", CONFIGS / "pretrain/bert.yaml", CONFIGS / "corpora/sample.yaml", machine]
+    cli = CLI(Pretraining, CorpusData, [part for file in files for part in ("--config", str(file))])
+    assert cli.config_init.trainer.devices == 8
+    assert cli.datamodule.batch_size % 8 == 0
+
+
+@pytest.mark.parametrize("file", sorted((CONFIGS / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_sweep_names_what_its_verb_knows(file: Path) -> None:
+    found = sweep.load(file, ["--model", "bert"])
+    assert found["method"] in ("grid", "random", "bayes")
+    assert found["command"][2:4] == ["pipeline", file.stem]
+    flags = []
+    for name, choice in found["parameters"].items():
+        values = choice.get("values") or [choice.get("value", choice.get("min"))]
+        flags.append(f"--{name}={values[0]}")
+    if file.stem == "pretrain":
+        files = [CONFIGS / name for name in ("base.yaml", "pretrain/bert.yaml", "corpora/sample.yaml")]
+        parse(Pretraining, CorpusData, files, flags)
+    else:
+        files = [CONFIGS / "finetune.yaml", CONFIGS / "tasks/sentiment.yaml"]
+        parse(FineTuning, LabeledData, files, flags, cli_class=FineTuneCLI)
+
+
 def test_no_configuration_is_overlooked() -> None:
-    assert len(list(CONFIGS.rglob("*.yaml"))) >= 38  # more, where a user has tasks of their own
+    assert len(list(CONFIGS.rglob("*.yaml"))) >= 42  # more, where a user has tasks of their own
     assert len(PRETRAINING) == 24
     assert len(TASKS) >= 21
 

@@ -1,0 +1,56 @@
+"""`make sweep` and `make sync`: what needs the server of Weights & Biases."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline import UserError
+from pipeline.tracking import has_key
+
+
+def load(file: Path, options: list[str]) -> dict[str, Any]:
+    """A sweep of W&B from its YAML file, named as the verb that it runs, with the flags of that verb."""
+    command = [sys.executable, "-m", "pipeline", file.stem, *options, "${args}"]
+    return {**yaml.safe_load(file.read_text()), "name": file.stem, "command": command}
+
+
+def sweep(file: Path, options: list[str], *, count: int) -> str:
+    """Begins a sweep and runs `count` of its runs here; returns its id, for `wandb agent` on further machines.
+
+    Raises:
+        UserError: no key, since it is the server that chooses what to try.
+    """
+    if not has_key():
+        raise UserError(
+            "A sweep is led by the server of Weights & Biases: set WANDB_API_KEY. Offline, `make compare` tries all "
+            "combinations of the settings under `choose` in its YAML file."
+        )
+    import wandb
+
+    os.environ.pop("WANDB_MODE", None)
+    project = os.environ.get("WANDB_PROJECT", "pretrain-finetune")
+    name = wandb.sweep(load(file, options), project=project)
+    wandb.agent(name, project=project, count=count or None)
+    return name
+
+
+def sync(folder: Path) -> int:
+    """Uploads the offline runs under a folder; returns how many. Parts of a resumed run go to the same run.
+
+    Raises:
+        UserError: no key, or nothing to upload.
+    """
+    found = sorted(folder.rglob("wandb/offline-run-*"), key=lambda path: path.name)
+    if not found:
+        raise UserError(f"There is no offline run of Weights & Biases under {folder}.")
+    if not has_key():
+        raise UserError(f"{len(found)} offline runs under {folder} wait for a key: set WANDB_API_KEY.")
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
+    subprocess.run([sys.executable, "-m", "wandb", "sync", "--yes", *map(str, found)], env=environment, check=True)
+    return len(found)

@@ -1,0 +1,302 @@
+"""What breaks: disks, files, processes, memory, networks. A plain sentence, exit status 2, and nothing lost."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pipeline
+from pipeline import UserError, checkpoints, text
+from tests.conftest import SMALL, command, figures, run
+
+SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=8"]
+LETTERS = ["walks", "sings", "sleeps", "eats", "laughs", "reads"]
+
+
+def corpus(file: Path, lines: int) -> Path:
+    words = [f"{chr(97 + i % 26)}{chr(97 + i // 26 % 26)}ry" for i in range(600)]
+    rows = (f"The {words[i % 599]} {LETTERS[i % 6]} by the {words[i * 7 % 600]}." for i in range(lines))
+    file.write_text("".join(row + "\n" * (1 + (i % 5 == 0)) for i, row in enumerate(rows)))
+    return file
+
+
+def limited(size: int, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command none of whose files may grow beyond a size: its writes fail as on a full disk."""
+    script = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2); "
+    script += "sys.argv = ['pipeline', *sys.argv[2:]]; from pipeline.__main__ import main; sys.exit(main())"
+    environment = {**os.environ, "WANDB_MODE": "disabled", **environment}
+    command = [sys.executable, "-c", script, str(size), *args]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+def is_plain(done: subprocess.CompletedProcess[str], message: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert message in last
+
+
+def test_no_room_for_the_token_store(tmp_path: Path) -> None:
+    file, cache = corpus(tmp_path / "corpus.txt", 8000), tmp_path / "cache"
+    args = ["data", "--corpus", str(file), *[flag for flag in SMALL if "sample_documents" not in flag]]
+    is_plain(limited(60_000, *args, PIPELINE_CACHE=str(cache)), "could not be written")
+    assert [path for path in (cache / "stores").iterdir() if path.is_dir()] == []
+    done = command(*args, PIPELINE_CACHE=str(cache))
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_room_for_a_checkpoint_then_for_the_encoder(tmp_path: Path) -> None:
+    out, flags = tmp_path / "run", ["pretrain", "--out", str(tmp_path / "run"), *SHORT]
+    run(*flags[:3], *SHORT, "--trainer.max_steps=4")
+    size = (out / "checkpoints/last.ckpt").stat().st_size
+    (out / "metrics.json").unlink()
+    before = checkpoints.read(out / "checkpoints/last.ckpt")
+    is_plain(limited(size // 2, *flags, "--resume"), "The checkpoint")
+    assert checkpoints.read(out / "checkpoints/last.ckpt")["global_step"] == before["global_step"] == 4
+    run(*flags, "--resume")
+    (out / "metrics.json").unlink()
+    encoder = (out / "encoder/model.safetensors").read_bytes()
+    is_plain(limited(len(encoder) // 2, *flags, "--resume"), f"{out / 'encoder'} could not be written")
+    assert (out / "encoder/model.safetensors").read_bytes() == encoder
+    assert not (out / ".encoder.new").exists()
+
+
+def test_killed_while_the_token_store_is_built(tmp_path: Path) -> None:
+    file, cache = corpus(tmp_path / "corpus.txt", 40_000), tmp_path / "cache"
+    args = ["data", "--corpus", str(file), *[flag for flag in SMALL if "sample_documents" not in flag]]
+    environment = {**os.environ, "PIPELINE_CACHE": str(cache)}
+    process = subprocess.Popen([sys.executable, "-m", "pipeline", *args], env=environment, stdout=subprocess.DEVNULL)
+    while not list(cache.glob("stores/.*.new/tokens.bin")) and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert list(cache.glob("stores/.*.new"))
+    done = command(*args, PIPELINE_CACHE=str(cache))
+    assert done.returncode == 0, done.stderr
+    assert not list(cache.glob("stores/.*.new"))
+    assert len([path for path in (cache / "stores").iterdir() if path.is_dir()]) == 2
+
+
+def test_of_two_runs_on_a_corpus_one_builds_and_the_other_waits(tmp_path: Path) -> None:
+    file, cache = corpus(tmp_path / "corpus.txt", 20_000), tmp_path / "cache"
+    args = ["data", "--corpus", str(file), *[flag for flag in SMALL if "sample_documents" not in flag]]
+    environment = {**os.environ, "PIPELINE_CACHE": str(cache)}
+    start = lambda: subprocess.Popen(  # noqa: E731
+        [sys.executable, "-m", "pipeline", *args],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    ends = [(*process.communicate(timeout=200), process.returncode) for process in [start(), start()]]
+    assert [status for *_, status in ends] == [0, 0], ends
+    assert ends[0][0] == ends[1][0]  # the same report
+    assert sum("waiting for it" in error for _, error, _ in ends) >= 1
+    assert len(list((cache / "tokenizers").glob("*.json"))) == 1
+
+
+def flip(file: Path, share: float = 0.6) -> None:
+    """One bit of a file."""
+    content = bytearray(file.read_bytes())
+    content[int(share * len(content))] ^= 4
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("damage", [flip, cut])
+def test_a_damaged_encoder_folder(pretrained: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(pretrained / "encoder", folder)
+    damage(folder / name)
+    with pytest.raises(UserError, match=f"{name} is damaged"):
+        pipeline.encoders.load(folder)
+
+
+def test_a_damaged_model_folder(pretrained: Path, tmp_path: Path) -> None:
+    more = ["--out", str(tmp_path / "run"), "--data.epochs=1", "--data.train_rows=40"]
+    run("finetune", "--from", str(pretrained / "encoder"), *more)
+    flip(tmp_path / "run/model/model.safetensors")
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
+        pipeline.load(tmp_path / "run/model")
+    (tmp_path / "run/model/model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors is missing"):
+        pipeline.load(tmp_path / "run/model")
+
+
+def test_a_damaged_token_store_is_built_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    file = corpus(tmp_path / "corpus.txt", 400)
+    args = ["data", "--corpus", str(file), *[flag for flag in SMALL if "sample_documents" not in flag]]
+    run(*args)
+    good = capsys.readouterr().out
+    stores = {path: path.read_bytes() for path in (tmp_path / "cache/stores").glob("*/tokens.bin")}
+    for path in stores:
+        flip(path)
+    run(*args)
+    shown = capsys.readouterr().out
+    assert shown.count("tokens.bin is damaged") == 2
+    assert shown.endswith(good)
+    assert all(path.read_bytes() == content for path, content in stores.items())
+
+
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*SHORT, "--trainer.max_steps=12"]
+    run("pretrain", "--out", str(tmp_path / "straight"), *flags)
+    out = tmp_path / "killed"
+    kill = ["--trainer.callbacks+=pipeline.verify_resume.Kill", "--trainer.callbacks.step=10"]
+    done = command("pretrain", "--out", str(out), *flags, *kill, "--trainer.callbacks.moment=step")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert {path.name for path in (out / "checkpoints").iterdir()} >= {"last.ckpt", "previous.ckpt"}
+    damage(out / "checkpoints/last.ckpt")
+    capsys.readouterr()
+    run("pretrain", "--out", str(out), "--resume", *flags)
+    shown = capsys.readouterr().out
+    assert "Going on from the checkpoint before it, of step 4" in shown
+    assert "last.ckpt is missing" in shown or "last.ckpt is damaged" in shown
+    one, two = ((tmp_path / name / "encoder/model.safetensors").read_bytes() for name in ("straight", "killed"))
+    assert one == two
+
+
+def test_no_checkpoint_is_whole(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run("pretrain", "--out", str(out), *SHORT, "--trainer.max_steps=4")
+    cut(out / "checkpoints/last.ckpt")
+    with pytest.raises(UserError, match=r"last\.ckpt is damaged.*OVERWRITE=1"):
+        run("pretrain", "--out", str(out), "--resume", *SHORT)
+    assert (out / "encoder/model.safetensors").exists()  # nothing is lost
+
+
+def test_a_checkpoint_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    run("pretrain", "--out", str(out), *SHORT, "--trainer.max_steps=4")
+    config = (out / "config.yaml").read_text()
+    for change, message in (
+        ("--model.encoder.init_args.layers=1", r"model\.encoder\.init_args\.layers 2, not 1"),
+        ("--data.batch_size=8", r"data\.batch_size 16, not 8"),
+        ("--trainer.accumulate_grad_batches=2", r"accumulate_grad_batches 1, not 2"),
+        ("--data.sample_documents=200", "not"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run("pretrain", "--out", str(out), "--resume", *SHORT, change)
+    assert (out / "config.yaml").read_text() == config
+    capsys.readouterr()
+    # The rate may change, and the new one holds.
+    more = ["--model.optimization.learning_rate=1e-5", "--model.optimization.schedule=constant"]
+    run("pretrain", "--out", str(out), "--resume", *SHORT, *more)
+    assert "learning_rate is 1e-05 now, and was 0.001" in capsys.readouterr().out
+    state = checkpoints.read(out / "checkpoints/last.ckpt")
+    assert state["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(1e-5)
+    assert figures(out)["steps"] == 8
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch executed",)
+
+
+def test_loading_never_runs_code(pretrained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run("pretrain", "--out", str(out), *SHORT, "--trainer.max_steps=4")
+    torch.save({"global_step": 4, "state_dict": Evil()}, out / "checkpoints/last.ckpt")
+    with pytest.raises(UserError, match="could be code"):
+        run("pretrain", "--out", str(out), "--resume", *SHORT)
+    folder = tmp_path / "encoder"
+    shutil.copytree(pretrained / "encoder", folder)
+    (folder / "SHA256SUMS").unlink()  # as one that others made
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Evil()))
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "outside.py").write_text("open('executed', 'w')\nclass Bert: pass\n")
+    hostile = {"auto_map": {"AutoModel": "outside.Bert"}, "class_path": "outside.Bert", "trust_remote_code": True}
+    (folder / "config.json").write_text(json.dumps({**config, **hostile}))
+    assert pipeline.encoders.load(folder).size == 64
+    for name in ("../outside", "outside.Bert", "os"):
+        (folder / "config.json").write_text(json.dumps({**config, "model_type": name}))
+        with pytest.raises(UserError, match="no encoder"):
+            pipeline.encoders.load(folder)
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Evil()))
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="damaged"):
+        pipeline.encoders.load(folder)
+    with pytest.raises(UserError, match=r"not valid|class_path"):
+        run("finetune", "--from", str(pretrained / "encoder"), "--data.task=os.system")
+    assert not (tmp_path / "executed").exists()
+
+
+class Stream:
+    """A data set of the hub whose connection breaks at some rows."""
+
+    def __init__(self, breaks: list[int], begin: int = 0) -> None:
+        self.breaks, self.begin = breaks, begin
+
+    def skip(self, count: int) -> Stream:
+        return Stream(self.breaks, count)
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        for number in range(self.begin, 20):
+            if number in self.breaks:
+                self.breaks.remove(number)
+                raise TimeoutError("read timed out")
+            yield {"text": f"row {number}"}
+
+
+def test_a_stream_of_the_hub_that_breaks_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(text, "PAUSE", 0)
+    source = text.Source(hub={"path": "someone/texts", "split": "train"})
+    breaks = [3, 3, 11]
+    monkeypatch.setattr(text, "open_hub", lambda **_: Stream(breaks))
+    rows = [document[0] for document, _ in source.documents()]
+    assert rows == [f"row {number}" for number in range(20)]
+    assert capsys.readouterr().err.count("trying again") == 3
+    breaks += [5] * 50
+    with pytest.raises(UserError, match=r"broke off after 5 rows and 5 further attempts.*timed out"):
+        list(source.documents())
+
+
+def test_a_loader_process_that_dies(tmp_path: Path) -> None:
+    script = "import os, sys; from pipeline import corpus; original = corpus.StepParts.__getitem__\n"
+    script += "def dies(self, index): return os._exit(1) if index == 7 else original(self, index)\n"
+    script += "corpus.StepParts.__getitem__ = dies; from pipeline.__main__ import main; sys.exit(main())"
+    args = ["pretrain", "--out", str(tmp_path / "run"), *SHORT, "--data.workers=1"]
+    environment = {**os.environ, "WANDB_MODE": "disabled"}
+    command = [sys.executable, "-c", script, *args]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    is_plain(done, "A process that makes batches died")
+    assert checkpoints.newest(tmp_path / "run/checkpoints") is not None
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    from pipeline.objectives import MaskedLM
+
+    @functools.wraps(MaskedLM.__call__)
+    def fails(*args: object) -> dict:
+        raise error
+
+    monkeypatch.setattr(MaskedLM, "__call__", fails)
+    with pytest.raises(UserError, match=r"Memory ran out at step 0, with 16 rows.*accumulate_grad_batches"):
+        run("pretrain", "--out", str(tmp_path / "run"), *SHORT)

@@ -1,0 +1,151 @@
+"""What a run tells: one W&B run without gap or step back, lineage, nothing secret; killed runs end as straight ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.folders import sha256
+from tests.conftest import SMALL, command, run
+
+SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=12"]
+
+
+def records(folder: Path) -> Iterator[Any]:
+    """What an offline run of W&B has recorded: protocol buffers in the log format of LevelDB."""
+    from wandb.proto import wandb_internal_pb2
+
+    for file in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        content, place, parts = file.read_bytes(), 7, b""
+        while place + 7 <= len(content):
+            if 32768 - place % 32768 < 7:  # the end of a block is padded
+                place += 32768 - place % 32768
+                continue
+            _, size, kind = struct.unpack("<IHB", content[place : place + 7])
+            parts += content[place + 7 : place + 7 + size]
+            place += 7 + size
+            if kind in (1, 4):  # whole, or the last part
+                record = wandb_internal_pb2.Record()
+                record.ParseFromString(parts)
+                yield record
+                parts = b""
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    """Rows of figures, as W&B has them."""
+    rows = []
+    for record in records(folder):
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return [row for row in rows if "trainer/global_step" in row]
+
+
+def test_a_killed_run_goes_on_in_the_same_run_without_gap_or_step_back(tmp_path: Path) -> None:
+    run("pretrain", "--out", str(tmp_path / "straight"), *SHORT, wandb=True)
+    out = tmp_path / "killed"
+    kill = ["--trainer.callbacks+=pipeline.verify_resume.Kill", "--trainer.callbacks.step=10"]
+    flags = ["pretrain", "--out", str(out), *SHORT]
+    done = command(*flags, *kill, "--trainer.callbacks.moment=step", WANDB_MODE="offline")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(history(out)) > 3
+    run(*flags, "--resume", wandb=True)
+    names = {folder.name.split("-")[-1] for folder in (out / "wandb").glob("offline-run-*")}
+    assert len(list((out / "wandb").glob("offline-run-*"))) == 2
+    assert len(names) == 1  # the same id
+    one, two = history(tmp_path / "straight"), history(out)
+    timed = {"tokens_per_second", "_timestamp", "_runtime", "_step"}
+    assert [row["trainer/global_step"] for row in two] == sorted(row["trainer/global_step"] for row in two)
+    strip = lambda rows: [{k: v for k, v in row.items() if k not in timed} for row in rows]  # noqa: E731
+    assert strip(one) == strip(two)
+    assert all("tokens" in row for row in two if "train/loss" in row or "val/loss" in row)
+
+
+def test_nothing_secret_is_logged(tmp_path: Path) -> None:
+    """Neither environment, nor folders, nor user, nor text of files; the text of the sample and figures are."""
+    private = tmp_path / "private-folder"
+    private.mkdir()
+    lines = [f"The xylograph {name} was zygomorphic.\n\n" for name in "abcdefghijklmnopqrstuvwxyz"]
+    (private / "letters.txt").write_text("".join(lines) * 8)
+    own = [flag for flag in SHORT if "sample_documents" not in flag]
+    more = ["--data.tokenizer.vocab_size=150", "--trainer.max_steps=4"]
+    args = ["pretrain", "--corpus", str(private), "--out", str(tmp_path / "run"), *own, *more]
+    done = command(*args, WANDB_MODE="offline", SECRET_TOKEN="sesame-open")
+    assert done.returncode == 0, done.stderr
+    content = b"".join(file.read_bytes() for file in (tmp_path / "run/wandb").rglob("*") if file.is_file())
+    assert b"private-folder" in content  # the name of the corpus
+    for secret in (b"sesame-open", str(tmp_path).encode(), os.uname().nodename.encode(), b"xylograph", b"zygomorphic"):
+        assert secret not in content, secret
+    assert "xylograph" in (tmp_path / "run/examples.md").read_text()
+    run(*args[:-1], "--trainer.max_steps=4", "--log_text=true", "--overwrite", wandb=True)
+    tables = list((tmp_path / "run/wandb").rglob("*.table.json"))
+    assert tables
+    assert "xylograph" in tables[0].read_text()
+
+
+def test_a_score_can_be_traced_to_its_corpus(pretrained: Path, tmp_path: Path) -> None:
+    encoder = pretrained / "encoder"
+    stages = json.loads((encoder / "lineage.json").read_text())
+    assert [stage["stage"] for stage in stages] == ["corpus", "tokenizer", "pretrain", "encoder"]
+    assert json.loads((pretrained / "lineage.json").read_text()) == stages
+    assert stages[-1]["sha256"] == sha256(encoder / "model.safetensors")
+    assert stages[2]["wandb"] == (pretrained / "wandb/run-id").read_text()
+    more = ["--from", str(encoder), "--data.epochs=1", "--data.train_rows=40"]
+    run("finetune", "--out", str(tmp_path / "tuned"), *more, wandb=True)
+    run("zeroshot", "--from", str(encoder), "--out", str(tmp_path / "asked"), "--limit", "8")
+    tuned = json.loads((tmp_path / "tuned/lineage.json").read_text())
+    asked = json.loads((tmp_path / "asked/lineage.json").read_text())
+    assert [stage["stage"] for stage in tuned[4:]] == ["task", "finetune", "model"]
+    assert [stage["stage"] for stage in asked[4:]] == ["task", "zeroshot"]
+    assert tuned[:4] == asked[:4] == stages
+    assert tuned[-1]["sha256"] == sha256(tmp_path / "tuned/model/model.safetensors")
+    assert str(tmp_path) not in json.dumps([tuned, asked])
+    assert any(file.name.startswith("wrong") for file in (tmp_path / "tuned/wandb").rglob("*.table.json"))
+    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=encoder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_verify_resume(tmp_path: Path) -> None:
+    flags = ["--trainer.max_steps=16", "--validate_every=3", "--trainer.accumulate_grad_batches=2", "--data.workers=1"]
+    flags += ["--data.sample_documents=40"]  # epochs of a few steps
+    done = command("verify-resume", "--out", str(tmp_path / "proof"), *SMALL, *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASS") == 2
+    found = json.loads((tmp_path / "proof/resume.json").read_text())
+    for verb in ("pretrain", "finetune"):
+        assert found[verb]["passed"]
+        assert len(found[verb]["killed"]) == 4
+        assert any(moment.startswith("saving") for moment in found[verb]["killed"])
+    assert found["pretrain"]["batches"] == 32
+
+
+def test_verify_resume_sees_a_difference(tmp_path: Path) -> None:
+    from pipeline import verify_resume
+
+    for name in ("one", "two"):
+        trace = f"--trainer.callbacks.file={tmp_path / name}.jsonl"
+        seed = str(int(name == "two"))
+        callback = ["--trainer.callbacks+=pipeline.verify_resume.Trace", trace]
+        run("pretrain", "--out", str(tmp_path / name), "--seed", seed, *SHORT, *callback)
+    found = " ".join(verify_resume.compare(tmp_path / "one", tmp_path / "two", "encoder"))
+    for what in ("content of batch 0", "loss of batch 0", "metrics.csv", "last checkpoints", "weights in encoder"):
+        assert what in found
+
+
+@pytest.mark.parametrize("verb", ["sweep", "sync"])
+def test_what_needs_the_server_says_so(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "runs/a/wandb/offline-run-1").mkdir(parents=True)
+    environment = {k: v for k, v in os.environ.items() if k != "WANDB_MODE"}
+    args = [sys.executable, "-m", "pipeline", verb]
+    done = subprocess.run(args, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 2
+    assert "set WANDB_API_KEY" in done.stderr
