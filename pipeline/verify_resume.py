@@ -113,7 +113,7 @@ def plan(steps: int, every: int, seed: int) -> list[Killed]:
         raise UserError(f"{steps} steps with a validation after each {every} are too few: at least 5 validations.")
     rng = random.Random(seed)
     first, second, third, fourth = sorted(rng.sample(marks, 4))
-    between = lambda mark: mark + rng.randrange(1, max(2, every))  # noqa: E731
+    between = lambda mark: min(steps - 1, mark + rng.randrange(1, max(2, every)))  # noqa: E731
     moments = [Killed(between(first), "step"), Killed(second, "save"), Killed(third, "validation")]
     return [*moments, Killed(between(fourth), "step")]
 

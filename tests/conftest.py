@@ -43,7 +43,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _surroundings(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One cache for all tests, and a working directory for each."""
     monkeypatch.setenv("PIPELINE_CACHE", str(cache))
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_SERVICE", "WANDB__SERVICE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", "/dev/null")
     monkeypatch.chdir(tmp_path)
