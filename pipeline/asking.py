@@ -174,5 +174,5 @@ def finish(out: Path, logger: Any, figures: dict[str, Any], found: list[dict[str
             run.log({"examples": wandb.Table(names, [[str(row[str(name)]) for name in names] for row in found[:200]])})
         for picture in out.glob("*.png"):
             run.log({picture.stem: wandb.Image(str(picture))})
-        wandb.finish()
+        logger.close()
     tracking.write_metrics(out, figures)

@@ -241,7 +241,7 @@ class Pretraining(Training):
 
     def trained_encoder(self) -> Encoder:
         """The encoder with all its weights; from the last checkpoint where no process holds them all."""
-        if not is_sharded(self.trainer):
+        if self._trainer is None or not is_sharded(self.trainer):
             return self.encoder
         whole = type(self.encoder).from_config(self.encoder.config, self.encoder.tokenizer)
         state = checkpoints.read(self.checkpoint_file)["state_dict"]

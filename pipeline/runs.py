@@ -133,7 +133,7 @@ class Run:
         elif options.resume:
             print(f"Nothing to resume in {out}: starting from the beginning.")
         self.history = History(out)
-        self.wandb = None
+        self.wandb: tracking.ContinuedWandb | None = None
         if not is_main():
             return
         if self.resume_from is None:
@@ -144,6 +144,8 @@ class Run:
         self.wandb = tracking.wandb_logger(out, job_type=job_type, group=group, tags=tags, config=config)
         self.stages = [*stages, lineage.run_stage(job_type, out, seed=options.seed, config=flat(config))]
         lineage.write(out, self.stages)
+        if self.wandb is not None and self.resume_from is not None:
+            self.wandb.go_on(self.history)
         if uses is not None and self.wandb is not None:
             tracking.use_artifact(self.wandb, uses)
 
@@ -201,11 +203,16 @@ class Run:
                 print(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
             try:
                 self.trainer.fit(self.module, self.cli.datamodule, ckpt_path=self.resume_from, weights_only=True)
-            except (RuntimeError, MemoryError) as error:
-                raise self._in_plain_words(error) or error from None
+            except BaseException as error:
+                if self.wandb is not None:
+                    self.wandb.close()
+                plain = self._in_plain_words(error)
+                if plain is None:
+                    raise
+                raise plain from None
         self.seconds = time.monotonic() - started
 
-    def _in_plain_words(self, error: Exception) -> UserError | None:
+    def _in_plain_words(self, error: BaseException) -> UserError | None:
         """What the user can do about an error of the machine; None for one of the program."""
         said, step = str(error), self.trainer.global_step
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in said:
@@ -262,7 +269,7 @@ class Run:
             for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
                 run.log({name: wandb.Table(columns=list(columns), data=rows)})
             run.log_artifact(tracking.folder_artifact(*artifact))
-            wandb.finish()
+            self.wandb.close()
         tracking.write_metrics(self.out, figures)
 
 

@@ -7,6 +7,7 @@ import csv
 import json
 import netrc
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -76,24 +77,42 @@ def _number(value: Any) -> str:
 
 
 class ContinuedWandb(WandbLogger):
-    """Weights & Biases; a run that goes on from a checkpoint does not log again what it logged before it was killed.
+    """Weights & Biases; a run that was killed and goes on from a checkpoint has neither a gap nor a step back there.
 
-    The curves of a killed run reach beyond its last checkpoint. What is computed again is the same, and left out.
+    What W&B's own process holds when a run is killed is lost, while the curves may reach beyond the checkpoint. So
+    the history of the run is the truth: what W&B has not got of it is sent again, what it has got is left out.
     """
 
-    def __init__(self, *, mark: Path, **options: Any) -> None:
+    def __init__(self, *, folder: Path, **options: Any) -> None:
         super().__init__(**options)
-        self.mark = mark
-        self.step, self.names = json.loads(mark.read_text()) if mark.exists() else (-1, [])
+        self.closed = folder / "wandb" / "closed.json"  # the parts that were ended as they should, and their last step
+        self.had = self.step = -1
+
+    @rank_zero_only
+    def go_on(self, history: History) -> None:
+        """Sends the rows of a resumed run that W&B has not got."""
+        if self._offline:
+            parts, self.had = json.loads(self.closed.read_text()) if self.closed.exists() else ([], -1)
+            for part in self.closed.parent.glob("offline-run-*"):
+                if part.name not in parts:
+                    shutil.rmtree(part)
+        else:  # the row of the last step may have come in part
+            self.had = int(self.experiment.summary.get("trainer/global_step") or 0) - 1
+        for step, row in history.rows.items():
+            self.log_metrics({name: float(value) for name, value in row.items()}, step)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        step, name = step or 0, min(metrics)
-        if step < self.step or (step == self.step and name in self.names):
-            return
-        super().log_metrics(metrics, step)
-        self.step, self.names = step, [*(self.names if step == self.step else []), name]
-        write_atomically(self.mark, json.dumps([self.step, self.names]))
+        self.step = step or 0
+        if self.step > self.had:
+            super().log_metrics(metrics, step)
+
+    def close(self) -> None:
+        import wandb
+
+        wandb.finish()
+        parts = sorted(path.name for path in self.closed.parent.glob("offline-run-*"))
+        write_atomically(self.closed, json.dumps([parts, max(self.step, self.had)]))
 
 
 def public(value: Any) -> Any:
@@ -108,7 +127,7 @@ def public(value: Any) -> Any:
 
 def wandb_logger(
     folder: Path, *, job_type: str, group: str, tags: list[str], config: dict[str, Any]
-) -> WandbLogger | None:
+) -> ContinuedWandb | None:
     """Weights & Biases: offline without a key, never a login prompt; None when WANDB_MODE=disabled.
 
     It is told the figures and the configuration, not what it would find out about the machine, its user, the command
@@ -125,7 +144,7 @@ def wandb_logger(
     import wandb
 
     return ContinuedWandb(
-        mark=folder / "wandb" / "logged.json",
+        folder=folder,
         project=os.environ.get("WANDB_PROJECT", "pretrain-finetune"),
         save_dir=folder,
         id=id_file.read_text(),

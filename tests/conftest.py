@@ -43,7 +43,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _surroundings(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One cache for all tests, and a working directory for each."""
     monkeypatch.setenv("PIPELINE_CACHE", str(cache))
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_SERVICE", "WANDB__SERVICE"):
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", "/dev/null")
     monkeypatch.chdir(tmp_path)
@@ -63,11 +63,12 @@ def run(*args: str, wandb: bool = False) -> None:
 
 def command(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`python -m pipeline ...` in a process of its own."""
+    inherited = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # a service of its own
     return subprocess.run(
         [sys.executable, "-m", "pipeline", *args],
         capture_output=True,
         text=True,
-        env={**os.environ, "WANDB_MODE": "disabled", **environment},
+        env={**inherited, "WANDB_MODE": "disabled", **environment},
         timeout=300,
     )
 

@@ -83,6 +83,7 @@ def test_another_kind_of_model_or_no_fitting_tensor(pretrained: Path, tmp_path: 
     folder = tmp_path / "encoder"
     shutil.copytree(pretrained / "encoder", folder)
     config = json.loads((folder / "config.json").read_text())
+    (folder / "SHA256SUMS").unlink()  # changed on purpose
     save_file({"something.else": ones(2)}, folder / "model.safetensors")
     with pytest.raises(UserError, match="No tensor"):
         run("finetune", "--from", str(folder))

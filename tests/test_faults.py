@@ -20,6 +20,7 @@ import torch
 
 import pipeline
 from pipeline import UserError, checkpoints, text
+from pipeline.folders import locked
 from tests.conftest import SMALL, command, figures, run
 
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=8"]
@@ -50,13 +51,13 @@ def is_plain(done: subprocess.CompletedProcess[str], message: str) -> None:
     assert message in last
 
 
-def test_no_room_for_the_token_store(tmp_path: Path) -> None:
+def test_no_room_for_the_token_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, cache = corpus(tmp_path / "corpus.txt", 8000), tmp_path / "cache"
     args = ["data", "--corpus", str(file), *[flag for flag in SMALL if "sample_documents" not in flag]]
     is_plain(limited(60_000, *args, PIPELINE_CACHE=str(cache)), "could not be written")
     assert [path for path in (cache / "stores").iterdir() if path.is_dir()] == []
-    done = command(*args, PIPELINE_CACHE=str(cache))
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("PIPELINE_CACHE", str(cache))
+    run(*args)
 
 
 def test_no_room_for_a_checkpoint_then_for_the_encoder(tmp_path: Path) -> None:
@@ -75,38 +76,40 @@ def test_no_room_for_a_checkpoint_then_for_the_encoder(tmp_path: Path) -> None:
     assert not (out / ".encoder.new").exists()
 
 
-def test_killed_while_the_token_store_is_built(tmp_path: Path) -> None:
+def test_killed_while_the_token_store_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, cache = corpus(tmp_path / "corpus.txt", 40_000), tmp_path / "cache"
+    monkeypatch.setenv("PIPELINE_CACHE", str(cache))
     args = ["data", "--corpus", str(file), *[flag for flag in SMALL if "sample_documents" not in flag]]
-    environment = {**os.environ, "PIPELINE_CACHE": str(cache)}
-    process = subprocess.Popen([sys.executable, "-m", "pipeline", *args], env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "pipeline", *args], stdout=subprocess.DEVNULL)
     while not list(cache.glob("stores/.*.new/tokens.bin")) and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert list(cache.glob("stores/.*.new"))
-    done = command(*args, PIPELINE_CACHE=str(cache))
-    assert done.returncode == 0, done.stderr
+    run(*args)
     assert not list(cache.glob("stores/.*.new"))
     assert len([path for path in (cache / "stores").iterdir() if path.is_dir()]) == 2
 
 
-def test_of_two_runs_on_a_corpus_one_builds_and_the_other_waits(tmp_path: Path) -> None:
-    file, cache = corpus(tmp_path / "corpus.txt", 20_000), tmp_path / "cache"
-    args = ["data", "--corpus", str(file), *[flag for flag in SMALL if "sample_documents" not in flag]]
-    environment = {**os.environ, "PIPELINE_CACHE": str(cache)}
-    start = lambda: subprocess.Popen(  # noqa: E731
-        [sys.executable, "-m", "pipeline", *args],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    ends = [(*process.communicate(timeout=200), process.returncode) for process in [start(), start()]]
-    assert [status for *_, status in ends] == [0, 0], ends
-    assert ends[0][0] == ends[1][0]  # the same report
-    assert sum("waiting for it" in error for _, error, _ in ends) >= 1
-    assert len(list((cache / "tokenizers").glob("*.json"))) == 1
+def test_of_two_runs_on_a_corpus_one_builds_and_the_other_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    args = ["data", "--corpus", str(corpus(tmp_path / "corpus.txt", 400))]
+    args += [flag for flag in SMALL if "sample_documents" not in flag]
+    run(*args)
+    report = capsys.readouterr().out
+    [store, *_] = [path for path in (tmp_path / "cache/stores").iterdir() if path.is_dir()]
+    with locked(store, "the token store"):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+        assert "Another run builds the token store; waiting for it." in process.stderr.readline()
+        time.sleep(0.5)
+        assert process.poll() is None
+    assert process.communicate(timeout=60)[0] == report
+    assert process.returncode == 0
 
 
 def flip(file: Path, share: float = 0.6) -> None:

@@ -97,7 +97,7 @@ def test_same_seed_same_run_other_seed_another(tmp_path: Path) -> None:
     assert not torch.equal(a["cls.predictions.bias"], c["cls.predictions.bias"])
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, signal_number: int) -> None:
     flags = [*SMALL, "--validate_every=15", "--trainer.max_steps=60", "--trainer.accumulate_grad_batches=2"]
     run("pretrain", "--out", str(tmp_path / "straight"), *flags)
@@ -161,6 +161,9 @@ def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(tmp_path: Path, monke
         run("pretrain", "--out", str(tmp_path / "run"), *SHORT, "--trainer.max_steps=9")
     state = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
     assert state["global_step"] == 2
+    found = json.loads((tmp_path / "run/not_finite.json").read_text())
+    assert (found["step"], found["what"], len(found["rows"]), len(found["texts"])) == (2, "loss", 16, 16)
+    assert "[MASK]" in " ".join(found["texts"])
     assert all(value.isfinite().all() for value in state["state_dict"].values() if value.is_floating_point())
 
 

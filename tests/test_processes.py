@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,27 @@ def losses(folder: Path) -> list[float]:
         return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
 
 
+def rows_seen(trace: Path) -> dict[int, list[int]]:
+    """Micro-batch -> the rows that all processes saw in it."""
+    found: dict[int, list[int]] = {}
+    for line in trace.read_text().splitlines():
+        row = json.loads(line)
+        found[row["batch"]] = sorted([*found.get(row["batch"], []), *row["rows"]])
+    return found
+
+
 @pytest.mark.parametrize("model", ["bert", "gpt", "elmo"])
 def test_pretraining_in_two_processes_is_that_in_one(tmp_path: Path, model: str) -> None:
     zero = ["--model.encoder.init_args.dropout=0", "--trainer.accumulate_grad_batches=2"]
     zero += ["--model.encoder.init_args.attention_dropout=0"] if model != "elmo" else []
     settings = [*(SMALL if model == "bert" else of_model(model)), *zero, *EVERY]
-    run("pretrain", "--out", str(tmp_path / "one"), *settings)
-    done = command("pretrain", "--out", str(tmp_path / "two"), *settings, *TWO)
+    traces = {name: ["--trainer.callbacks+=pipeline.verify_resume.Trace"] for name in ("one", "two")}
+    for name, flags in traces.items():
+        flags.append(f"--trainer.callbacks.file={tmp_path / name}.jsonl")
+    run("pretrain", "--out", str(tmp_path / "one"), *settings, *traces["one"])
+    done = command("pretrain", "--out", str(tmp_path / "two"), *settings, *TWO, *traces["two"])
     assert done.returncode == 0, done.stderr
+    assert rows_seen(tmp_path / "one.jsonl") == rows_seen(tmp_path / "two.jsonl")
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == len(two) == 20
     assert one == pytest.approx(two, abs=1e-5)
