@@ -69,7 +69,11 @@ def run(
         source = Source(files=find_files(unigram))
         counts = zeroshot.word_counts(paragraph for document, _ in source.documents() for paragraph in document)
         answers = results[min(results)][0].answers
-        figures["baseline/unigram"] = zeroshot.unigram(answers, counts)
+        right = zeroshot.unigram(answers, counts)
+        figures["baseline/unigram"] = sum(right) / len(right)
+        for column in getattr(task, "groups", []):
+            for name, (accuracy, _) in zeroshot.by_group(right, rows, column).items():
+                figures[f"baseline/unigram/{column}/{name}"] = accuracy
     found = [row for parts in results.values() for part in parts for row in zeroshot.predictions(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, found)))
     if len(shots) > 1:
@@ -119,7 +123,8 @@ def figures_of(task: Task, rows: list[Row], results: dict[int, list[Result]]) ->
         for number, part in enumerate(parts, start=1):
             figures |= {f"{prefix}/template_{number}/{name}": value for name, value in part.figures.items()}
         for column in getattr(task, "groups", []):
-            for name, (accuracy, _) in zeroshot.by_group(parts[0].answers, rows, column).items():
+            right = [answer.is_right("sum") for answer in parts[0].answers]
+            for name, (accuracy, _) in zeroshot.by_group(right, rows, column).items():
                 figures[f"{prefix}/{column}/{name}"] = accuracy
     return figures
 
@@ -158,7 +163,8 @@ def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str
             lines.append(f"{first[name]:,.0f} {text}")
     for column in getattr(task, "groups", []):
         lines.append(f"{column}:")
-        for name, (accuracy, count) in zeroshot.by_group(next(iter(results.values()))[0].answers, rows, column).items():
+        right = [answer.is_right("sum") for answer in next(iter(results.values()))[0].answers]
+        for name, (accuracy, count) in zeroshot.by_group(right, rows, column).items():
             lines.append(f"  {name:<45} {accuracy:.3f}  ({count:,})")
     return "\n".join(lines)
 

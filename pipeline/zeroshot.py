@@ -261,25 +261,29 @@ def word_counts(texts: Iterable[str]) -> Counter[str]:
     return counts
 
 
-def unigram(answers: Sequence[Answer], counts: Counter[str]) -> float:
-    """Accuracy of choosing by the frequency of the candidates' words alone (add-one, sum of logarithms)."""
+def unigram(answers: Sequence[Answer], counts: Counter[str]) -> list[float]:
+    """Which answers the frequency of the candidates' words alone gets right (add-one, sum of logarithms).
+
+    Candidates of the same words in another order are a tie: of n the right one has 1 / n.
+    """
     total = math.log(counts.total() + len(counts) + 1)
 
     def nats(text: str) -> float:
         return sum(math.log(counts[word] + 1) - total for word in WORD.findall(text))
 
-    right = 0
+    right = []
     for one in answers:
         scores = [nats(candidate) for candidate in one.question.candidates]
-        right += max(range(len(scores)), key=scores.__getitem__) == one.question.gold
-    return right / len(answers)
+        best = [i for i, value in enumerate(scores) if math.isclose(value, max(scores), rel_tol=1e-9)]
+        right.append((one.question.gold in best) / len(best))
+    return right
 
 
-def by_group(answers: Sequence[Answer], rows: Sequence[Row], column: str) -> dict[str, tuple[float, int]]:
+def by_group(right: Sequence[float], rows: Sequence[Row], column: str) -> dict[str, tuple[float, int]]:
     """Value of a column -> accuracy of its rows, and how many they are."""
-    groups: dict[str, list[bool]] = {}
-    for answer_, (_, row) in zip(answers, rows, strict=True):
-        groups.setdefault(str(row.get(column)), []).append(answer_.is_right("sum"))
+    groups: dict[str, list[float]] = {}
+    for value, (_, row) in zip(right, rows, strict=True):
+        groups.setdefault(str(row.get(column)), []).append(value)
     return {name: (statistics.fmean(right), len(right)) for name, right in sorted(groups.items())}
 
 
