@@ -142,5 +142,6 @@ def _quiet() -> None:
     for message in (".*does not have many workers.*", ".*isn't.*leaf.*", ".*litlogger.*", ".*LightningCLI's args.*"):
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", message=".*Checkpoint directory.*exists and is not empty.*")
+    warnings.filterwarnings("ignore", message=".*resuming from a checkpoint that ended before.*")  # FromStep is exact
     warnings.filterwarnings("ignore", message=".*val_check_interval.*|.*max_epochs.*|.*sync_dist=True.*")
     warnings.filterwarnings("ignore", category=FutureWarning)

@@ -6,6 +6,7 @@ pretraining gained is full minus scratch. `random` is a head alone on an encoder
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -117,6 +118,9 @@ class FineTuning(Training):
         )
         self.model, self.data = TunedModel(encoder, labels=task.label_names, options=options), data
         self.model.encoder.requires_grad_(not self.frozen)
+        self.train()  # a loaded encoder is in eval mode, and the trainer leaves each module in its own
+        if self.frozen:
+            warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")  # as it should be
         if craft.class_weights == "balanced":
             self.class_weights = balanced(data)
 

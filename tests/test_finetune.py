@@ -11,6 +11,8 @@ from transformers import BertConfig, BertForPreTraining
 
 import pipeline
 from pipeline import UserError
+from pipeline.encoders.transformer import Dropout
+from pipeline.finetune import FineTuning
 from pipeline.labeled import Buckets
 from tests.conftest import figures, run
 
@@ -51,6 +53,26 @@ def test_arms_differ_as_they_say(tuned: dict[str, Path], pretrained: Path) -> No
     receipts = {arm: (folder / "receipt.txt").read_text() for arm, folder in tuned.items()}
     assert " 0 new, 0 unused" in receipts["full"]
     assert "0 tensors loaded" in receipts["scratch"]
+
+
+@pytest.mark.parametrize("arm", ["full", "scratch", "frozen", "random"])
+def test_dropout_is_on_in_what_is_trained(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str
+) -> None:
+    original, modes = FineTuning.training_step, []
+
+    def looks(self: FineTuning, batch: dict, batch_idx: int) -> torch.Tensor:
+        inside = [module for module in self.model.encoder.modules() if isinstance(module, Dropout)]
+        modes.append(
+            ({module.p for module in inside}, {module.training for module in inside}, self.model.head.training)
+        )
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(FineTuning, "training_step", looks)
+    more = ["--arm", arm, "--out", str(tmp_path / "run"), "--data.train_rows=64", "--model.craft.dropout=0.2"]
+    run("finetune", "--from", str(pretrained / "encoder"), *FAST, *more)
+    assert len(modes) == 4  # after the first validation too
+    assert all(mode == ({0.2}, {arm in ("full", "scratch")}, True) for mode in modes)
 
 
 def test_the_saved_model_predicts_what_the_test_did(tuned: dict[str, Path]) -> None:
