@@ -50,10 +50,16 @@ def main() -> int:
     except OSError as error:
         from pipeline.folders import is_no_room, reason
 
-        if not is_no_room(error):
+        if not is_no_room(error) and not isinstance(error, PermissionError):
             raise
-        print(f"Error: {error.filename or 'A file'} could not be written: {reason(error)}.", file=sys.stderr)
+        what = "read or written" if isinstance(error, PermissionError) else "written"
+        print(f"Error: {error.filename or 'A file'} could not be {what}: {reason(error)}.", file=sys.stderr)
         return 2
+    except SystemExit as error:
+        if not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        print("Interrupted.", file=sys.stderr)  # Lightning's way to say so, outside of training steps
+        return 130
     except Interrupted:
         print("Interrupted; a checkpoint is written, RESUME=1 goes on from it.", file=sys.stderr)
         return 130

@@ -47,7 +47,7 @@ def run(
     rows, examples = read(task, files, limit=limit, with_examples=max(shots) > 0)
     settings = {"shots": shots, "seed": seed, "limit": limit, "files": files}
     config = {"task": tags[1], "encoder": str(folder), **settings}
-    clear(out)
+    clear(out, uses=folder)
     write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
     came = [*lineage.read(folder), {"stage": "task", "name": tags[1], "sha256": digest(rows), "rows": len(rows)}]
     logged = {**config, "lineage": came}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -18,7 +21,10 @@ from lightning.pytorch.callbacks import Checkpoint
 from pipeline import UserError
 from pipeline.folders import is_no_room, reason
 
-LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+LAST, PREVIOUS, BEST, DAMAGED = "last.ckpt", "previous.ckpt", "best.ckpt", "damaged.ckpt"
+
+
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
 
 
 class Interrupted(BaseException):
@@ -42,6 +48,7 @@ class WholeCheckpoints(TorchCheckpointIO):
             if file.name == LAST and file.exists():
                 os.replace(file, file.with_name(PREVIOUS))
             os.replace(aside, file)
+            sync_folder(file.parent)
         except (OSError, RuntimeError) as error:
             aside.unlink(missing_ok=True)
             told = error if stream is None else stream.error or error
@@ -88,6 +95,8 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
             state = read(file)
         except UserError as error:
             complaints.append(str(error))
+            if file.name == LAST and len(found) > 1:  # else the next one saved would push the whole one out
+                os.replace(file, file.with_name(DAMAGED))
             continue
         if complaints or file.name == PREVIOUS:
             why = complaints[0] if complaints else f"{folder / LAST} is missing."
@@ -115,8 +124,36 @@ def read(file: Path) -> dict[str, Any]:
             f"The checkpoint {file} holds something else than tensors and plain data, which could be code: it is not "
             "loaded."
         ) from None
-    except (OSError, RuntimeError, zipfile.BadZipFile, EOFError) as error:
+    except PermissionError:
+        raise UserError(f"The checkpoint {file} may not be read: permission denied.") from None
+    except (OSError, RuntimeError, ValueError, KeyError, NotImplementedError, EOFError, *ZIP_ERRORS) as error:
         raise UserError(f"The checkpoint {file} is damaged ({type(error).__name__}).") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Puts renames on disk, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def move(checkpoint: dict[str, Any], folder: Path) -> None:
+    """Tells Lightning's checkpoint callbacks where their files are now: in a moved run they would forget the best."""
+    for state in checkpoint["callbacks"].values():
+        if isinstance(state, dict) and (old := state.get("dirpath")) and old != str(folder):
+            place = lambda path, old=old: path.replace(old, str(folder), 1)  # noqa: E731
+            for name in ("dirpath", "best_model_path", "kth_best_model_path", "last_model_path"):
+                state[name] = place(state[name])
+            state["best_k_models"] = {place(path): score for path, score in state["best_k_models"].items()}
+
+
+def callback_value(checkpoint: dict[str, Any], name: str) -> Any:
+    """What a callback has kept in a checkpoint under a name of its own; None if nothing."""
+    states = [state for state in checkpoint["callbacks"].values() if isinstance(state, dict) and name in state]
+    return states[0][name] if states else None
 
 
 class Latest(Checkpoint):

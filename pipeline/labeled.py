@@ -158,9 +158,11 @@ class LabeledData(lightning.LightningDataModule):
     def _evaluation(self, split: str) -> DataLoader:
         """Every row once, whatever the number of processes."""
         order = np.argsort([len(item) for item in self.items[split]], kind="stable")
-        batches = [order[i : i + 64] for i in range(0, len(order), 64)]
-        if self.trainer is not None:
-            batches = batches[self.trainer.global_rank :: self.trainer.world_size]
+        world, rank = (1, 0) if self.trainer is None else (self.trainer.world_size, self.trainer.global_rank)
+        if len(order) < world:
+            raise UserError(f"The {split} part has {len(order)} rows, fewer than the {world} processes.")
+        size = min(64, len(order) // world)  # so that each process has a batch
+        batches = [order[i : i + size] for i in range(0, len(order), size)][rank::world]
         return DataLoader(batches, batch_size=None, collate_fn=lambda rows: self.batch(split, np.asarray(rows)))  # type: ignore[arg-type]
 
     def val_dataloader(self) -> DataLoader:

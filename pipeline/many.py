@@ -94,6 +94,6 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
 
 def one_run(*, flags: list[str], **run: Any) -> None:
     """A fine-tune of a grid."""
-    if any(flag.startswith("--trainer.devices") for flag in flags):
-        raise UserError("Of many fine-tunes each runs in one process: trainer.devices is for a single one.")
+    if any(flag.startswith(("--trainer.devices", "--trainer.num_nodes", "--config")) for flag in flags):
+        raise UserError("Each of many fine-tunes runs in one process: devices, nodes and --config are for single ones.")
     finetune(argparse.Namespace(seeds=0, overwrite=not run["resume"], **run), flags)

@@ -45,6 +45,8 @@ class Training(lightning.LightningModule):
             optim.restate(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        if batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self._sums_before = {name: list(values) for name, values in self._sums.items()}
         # Dropout is a function of the micro-batch, so a resumed run draws what the uninterrupted one would.
         torch.manual_seed(((self.seed * 1_000_003 + batch_idx) * 1_009 + self.global_rank) % (1 << 63))
 
@@ -71,11 +73,20 @@ class Training(lightning.LightningModule):
             self._not_finite("gradient")
 
     def _not_finite(self, what: str) -> None:
-        # No weight has changed in this step, so what is saved here is from before it.
+        # No weight has changed in this step, so what is saved here is from before it: counters and sums too, where
+        # the step has several parts.
+        parts, progress = self.trainer.accumulate_grad_batches, self.trainer.fit_loop.epoch_loop.batch_progress
+        for counts in (progress.total, progress.current):
+            begin = counts.completed - counts.completed % parts
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(counts, name, begin)
+        self._sums.clear()
+        self._sums.update(self._sums_before)
         self.trainer.save_checkpoint(self.checkpoint_file)
         file = self.checkpoint_file.parent.parent / "not_finite.json"
         found = {"step": self.global_step, "what": what, "rows": self.last_batch["rows"].tolist()}
-        write_atomically(file, json.dumps({**found, "texts": self.texts_of(self.last_batch)}, indent=2) + "\n")
+        if self.global_rank == 0:
+            write_atomically(file, json.dumps({**found, "texts": self.texts_of(self.last_batch)}, indent=2) + "\n")
         raise UserError(
             f"The {what} is not finite at step {self.global_step}; the state before this step is in "
             f"{self.checkpoint_file}, the rows of its batch in {file}. Lower model.optimization.learning_rate or "
@@ -88,11 +99,18 @@ class Training(lightning.LightningModule):
         return encoder.texts_of(batch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["sums"] = {name: list(values) for name, values in self._sums.items()}  # not yet logged
+        # What is not yet logged.
+        sums = {name: torch.tensor(values, dtype=torch.float64) for name, values in self._sums.items()}
+        if self.trainer.world_size > 1:
+            device, reduce = self.trainer.strategy.root_device, self.trainer.strategy.reduce
+            sums = {name: reduce(values.to(device), reduce_op="sum") for name, values in sums.items()}
+        checkpoint["sums"] = {name: values.tolist() for name, values in sums.items()}
         checkpoint["identity"] = self.identity
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._sums.update(checkpoint["sums"])
+        mine = self.global_rank == 0  # one process keeps what all had counted
+        self._sums.update({name: values if mine else [0.0] * 4 for name, values in checkpoint["sums"].items()})
+        checkpoints.move(checkpoint, self.checkpoint_file.parent)
 
     def _count(self, split: str, losses: dict[str, Loss], batch: Batch) -> None:
         for name, loss in losses.items():
@@ -106,7 +124,8 @@ class Training(lightning.LightningModule):
         """Means since the last call, over all processes: NAME_loss, and NAME_accuracy and NAME_spelling if known."""
         figures: dict[str, float] = {}
         for key in [key for key in self._sums if key.startswith(f"{split}/")]:
-            sums = torch.tensor(self._sums.pop(key), dtype=torch.float64, device=self.device)
+            device = self.trainer.strategy.root_device  # the module is back on the CPU when a test has ended
+            sums = torch.tensor(self._sums.pop(key), dtype=torch.float64, device=device)
             total, count, correct, spelling = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
             means = {"loss": total, "accuracy": correct, "spelling": spelling}
             figures |= {f"{key}_{name}": value / max(1, count) for name, value in means.items() if value == value}

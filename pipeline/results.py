@@ -53,14 +53,14 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
         "test/loss": loss,
         "test/rows": len(answers.gold),
         "best_step": int(state["global_step"]),
-        f"val/best_{task.metric}": float(training.best.best_model_score or figures.get(f"val/{task.metric}", 0.0)),
+        f"val/best_{task.metric}": training.best_score or figures.get(f"val/{task.metric}", 0.0),
         "degenerate": is_degenerate(answers),
         **{f"baseline/{name}": value for name, value in simple.items()},
         **{f"test/{kind}/{name}": value for kind, table in found.by_type.items() for name, value in table.items()},
     }
     rows = predictions(answers, data)
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
-    drawn = plot(training.out, module, data, found)
+    drawn = plot(training, module, data, found)
     card = f"# {module.arm} fine-tune\n\nLabels: {', '.join(task.label_names)}.\n\n{headline(found, task)}\n"
 
     def write(folder: Path) -> None:
@@ -126,9 +126,10 @@ def predictions(answers: Answers, data: LabeledData) -> list[dict[str, Any]]:
     return rows
 
 
-def plot(out: Path, module: FineTuning, data: LabeledData, found: Scores) -> list[str]:
+def plot(training: Run, module: FineTuning, data: LabeledData, found: Scores) -> list[str]:
     """PNGs of a run; returns their names."""
-    plots.plot_curves(module.history, out / "curves.png", floors={}, losses=["train/task_loss", "val/loss"])
+    out = training.out
+    plots.plot_curves(training.history, out / "curves.png", floors={}, losses=["train/task_loss", "val/loss"])
     names = ["curves.png"]
     if found.confusion and len(data.task.label_names) <= 40:
         plots.plot_confusion(found.confusion, data.task.label_names, out / "confusion.png")
@@ -137,6 +138,6 @@ def plot(out: Path, module: FineTuning, data: LabeledData, found: Scores) -> lis
         plots.plot_types(found.by_type, out / "types.png")
         names.append("types.png")
     if module.model.head.mix is not None:
-        plots.plot_mix(module.history, out / "mix.png")
+        plots.plot_mix(training.history, out / "mix.png")
         names.append("mix.png")
     return names

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,14 @@ def check_run_folder(out: Path, options: argparse.Namespace) -> None:
         raise UserError(f"The run folder {out} cannot be written: {error.strerror}.") from None
 
 
-def clear(out: Path) -> None:
-    """Removes what an earlier run left in a folder."""
+def clear(out: Path, *, uses: Path | None = None) -> None:
+    """Removes what an earlier run left in a folder.
+
+    Raises:
+        UserError: what the new run uses is in there.
+    """
+    if uses is not None and out.resolve() in uses.resolve().parents:
+        raise UserError(f"{uses} lies in the run folder {out}, which would be cleared; choose another OUT=.")
     for name in RUN_FILES:
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -126,18 +133,21 @@ class Run:
         self.module.identity = json.loads(json.dumps({**flat(config), **content}))
         self.resume_step = 0
         self.resume_from: Path | None = None
-        if options.resume and (found := checkpoints.newest(self.last.parent)):
+        resume = options.resume and not options.overwrite
+        if resume and (found := checkpoints.newest(self.last.parent)):
             self.resume_from, state = found
             self.resume_step = int(state["global_step"])
             check_same_run(self.resume_from, self.module.identity, state.get("identity", self.module.identity))
-        elif options.resume:
+        elif resume:
+            if made := [name for name in ("metrics.json", "encoder", "model") if (out / name).exists()]:
+                raise UserError(f"{out} has {made[0]} and no checkpoint to resume; set OVERWRITE=1 to start anew.")
             print(f"Nothing to resume in {out}: starting from the beginning.")
         self.history = History(out)
         self.wandb: tracking.ContinuedWandb | None = None
         if not is_main():
             return
         if self.resume_from is None:
-            clear(out)
+            clear(out, uses=uses)
         self.history.restore(self.resume_step)
         write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         config["lineage"] = stages
@@ -157,8 +167,11 @@ class Run:
         max_steps: int | None = None,
         validate_every: int | None = None,
         patience: int | None = None,
-    ) -> None:
+    ) -> bool:
         """Trains to the last step, from the checkpoint when resumed; then `last.ckpt` and `best.ckpt` are there.
+
+        Returns:
+            Whether there is anything to do: not where a finished run is resumed.
 
         Args:
             monitor: the figure of a validation that chooses `best.ckpt`; `mode`: whether its `min` or `max` is best.
@@ -193,24 +206,54 @@ class Run:
             default_root_dir=self.out,
         )
         started = time.monotonic()
-        if self.resume_step >= steps:
+        self.ended: dict[str, Any] | None = None  # the last checkpoint of a run that has trained to its end already
+        state = {} if self.resume_from is None else checkpoints.read(self.resume_from)
+        stopped = (bool(state) and patience is not None and checkpoints.callback_value(state, "wait_count")) or 0
+        if state and (self.resume_step >= steps or (patience is not None and stopped >= patience)):
+            if (self.out / "metrics.json").exists():
+                print(f"The run in {self.out} is finished: nothing left to do.")
+                return False
+            print(f"The run in {self.out} has nothing left to train.")
+            self.ended = state
             self.trainer.strategy.connect(self.module)
-            assert self.resume_from is not None
-            self.module.load_state_dict(checkpoints.read(self.resume_from)["state_dict"])
-            print(f"The run in {self.out} is finished: nothing left to train.")
+            self.module.load_state_dict(state["state_dict"])
+            self.module.on_load_checkpoint(state)
         else:
+            if self.resume_step:  # a run that goes on is not finished
+                (self.out / "metrics.json").unlink(missing_ok=True)
             if self.resume_step:
                 print(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
             try:
                 self.trainer.fit(self.module, self.cli.datamodule, ckpt_path=self.resume_from, weights_only=True)
             except BaseException as error:
                 if self.wandb is not None:
-                    self.wandb.close()
+                    self.wandb.close(whole=isinstance(error, checkpoints.Interrupted))
+                if not isinstance(error, checkpoints.Interrupted):  # one that all processes stop for
+                    self._stop_the_others()
                 plain = self._in_plain_words(error)
                 if plain is None:
                     raise
                 raise plain from None
         self.seconds = time.monotonic() - started
+        return True
+
+    def _stop_the_others(self) -> None:
+        """Processes that this one has started would wait for it for ever."""
+        kill = getattr(self.trainer.strategy.launcher, "kill", None)
+        if kill is not None:
+            kill(signal.SIGKILL)
+
+    @property
+    def steps(self) -> int:
+        return self.trainer.global_step if self.ended is None else self.resume_step
+
+    @property
+    def best_score(self) -> float | None:
+        """The best figure of a validation."""
+        found = self.best.best_model_score
+        if self.ended is not None:
+            found = checkpoints.callback_value(self.ended, "best_model_score")
+        return None if found is None else float(found)
 
     def _in_plain_words(self, error: BaseException) -> UserError | None:
         """What the user can do about an error of the machine; None for one of the program."""
@@ -222,7 +265,7 @@ class Run:
                 "trainer.accumulate_grad_batches (the same gradient in smaller parts), or lower data.batch_size or "
                 "the length of rows, and start anew with OVERWRITE=1."
             )
-        if "DataLoader worker" in said:
+        if "DataLoader worker" in said and ("killed by signal" in said or "exited unexpectedly" in said):
             return UserError(
                 f"A process that makes batches died at step {step:,}, most often for lack of memory. Go on with "
                 "RESUME=1 from the last checkpoint, with a lower data.workers."
@@ -233,14 +276,16 @@ class Run:
         """Final figures, as they stand in `metrics.json`."""
         figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         tokens = int(self.module.tokens_seen)
-        trained = tokens - getattr(self.module, "tokens_at_start", 0)
+        trained = tokens - getattr(self.module, "tokens_at_start", tokens)
+        if self.ended is not None:  # as the history has them
+            figures = {name: self.history.series(name)[1][-1] for name in self.history.names() if name[:4] == "val/"}
         return {
             **figures,
             "seconds": round(self.seconds, 2),
             "tokens": tokens,
             "tokens_per_second": round(trained / max(1e-9, self.seconds), 1),
             "parameters": sum(p.numel() for p in self.module.parameters()),
-            "steps": self.trainer.global_step,
+            "steps": self.steps,
             "precision": str(self.trainer.precision),
         }
 

@@ -52,5 +52,7 @@ def sync(folder: Path) -> int:
     if not has_key():
         raise UserError(f"{len(found)} offline runs under {folder} wait for a key: set WANDB_API_KEY.")
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
-    subprocess.run([sys.executable, "-m", "wandb", "sync", "--yes", *map(str, found)], env=environment, check=True)
+    done = subprocess.run([sys.executable, "-m", "wandb", "sync", "--yes", *map(str, found)], env=environment)
+    if done.returncode:
+        raise UserError(f"Not all of the {len(found)} offline runs could be uploaded; W&B says above why.")
     return len(found)

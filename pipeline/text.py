@@ -120,7 +120,8 @@ class Source:
         for row in patient_rows(lambda: open_hub(**self.hub, streaming=True), self.hub["path"]):
             if self.column not in row:
                 raise UserError(f"{self.hub['path']} has no column '{self.column}' (it has {', '.join(row)}).")
-            yield row[self.column]
+            if row[self.column]:
+                yield row[self.column]
 
 
 def open_hub(*, path: str, **arguments: Any) -> Any:
@@ -156,16 +157,18 @@ def patient_rows(open_stream: Callable[[], Any], name: str) -> Iterator[dict[str
     Raises:
         UserError: it breaks off time and again.
     """
-    done = failures = 0
-    stream = open_stream()
+    stream, done, failures = open_stream(), 0, 0
     while True:
         try:
+            if stream is None:
+                stream = open_stream().skip(done)
             for row in stream:
                 yield row
                 done, failures = done + 1, 0
             return
         except Exception as error:
-            if not isinstance(error, OSError) and type(error).__module__.split(".")[0] not in NETWORK:
+            away = stream is None and isinstance(error, UserError)  # the hub is still out of reach
+            if not away and not isinstance(error, OSError) and type(error).__module__.split(".")[0] not in NETWORK:
                 raise
             failures += 1
             if failures > RETRIES:
@@ -175,7 +178,7 @@ def patient_rows(open_stream: Callable[[], Any], name: str) -> Iterator[dict[str
                 ) from None
             print(f"'{name}' broke off after {done:,} rows ({type(error).__name__}); trying again.", file=sys.stderr)
             time.sleep(PAUSE * 2 ** (failures - 1))
-            stream = open_stream().skip(done)
+            stream = None
 
 
 def format_of(path: Path) -> str | None:

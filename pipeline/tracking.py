@@ -7,6 +7,7 @@ import csv
 import json
 import netrc
 import os
+import re
 import shutil
 import sys
 import time
@@ -107,22 +108,30 @@ class ContinuedWandb(WandbLogger):
         if self.step > self.had:
             super().log_metrics(metrics, step)
 
-    def close(self) -> None:
+    def close(self, *, whole: bool = True) -> None:
+        """Ends this part of the run; not `whole`: the last step may have been logged in part."""
         import wandb
 
         wandb.finish()
         parts = sorted(path.name for path in self.closed.parent.glob("offline-run-*"))
-        write_atomically(self.closed, json.dumps([parts, max(self.step, self.had)]))
+        write_atomically(self.closed, json.dumps([parts, max(self.step - (not whole), self.had)]))
 
 
-def public(value: Any) -> Any:
-    """A configuration without the folders of this machine: of a path only its last name is logged."""
+SECRET = re.compile(r"(^|_)(token|key|password|secret)$")
+
+
+def public(value: Any, name: str = "") -> Any:
+    """A configuration without secrets and the folders of this machine: of a path only its last name is logged."""
     if isinstance(value, dict):
-        return {key: public(part) for key, part in value.items()}
+        return {key: public(part, key) for key, part in value.items() if not SECRET.search(str(key))}
     if isinstance(value, list):
-        return [public(part) for part in value]
-    is_path = isinstance(value, str) and "/" in value and (value[0] in "/~." or Path(value).exists())
-    return Path(value).name if is_path else value
+        return [public(part, name) for part in value]
+    if not isinstance(value, str) or "/" not in value:
+        return value
+    with contextlib.suppress(OSError):  # a text longer than any path
+        if name == "files" or value[0] in "/~." or Path(value).exists():
+            return Path(value).name
+    return value
 
 
 def wandb_logger(
@@ -164,7 +173,9 @@ def folder_artifact(kind: str, folder: Path) -> Any:
     import wandb
 
     artifact = wandb.Artifact(f"{kind}-{file_hash(folder / 'model.safetensors')[:12]}", type=kind)
-    artifact.add_dir(str(folder))
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and not file.name.startswith("."):
+            artifact.add_file(str(file), name=file.name)
     return artifact
 
 

@@ -51,7 +51,8 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         return
     out = run_folder(options, "pretrain", options.model)
     trainer = cli.config_init.trainer
-    if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or trainer.devices not in (1, "1")):
+    alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
+    if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
         raise UserError(
             "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
             "false, or train in one process without accumulation."
@@ -77,8 +78,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     )
     if is_main():
         write_atomically(out / "data.txt", data.report() + "\n")
-    run.fit(monitor="val/loss", mode="min")
-    if not is_main():
+    if not run.fit(monitor="val/loss", mode="min") or not is_main():
         return
 
     encoder = module.trained_encoder()
@@ -94,7 +94,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     curve_losses = [
         f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
     ]
-    plots.plot_curves(module.history, out / "curves.png", floors=module.floors, losses=curve_losses)
+    plots.plot_curves(run.history, out / "curves.png", floors=module.floors, losses=curve_losses)
     columns, rows = examples.examples(encoder, data.valid)
     write_atomically(out / "examples.md", examples.table(columns, rows))
     run.finish(figures, artifact=("encoder", out / "encoder"), tables={"examples": (columns, rows)})
@@ -122,7 +122,7 @@ def model_card(options: argparse.Namespace, module: Pretraining, data: CorpusDat
     return (
         f"---\nlibrary_name: transformers\ntags: [{options.model}]\n---\n# {options.model} encoder\n\n"
         f"Pretrained on `{Path(options.corpus).name}` ({data.train.meta['tokens']:,} tokens) for "
-        f"{module.global_step:,} steps of {data.batch_size} rows of at most {data.length} tokens.{synthetic}\n\n"
+        f"{figures['steps']:,} steps of {data.batch_size} rows of at most {data.length} tokens.{synthetic}\n\n"
         f"| figure | value |\n| --- | --- |\n{rows}\n"
     )
 
@@ -215,13 +215,14 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     if is_main():
         write_atomically(out / "receipt.txt", receipt_text + "\n")
     steps = max(1, round(data.epochs * data.steps_per_epoch))
-    training.fit(
+    if not training.fit(
         monitor=f"val/{data.task.metric}",
         mode="max",
         max_steps=steps,
         validate_every=max(1, steps // cli.config_init.validations),
         patience=cli.config_init.patience or None,
-    )
+    ):
+        return
     finish(training, module, data)
 
 
@@ -232,6 +233,8 @@ def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
     folder, file = encoder_folder(options), task_file(options.task)
     task, encoder = task_of(file), encoders.load(folder)
     out = run_folder(options, "zeroshot", f"{options.model}-{file.stem}")
+    if options.resume:
+        raise UserError("A zero-shot run is not resumed: set OVERWRITE=1 to ask again.")
     check_run_folder(out, options)
     try:
         shots = [int(part) for part in options.shots.replace(",", " ").split()]
@@ -281,7 +284,7 @@ def predict(options: argparse.Namespace, flags: list[str]) -> None:
 def sweep(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `sweep`: what it does not know goes to each run."""
     file = named_config("sweeps", options.name)
-    if file is None:
+    if file is None or options.name not in ("pretrain", "finetune"):
         raise UserError(f"There is no sweep '{options.name}'; there are {known('sweeps')}.")
     given = {"model": options.model, "corpus": options.corpus, "task": options.task, "from": options.encoder}
     wanted = {"pretrain": ("model", "corpus"), "finetune": ("model", "task", "from")}[options.name]

@@ -278,6 +278,16 @@ def test_a_stream_of_the_hub_that_breaks_off(
     breaks += [5] * 50
     with pytest.raises(UserError, match=r"broke off after 5 rows and 5 further attempts.*timed out"):
         list(source.documents())
+    away = iter([False, True, True, False])  # the hub itself is out of reach for a while
+    breaks[:] = [7]
+
+    def reach(**_: object) -> Stream:
+        if next(away):
+            raise UserError("The hub cannot be reached.")
+        return Stream(breaks)
+
+    monkeypatch.setattr(text, "open_hub", reach)
+    assert len(list(source.documents())) == 20
 
 
 def test_a_loader_process_that_dies(tmp_path: Path) -> None:

@@ -55,6 +55,19 @@ def test_arms_differ_as_they_say(tuned: dict[str, Path], pretrained: Path) -> No
     assert "0 tensors loaded" in receipts["scratch"]
 
 
+def test_stopped_early_then_killed_before_the_test(pretrained: Path, tmp_path: Path) -> None:
+    """A run that had stopped early trains no further when it is resumed, and has the same figures."""
+    more = ["--patience=1", "--validations=8", "--data.epochs=4", "--model.optimization.learning_rate=1e-7"]
+    flags = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run"), "--precision=32-true", *more]
+    run("finetune", *flags)
+    first = figures(tmp_path / "run")
+    (tmp_path / "run/metrics.json").unlink()
+    run("finetune", *flags, "--resume")
+    again = figures(tmp_path / "run")
+    for name in ("steps", "best_step", "val/best_accuracy", "test/accuracy", "val/accuracy", "test/loss"):
+        assert again[name] == pytest.approx(first[name]), name
+
+
 @pytest.mark.parametrize("arm", ["full", "scratch", "frozen", "random"])
 def test_dropout_is_on_in_what_is_trained(
     pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str

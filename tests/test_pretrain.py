@@ -143,7 +143,34 @@ def test_a_finished_run_is_not_overwritten(pretrained: Path, tmp_path: Path) -> 
     assert (out / "notes.txt").read_text() == "mine"
 
 
-def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_has_nothing_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, flags = tmp_path / "run", [*SHORT, "--trainer.max_steps=8"]
+    run("pretrain", "--out", str(out), *flags)
+    before = {path: path.read_bytes() for path in (out / "encoder").iterdir()}
+    before |= {out / name: (out / name).read_bytes() for name in ("metrics.json", "metrics.csv", "examples.md")}
+    run("pretrain", "--out", str(out), "--resume", *flags)
+    assert "nothing left to do" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before} == before
+    # Killed after its last step, before its figures were written.
+    first = figures(out)
+    (out / "metrics.json").unlink()
+    run("pretrain", "--out", str(out), "--resume", *flags)
+    again = figures(out)
+    assert again.keys() == first.keys()
+    for name in first.keys() - {"seconds", "tokens_per_second", "precision"}:
+        assert again[name] == pytest.approx(first[name], rel=1e-6), name
+    assert "for 8 steps" in (out / "encoder/README.md").read_text()
+    for path in (out / "checkpoints").iterdir():
+        path.unlink()
+    with pytest.raises(UserError, match="no checkpoint to resume"):
+        run("pretrain", "--out", str(out), "--resume", *flags)
+    assert (out / "encoder/model.safetensors").exists()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
     from pipeline.objectives import MaskedLM
 
     original, calls = MaskedLM.__call__, []
@@ -152,19 +179,31 @@ def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(tmp_path: Path, monke
     def breaks(self: MaskedLM, encoder: object, batch: object) -> dict:
         losses = original(self, encoder, batch)  # type: ignore[arg-type]
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == 3 * parts:  # the last part of the third step
             losses["mlm"].sum = losses["mlm"].sum * math.nan
         return losses
 
-    monkeypatch.setattr(MaskedLM, "__call__", breaks)
-    with pytest.raises(UserError, match="not finite at step 2"):
-        run("pretrain", "--out", str(tmp_path / "run"), *SHORT, "--trainer.max_steps=9")
+    flags = [*SHORT, "--trainer.max_steps=9", f"--trainer.accumulate_grad_batches={parts}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedLM, "__call__", breaks)
+        with pytest.raises(UserError, match="not finite at step 2"):
+            run("pretrain", "--out", str(tmp_path / "run"), *flags)
     state = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
     assert state["global_step"] == 2
     found = json.loads((tmp_path / "run/not_finite.json").read_text())
-    assert (found["step"], found["what"], len(found["rows"]), len(found["texts"])) == (2, "loss", 16, 16)
+    assert (found["step"], found["what"], len(found["rows"]), len(found["texts"])) == (
+        2,
+        "loss",
+        16 // parts,
+        16 // parts,
+    )
     assert "[MASK]" in " ".join(found["texts"])
     assert all(value.isfinite().all() for value in state["state_dict"].values() if value.is_floating_point())
+    run("pretrain", "--out", str(tmp_path / "run"), "--resume", *flags)  # nothing was wrong but the loss of that time
+    run("pretrain", "--out", str(tmp_path / "straight"), *flags)
+    one, two = weights(tmp_path / "straight"), weights(tmp_path / "run")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert history(tmp_path / "straight") == history(tmp_path / "run")
 
 
 def test_one_warning_when_the_loss_stays_at_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

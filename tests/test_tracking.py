@@ -17,6 +17,7 @@ import pytest
 
 from pipeline import verify_resume
 from pipeline.folders import sha256
+from pipeline.tracking import public
 from tests.conftest import SMALL, command, run
 
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=12"]
@@ -105,6 +106,12 @@ def test_nothing_secret_is_logged(tmp_path: Path) -> None:
     tables = list((tmp_path / "run/wandb").rglob("*.table.json"))
     assert tables
     assert "xylograph" in tables[0].read_text()
+
+
+def test_what_of_a_configuration_is_public() -> None:
+    found = public({"files": "corpora/merger/*.txt", "hub": {"path": "org/set", "token": "hf_x"}, "a": ["/home/me/x"]})
+    assert found == {"files": "*.txt", "hub": {"path": "org/set"}, "a": ["x"]}
+    assert public("word / " * 200) == "word / " * 200
 
 
 def test_a_score_can_be_traced_to_its_corpus(pretrained: Path, tmp_path: Path) -> None:
