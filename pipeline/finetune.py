@@ -121,6 +121,7 @@ class FineTuning(Training):
         self.train()  # a loaded encoder is in eval mode, and the trainer leaves each module in its own
         if self.frozen:
             warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")  # as it should be
+        self.note_matrices()
         if craft.class_weights == "balanced":
             self.class_weights = balanced(data)
 
@@ -193,7 +194,8 @@ class FineTuning(Training):
     def configure_optimizers(self) -> Any:
         self.optimization.warmup_steps = round(self.warmup_share * self.trainer.max_steps)
         groups = self.model.encoder.layer_groups()
-        return optim.build(self.optimization, groups, self.model.head.parameters(), self.trainer.max_steps)
+        head, total = self.model.head.parameters(), self.trainer.max_steps
+        return optim.build(self.optimization, groups, head, total=total, matrices=self.matrices())
 
 
 def balanced(data: LabeledData) -> Tensor:

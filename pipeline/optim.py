@@ -52,20 +52,28 @@ def unfreezes_at(depth: int, layers: int, total: int, share: float) -> int:
     return math.ceil(share * total * (depth + 1) / layers)
 
 
-def build(options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter], total: int) -> Any:
+def build(
+    options: Optimization,
+    layers: list[list[nn.Parameter]],
+    rest: Iterable[nn.Parameter],
+    *,
+    total: int,
+    matrices: set[int],
+) -> Any:
     """Lightning's optimiser and per-step schedule.
 
     Args:
         layers: parameters of the encoder from the embeddings to the top.
         rest: parameters above the encoder (heads), at the full rate.
         total: optimiser steps of the whole run.
+        matrices: ids of the parameters that decay; sharded ones have lost their shape.
     """
     groups: list[dict[str, Any]] = []
     for depth, parameters in enumerate(reversed([*layers, list(rest)])):
         rate = options.learning_rate * options.layer_decay ** max(0, depth - 1)
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         for decayed in (True, False):
-            chosen = [parameter for parameter in trainable if (parameter.dim() > 1) == decayed]
+            chosen = [parameter for parameter in trainable if (id(parameter) in matrices) == decayed]
             if chosen:
                 groups.append({"params": chosen, "lr": rate, "weight_decay": options.weight_decay * decayed})
     # Fused: one pass over memory instead of ten.

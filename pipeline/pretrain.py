@@ -39,6 +39,13 @@ class Training(lightning.LightningModule):
         self.between_steps: Callable[[lightning.Trainer], None] = lambda trainer: None
         self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
 
+    def note_matrices(self) -> None:
+        """Which parameters are matrices, by name, while they have their shape; `build` calls this at its end."""
+        self.matrix_names = {name for name, parameter in self.named_parameters() if parameter.dim() > 1}
+
+    def matrices(self) -> set[int]:
+        return {id(parameter) for name, parameter in self.named_parameters() if name in self.matrix_names}
+
     def on_train_start(self) -> None:
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.global_step:  # a checkpoint brings its rates along: those of the configuration hold
@@ -201,6 +208,7 @@ class Pretraining(Training):
             )
         uniform, unigram = data.maker.floors(data.train, data.tokenizer)
         self.floors = {"floor/uniform": uniform, "floor/unigram": unigram}
+        self.note_matrices()
         self.per_byte = data.maker.predictions_per_byte(data.maker.windows(data.valid, data.tokenizer, data.length, 0))
 
     def on_train_start(self) -> None:
@@ -272,4 +280,4 @@ class Pretraining(Training):
         groups = self.encoder.layer_groups()
         inside = {id(parameter) for group in groups for parameter in group}
         heads = [parameter for parameter in self.encoder.parameters() if id(parameter) not in inside]
-        return optim.build(self.optimization, groups, heads, self.trainer.max_steps)
+        return optim.build(self.optimization, groups, heads, total=self.trainer.max_steps, matrices=self.matrices())

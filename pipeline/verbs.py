@@ -190,6 +190,8 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     if options.data is not None:
         flags = ["--data.files", options.data, *flags]
     cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", file], flags, cli_class=FineTuneCLI)
+    if "FSDP" in type(cli.config_init.trainer.strategy).__name__:
+        raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     check_run_folder(out, options)
 
     torch.manual_seed(options.seed)
