@@ -132,6 +132,7 @@ class Run:
         # As a checkpoint holds it, and as it is read from one.
         self.module.identity = json.loads(json.dumps({**flat(config), **content}))
         self.resume_step = 0
+        self.ended: dict[str, Any] | None = None  # the last checkpoint of a run that has trained to its end already
         self.resume_from: Path | None = None
         resume = options.resume and not options.overwrite
         if resume and (found := checkpoints.newest(self.last.parent)):
@@ -177,65 +178,72 @@ class Run:
             monitor: the figure of a validation that chooses `best.ckpt`; `mode`: whether its `min` or `max` is best.
             patience: stop after so many validations without a better one; None: go on to the end.
         """
-        best = ModelCheckpoint(self.last.parent, "best", monitor=monitor, mode=mode, enable_version_counter=False)
         settings = self.cli.config_init.trainer
-        steps, parts = max_steps or settings.max_steps, settings.accumulate_grad_batches
+        steps = max_steps or settings.max_steps
         every = min(validate_every or self.cli.config_init.validate_every, steps)
-        self.best = best
+        self.best = ModelCheckpoint(self.last.parent, "best", monitor=monitor, mode=mode, enable_version_counter=False)
+        callbacks: list[lightning.Callback] = [Progress(), *(settings.callbacks or [])]
+        if patience is not None:
+            callbacks.append(EarlyStopping(monitor, mode=mode, patience=patience))
+        self.trainer = self._make_trainer([*callbacks, self.best, Latest(self.last)], steps=steps, every=every)
+        state = {} if self.resume_from is None else checkpoints.read(self.resume_from)
+        waited = checkpoints.callback_value(state, "wait_count") if state and patience is not None else None
+        self.ended = state if self.resume_step >= steps or (waited or 0) >= (patience or math.inf) else None
+        started = time.monotonic()
+        if self.ended is None:
+            self._train(steps)
+        elif (self.out / "metrics.json").exists():
+            print(f"The run in {self.out} is finished: nothing left to do.")
+            if is_main():
+                made = next(self.out / name for name in ("encoder", "model") if (self.out / name).exists())
+                lineage.write(self.out, lineage.read(made))
+            return False
+        else:
+            print(f"The run in {self.out} has nothing left to train.")
+            self.trainer.strategy.connect(self.module)
+            self.module.load_state_dict(state["state_dict"])
+            self.module.on_load_checkpoint(state)
+        self.seconds = time.monotonic() - started
+        return True
+
+    def _make_trainer(self, callbacks: list[lightning.Callback], *, steps: int, every: int) -> lightning.Trainer:
+        settings = self.cli.config_init.trainer
         strategy = settings.strategy
         if (str(settings.devices) != "1" or settings.num_nodes > 1) and strategy in ("auto", "ddp"):
             # Heads of pretraining are not used in fine-tuning, rare words not by every process. Buffers are the same
             # everywhere; to send them at each step would hang where one process has fewer batches than another.
             strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
-        self.trainer: lightning.Trainer = self.cli.instantiate_trainer(
-            callbacks=[
-                Progress(),
-                *([] if patience is None else [EarlyStopping(monitor, mode=mode, patience=patience)]),
-                *(settings.callbacks or []),
-                *(best, Latest(self.last)),
-            ],
+        return self.cli.instantiate_trainer(
+            callbacks=callbacks,
             plugins=[*(settings.plugins or []), WholeCheckpoints()],
             logger=[logger for logger in (self.history, self.wandb) if logger is not None],
             strategy=strategy,
             use_distributed_sampler=False,  # batches are cut to processes where they are made
             max_steps=steps,
             max_epochs=-1,
-            val_check_interval=every * parts,
+            val_check_interval=every * settings.accumulate_grad_batches,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             default_root_dir=self.out,
         )
-        started = time.monotonic()
-        self.ended: dict[str, Any] | None = None  # the last checkpoint of a run that has trained to its end already
-        state = {} if self.resume_from is None else checkpoints.read(self.resume_from)
-        stopped = (bool(state) and patience is not None and checkpoints.callback_value(state, "wait_count")) or 0
-        if state and (self.resume_step >= steps or (patience is not None and stopped >= patience)):
-            if (self.out / "metrics.json").exists():
-                print(f"The run in {self.out} is finished: nothing left to do.")
-                return False
-            print(f"The run in {self.out} has nothing left to train.")
-            self.ended = state
-            self.trainer.strategy.connect(self.module)
-            self.module.load_state_dict(state["state_dict"])
-            self.module.on_load_checkpoint(state)
-        else:
-            if self.resume_step:  # a run that goes on is not finished
+
+    def _train(self, steps: int) -> None:
+        if self.resume_step:
+            print(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
+            if is_main():  # a run that goes on is not finished
                 (self.out / "metrics.json").unlink(missing_ok=True)
-            if self.resume_step:
-                print(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
-            try:
-                self.trainer.fit(self.module, self.cli.datamodule, ckpt_path=self.resume_from, weights_only=True)
-            except BaseException as error:
-                if self.wandb is not None:
-                    self.wandb.close(whole=isinstance(error, checkpoints.Interrupted))
-                if not isinstance(error, checkpoints.Interrupted):  # one that all processes stop for
-                    self._stop_the_others()
-                plain = self._in_plain_words(error)
-                if plain is None:
-                    raise
-                raise plain from None
-        self.seconds = time.monotonic() - started
-        return True
+        try:
+            self.trainer.fit(self.module, self.cli.datamodule, ckpt_path=self.resume_from, weights_only=True)
+        except BaseException as error:
+            interrupted = isinstance(error, checkpoints.Interrupted)  # for which all processes stop
+            if self.wandb is not None:
+                self.wandb.close(whole=interrupted)
+            if not interrupted:
+                self._stop_the_others()
+            plain = self._in_plain_words(error)
+            if plain is None:
+                raise
+            raise plain from None
 
     def _stop_the_others(self) -> None:
         """Processes that this one has started would wait for it for ever."""

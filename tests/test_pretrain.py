@@ -147,7 +147,9 @@ def test_a_finished_run_has_nothing_to_resume(tmp_path: Path, capsys: pytest.Cap
     out, flags = tmp_path / "run", [*SHORT, "--trainer.max_steps=8"]
     run("pretrain", "--out", str(out), *flags)
     before = {path: path.read_bytes() for path in (out / "encoder").iterdir()}
-    before |= {out / name: (out / name).read_bytes() for name in ("metrics.json", "metrics.csv", "examples.md")}
+    before |= {
+        out / name: (out / name).read_bytes() for name in ("metrics.json", "metrics.csv", "lineage.json", "config.yaml")
+    }
     run("pretrain", "--out", str(out), "--resume", *flags)
     assert "nothing left to do" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in before} == before
