@@ -142,9 +142,10 @@ def sync_folder(folder: Path) -> None:
 
 def move(checkpoint: dict[str, Any], folder: Path) -> None:
     """Tells Lightning's checkpoint callbacks where their files are now: in a moved run they would forget the best."""
+    now = os.path.realpath(folder)  # as Lightning writes it
     for state in checkpoint["callbacks"].values():
-        if isinstance(state, dict) and (old := state.get("dirpath")) and old != str(folder):
-            place = lambda path, old=old: path.replace(old, str(folder), 1)  # noqa: E731
+        if isinstance(state, dict) and (old := state.get("dirpath")) and old != now:
+            place = lambda path, old=old: path.replace(old, now, 1)  # noqa: E731
             for name in ("dirpath", "best_model_path", "kth_best_model_path", "last_model_path"):
                 state[name] = place(state[name])
             state["best_k_models"] = {place(path): score for path, score in state["best_k_models"].items()}

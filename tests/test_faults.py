@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 import pipeline
 from pipeline import UserError, checkpoints, text
@@ -181,6 +182,19 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     assert "last.ckpt is missing" in shown or "last.ckpt is damaged" in shown
     one, two = ((tmp_path / name / "encoder/model.safetensors").read_bytes() for name in ("straight", "killed"))
     assert one == two
+
+
+@pytest.mark.parametrize("now", ["here", "elsewhere"])
+def test_a_moved_run_knows_its_best_checkpoint(tmp_path: Path, now: str) -> None:
+    before = ModelCheckpoint(tmp_path / "here", "best", monitor="val/loss")
+    best = before.dirpath + "/best.ckpt"
+    before.best_model_path, before.best_model_score, before.best_k_models = best, torch.tensor(0.5), {best: 0.5}
+    checkpoint = {"callbacks": {before.state_key: before.state_dict()}}
+    checkpoints.move(checkpoint, Path(now))  # relative to the working directory
+    after = ModelCheckpoint(Path(now), "best", monitor="val/loss")
+    after.load_state_dict(checkpoint["callbacks"][before.state_key])
+    assert after.best_model_score == 0.5
+    assert list(after.best_k_models) == [f"{tmp_path.resolve()}/{now}/best.ckpt"]
 
 
 def test_no_checkpoint_is_whole(tmp_path: Path) -> None:
