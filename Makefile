@@ -120,7 +120,7 @@ evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CO
 audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
 	@$(BIN)/python -m pipeline audit --corpus "$(CORPUS)" $(FLAGS)
 
-test: $(BIN)/.installed-dev ## run the tests (offline, a few minutes)
+test: $(BIN)/.installed-dev ## run the tests (offline, about nine minutes)
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(BIN)/.installed-dev ## check style and types
