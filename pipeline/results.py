@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from pipeline import checkpoints, lineage, plots
+from pipeline import checkpoints, plots
 from pipeline.encoders.base import Receipt
 from pipeline.finetune import FineTuning
-from pipeline.folders import write_atomically, write_folder
+from pipeline.folders import write_atomically
 from pipeline.labeled import LabeledData
 from pipeline.runs import Run
 from pipeline.scores import Answers, Scores, baselines, scores
@@ -62,19 +62,13 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
     drawn = plot(training, module, data, found)
     card = f"# {module.arm} fine-tune\n\nLabels: {', '.join(task.label_names)}.\n\n{headline(found, task)}\n"
-
-    def write(folder: Path) -> None:
-        module.model.save(folder, card=card)
-        lineage.write(folder, [*training.stages, lineage.made("model", folder)])
-
-    write_folder(training.out / "model", write)
-    lineage.write(training.out, lineage.read(training.out / "model"))
-    training.finish(figures, artifact=("model", training.out / "model"), tables={"wrong answers": wrong(rows)})
+    saved = training.keep("model", lambda folder: module.model.save(folder, card=card))
+    training.finish(figures, artifact=("model", saved), tables={"wrong answers": wrong(rows)})
     print(headline(found, task))
     print("baselines: " + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in simple.items()))
     if figures["degenerate"]:
         print("Warning: every answer is the same label: this run learned nothing of the task.")
-    print(f"Saved {training.out / 'model'}, predictions.jsonl, {' and '.join(drawn)} in {training.out}")
+    print(f"Saved {saved}, predictions.jsonl, {' and '.join(drawn)} in {training.out}")
 
 
 def wrong(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -8,6 +8,7 @@ import math
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from pipeline import UserError, checkpoints, lineage, tracking
 from pipeline.checkpoints import Latest, WholeCheckpoints
-from pipeline.folders import write_atomically
+from pipeline.folders import write_atomically, write_folder
 from pipeline.pretrain import Training
 from pipeline.tracking import History, Progress, is_main
 
@@ -106,7 +107,6 @@ class Run:
         cli: the parsed configuration.
         out: the run folder.
         stages: where its input comes from (see lineage).
-        log_text: whether texts of the data may go to Weights & Biases.
         uses: the encoder folder that it begins with.
     """
 
@@ -120,10 +120,10 @@ class Run:
         group: str,
         tags: list[str],
         stages: list[lineage.Stage],
-        log_text: bool,
         uses: Path | None = None,
     ) -> None:
-        self.cli, self.out, self.log_text = cli, out, log_text
+        self.cli, self.out = cli, out
+        self.log_text = cli.datamodule.files is None or cli.config_init.log_text  # may texts go to W&B?
         self.module: Training = cli.model
         self.last = out / "checkpoints" / checkpoints.LAST
         self.module.checkpoint_file = self.last
@@ -132,13 +132,14 @@ class Run:
         # As a checkpoint holds it, and as it is read from one.
         self.module.identity = json.loads(json.dumps({**flat(config), **content}))
         self.resume_step = 0
-        self.ended: dict[str, Any] | None = None  # the last checkpoint of a run that has trained to its end already
+        self.ended = False  # a run that had trained to its end when it was resumed
         self.resume_from: Path | None = None
+        self.state: dict[str, Any] = {}  # of the checkpoint that is resumed
         resume = options.resume and not options.overwrite
         if resume and (found := checkpoints.newest(self.last.parent)):
-            self.resume_from, state = found
-            self.resume_step = int(state["global_step"])
-            check_same_run(self.resume_from, self.module.identity, state.get("identity", self.module.identity))
+            self.resume_from, self.state = found
+            self.resume_step = int(self.state["global_step"])
+            check_same_run(self.resume_from, self.module.identity, self.state.get("identity", self.module.identity))
         elif resume:
             if made := [name for name in ("metrics.json", "encoder", "model") if (out / name).exists()]:
                 raise UserError(f"{out} has {made[0]} and no checkpoint to resume; set OVERWRITE=1 to start anew.")
@@ -186,11 +187,10 @@ class Run:
         if patience is not None:
             callbacks.append(EarlyStopping(monitor, mode=mode, patience=patience))
         self.trainer = self._make_trainer([*callbacks, self.best, Latest(self.last)], steps=steps, every=every)
-        state = {} if self.resume_from is None else checkpoints.read(self.resume_from)
-        waited = checkpoints.callback_value(state, "wait_count") if state and patience is not None else None
-        self.ended = state if self.resume_step >= steps or (waited or 0) >= (patience or math.inf) else None
+        waited = checkpoints.callback_value(self.state, "wait_count") if self.state and patience is not None else None
+        self.ended = self.resume_step >= steps or (waited or 0) >= (patience or math.inf)
         started = time.monotonic()
-        if self.ended is None:
+        if not self.ended:
             self._train(steps)
         elif (self.out / "metrics.json").exists():
             print(f"The run in {self.out} is finished: nothing left to do.")
@@ -201,8 +201,8 @@ class Run:
         else:
             print(f"The run in {self.out} has nothing left to train.")
             self.trainer.strategy.connect(self.module)
-            self.module.load_state_dict(state["state_dict"])
-            self.module.on_load_checkpoint(state)
+            self.module.load_state_dict(self.state["state_dict"])
+            self.module.on_load_checkpoint(self.state)
         self.seconds = time.monotonic() - started
         return True
 
@@ -253,14 +253,14 @@ class Run:
 
     @property
     def steps(self) -> int:
-        return self.trainer.global_step if self.ended is None else self.resume_step
+        return self.resume_step if self.ended else self.trainer.global_step
 
     @property
     def best_score(self) -> float | None:
         """The best figure of a validation."""
         found = self.best.best_model_score
-        if self.ended is not None:
-            found = checkpoints.callback_value(self.ended, "best_model_score")
+        if self.ended:
+            found = checkpoints.callback_value(self.state, "best_model_score")
         return None if found is None else float(found)
 
     def _in_plain_words(self, error: BaseException) -> UserError | None:
@@ -285,7 +285,7 @@ class Run:
         figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         tokens = int(self.module.tokens_seen)
         trained = tokens - getattr(self.module, "tokens_at_start", tokens)
-        if self.ended is not None:  # as the history has them
+        if self.ended:  # as the history has them
             figures = {name: self.history.series(name)[1][-1] for name in self.history.names() if name[:4] == "val/"}
         return {
             **figures,
@@ -296,6 +296,17 @@ class Run:
             "steps": self.steps,
             "precision": str(self.trainer.precision),
         }
+
+    def keep(self, kind: str, save: Callable[[Path], None]) -> Path:
+        """Writes what the run has made, an `encoder` or a `model`, with where it comes from; returns its folder."""
+
+        def write(folder: Path) -> None:
+            save(folder)
+            lineage.write(folder, [*self.stages, lineage.made(kind, folder)])
+
+        write_folder(self.out / kind, write)
+        lineage.write(self.out, lineage.read(self.out / kind))
+        return self.out / kind
 
     def finish(
         self,

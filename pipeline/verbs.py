@@ -74,7 +74,6 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         group=group_of(options.model, data.tokenizer),
         tags=tags,
         stages=data.stages(Path(options.corpus).name),
-        log_text=data.files is None or cli.config_init.log_text,
     )
     if is_main():
         write_atomically(out / "data.txt", data.report() + "\n")
@@ -84,24 +83,18 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     encoder = module.trained_encoder()
     figures = {**run.figures(), **module.floors, "documents": data.train.meta["documents"]}
     card = model_card(options, module, data, figures)
-
-    def write(folder: Path) -> None:
-        encoder.save(folder, card=card)
-        lineage.write(folder, [*run.stages, lineage.made("encoder", folder)])
-
-    write_folder(out / "encoder", write)
-    lineage.write(out, lineage.read(out / "encoder"))
+    saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     curve_losses = [
         f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
     ]
     plots.plot_curves(run.history, out / "curves.png", floors=module.floors, losses=curve_losses)
     columns, rows = examples.examples(encoder, data.valid)
     write_atomically(out / "examples.md", examples.table(columns, rows))
-    run.finish(figures, artifact=("encoder", out / "encoder"), tables={"examples": (columns, rows)})
+    run.finish(figures, artifact=("encoder", saved), tables={"examples": (columns, rows)})
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
-    print(f"Saved {out / 'encoder'} after {figures['seconds']:.0f} s: {shown}")
+    print(f"Saved {saved} after {figures['seconds']:.0f} s: {shown}")
     model = "" if options.model == "bert" else f"MODEL={options.model} "
-    print(f"Next: make finetune {model}TASK=sentiment FROM={out / 'encoder'}")
+    print(f"Next: make finetune {model}TASK=sentiment FROM={saved}")
 
 
 def run_folder(options: argparse.Namespace, stage: str, name: str) -> Path:
@@ -211,7 +204,6 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
         group=group_of(options.model, encoder.tokenizer),
         tags=tags,
         stages=[*lineage.read(folder), data.stage(file.stem)],
-        log_text=options.data is None or cli.config_init.log_text,
         uses=folder,
     )
     if is_main():
