@@ -17,6 +17,7 @@ KIND ?= sentence
 MODELS ?=
 TASKS ?=
 ARMS ?=
+ROWS ?=
 PROMPT ?=
 WORD ?=
 PYTHON ?= python3
@@ -28,7 +29,7 @@ BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
-.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit test lint bench bench-finetune bench-lm-eval clean
+.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test lint bench bench-lm-eval clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -55,6 +56,7 @@ help: ## this list
 	@echo "  TASKS      for compare: some of those in its file"
 	@echo "  ARMS       for compare: some of those in its file"
 	@echo "  KIND       [sentence] for new-task: sentence, pair or tagging"
+	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, elmo, pretraining, fine-tuning, token-store; none: all"
 	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
 	@echo "  PYTHON     [python3] the Python (3.10 or newer) that makes .venv"
@@ -120,20 +122,21 @@ evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CO
 audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
 	@$(BIN)/python -m pipeline audit --corpus "$(CORPUS)" $(FLAGS)
 
+profile: $(BIN)/.installed-core ## where the time of a training step of MODEL goes: a table, and a trace
+	@$(BIN)/python -m pipeline profile --corpus "$(CORPUS)" $(FLAGS)
+
 test: $(BIN)/.installed-dev ## run the tests (offline, about nine minutes)
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(BIN)/.installed-dev ## check style and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-bench: $(BIN)/.installed-bench ## one training step against transformers, side by side
-	@$(BIN)/python -m pipeline.bench $(ARGS)
-
-bench-finetune: $(BIN)/.installed-bench ## fine-tuning against transformers' Trainer; DATA=folder of SST-2, FROM=encoder
-	@$(BIN)/python -m pipeline.bench_finetune --data "$(DATA)" $(if $(FROM),--encoder "$(FROM)") $(ARGS)
+bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
+	@$(BIN)/python -m pipeline.bench $(ROWS) --corpus "$(CORPUS)" $(if $(DATA),--data "$(DATA)") \
+		$(if $(FROM),--encoder "$(FROM)") $(if $(OUT),--out "$(OUT)") $(ARGS)
 
 bench-lm-eval: $(BIN)/.installed-lm-eval ## scores of texts against lm-evaluation-harness; DATA=folder, FROM=GPT encoder
-	@$(BIN)/python -m pipeline.bench_lm_eval --data "$(DATA)" --encoder "$(FROM)" $(ARGS)
+	@$(BIN)/python -m pipeline.bench.lm_eval --data "$(DATA)" --encoder "$(FROM)" $(ARGS)
 
 clean: ## remove caches and token stores, keep runs
 	rm -rf .cache .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -23,6 +23,7 @@ usage: python -m pipeline VERB ...
   try        look at what an encoder knows: text that goes on, masks filled, neighbours of a word
   evaluate   losses and bits per byte of an encoder on a text
   audit      check masks, labels and leaks of a model
+  profile    where the time of a training step goes
   verify-resume  does a killed run end as an uninterrupted one, bit for bit?
   sweep      a sweep of Weights & Biases over one stage
   sync       upload offline runs to Weights & Biases

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline import many, predicting, verbs
+from pipeline.machine import keep_memory
 from pipeline.new_task import KINDS
 
 ARMS = ("full", "frozen", "scratch", "random")
@@ -32,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     rest = "further flags set the configuration: --trainer.max_steps=100, --data.batch_size=16, ..."
     verb.add_parser("data", parents=[shared, pretraining], help="build the token store and report on it", epilog=rest)
     verb.add_parser("pretrain", parents=[shared, pretraining], help="pretrain an encoder on raw text", epilog=rest)
+    verb.add_parser("profile", parents=[shared, pretraining], help="where the time of a step goes", epilog=rest)
     verb.add_parser(
         "audit", parents=[shared, pretraining], help="check masks, labels and leaks of a model", epilog=rest
     )
@@ -116,6 +118,7 @@ def main(args: list[str]) -> None:
     """
     options, flags = parser().parse_known_args(args)
     _quiet()
+    keep_memory()
     several = options.verb == "finetune" and options.seeds
     verb: Callable[[argparse.Namespace, list[str]], None] = {
         "finetune": many.several_seeds if several else verbs.finetune,

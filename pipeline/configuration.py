@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -15,6 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from pipeline import UserError, encoders
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import read_config
+from pipeline.machine import best_precision
 from pipeline.pretrain import Pretraining
 from tasks.base import Task
 
@@ -60,17 +60,6 @@ class FineTuneCLI(CLI):
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
         parser.add_argument("--patience", type=int, required=True, help="validations without a better one")
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
-
-
-def best_precision() -> str:
-    """bf16 where the processor multiplies it natively, else float32."""
-    if torch.cuda.is_available():
-        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        flags = ""
-    return "bf16-mixed" if "avx512_bf16" in flags or "amx_bf16" in flags else "32-true"
 
 
 def named_config(kind: str, name: str) -> Path | None:

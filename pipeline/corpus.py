@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -207,7 +209,7 @@ class CorpusData(lightning.LightningDataModule):
         data = StepParts(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
         # global_step is already restored here, so a resumed run goes on with the very next batch.
         order = FromStep(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
-        return DataLoader(
+        return Loader(
             data,
             sampler=order,
             batch_size=None,
@@ -223,6 +225,25 @@ class CorpusData(lightning.LightningDataModule):
         count = max(1, min(self.validation_rows, steps.rows) // 64)
         data = StepParts(steps, parts=1, world=self.trainer.world_size, rank=self.trainer.global_rank)
         return DataLoader(data, sampler=range(count), batch_size=None)  # type: ignore[arg-type]
+
+
+class Loader(DataLoader):
+    """Makes the next batch while a step is computed, and counts the seconds for which training waited all the same."""
+
+    waited = 0.0
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        batches = super().__iter__()
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            ahead = pool.submit(next, batches, None)
+            while True:
+                begin = time.perf_counter()
+                batch = ahead.result()
+                self.waited += time.perf_counter() - begin
+                if batch is None:
+                    return
+                ahead = pool.submit(next, batches, None)
+                yield batch
 
 
 class BatchOfStep(Protocol):

@@ -64,58 +64,58 @@ def classification_loss(
     return Loss(loss, torch.tensor(len(labels), device=labels.device), correct)
 
 
-CHUNK = 512  # rows whose logits exist at once
+CHUNK = 1024  # rows whose logits exist at once
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Sum of -log softmax(hidden weight^T)[labels], with gradients made in the forward pass, chunk by chunk.
+    """Sum of -log softmax(hidden weight^T + bias)[labels], with gradients made in the forward pass, chunk by chunk.
 
     All logits at once would be the largest tensor of the step, written and read several times. The gradient
     of a sum of cross entropies is (softmax - one-hot) times what comes from above, a scalar: so it can be
-    made while the chunk's logits are still in the cache.
+    made while the chunk's logits are still in the cache. The softmax is computed in float32 and rounded to
+    the type of the products, as its gradient would be; the loss is read off it.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, dtype: torch.dtype, wanted: bool
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, dtype: torch.dtype, wanted: bool
     ) -> tuple[Tensor, Tensor]:
         h, w = hidden.detach().to(dtype), weight.detach().to(dtype)
+        b = None if bias is None else bias.detach().to(dtype)
         d_hidden = torch.empty_like(h) if wanted else None
         d_weight = torch.zeros_like(weight) if wanted else None
+        d_bias = torch.zeros_like(bias) if wanted and bias is not None else None
         total, correct = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
-        # Two buffers for all chunks: fresh memory of this size costs more than the arithmetic in it.
-        product = torch.empty(min(CHUNK, len(h)), len(w), dtype=dtype, device=h.device)
-        buffer = torch.empty(product.shape, dtype=torch.promote_types(dtype, torch.float32), device=h.device)
         for begin in range(0, len(h), CHUNK):
             rows, target = h[begin : begin + CHUNK], labels[begin : begin + CHUNK, None]
-            torch.mm(rows, w.t(), out=product[: len(rows)])
-            logits = buffer[: len(rows)].copy_(product[: len(rows)])
-            top = logits.amax(-1, keepdim=True)
-            chosen = logits.gather(-1, target)
-            correct += (chosen >= top).sum()
-            norm = logits.sub_(top).exp_().sum(-1, keepdim=True)
-            total += (norm.log() + top - chosen).sum()
+            p = F.linear(rows, w, b).softmax(-1)
+            chosen = p.gather(-1, target)
+            correct += (chosen >= p.amax(-1, keepdim=True)).sum()
+            total -= chosen.float().clamp(min=torch.finfo(torch.float32).tiny).log().sum()
             if d_hidden is not None and d_weight is not None:
-                logits.div_(norm)[torch.arange(len(rows), device=h.device), target[:, 0]] -= 1
-                grad = product[: len(rows)].copy_(logits)
-                torch.mm(grad, w, out=d_hidden[begin : begin + CHUNK])
-                d_weight += grad.t() @ rows
-        ctx.save_for_backward(d_hidden, d_weight)
+                p[torch.arange(len(p), device=p.device), target[:, 0]] -= 1  # now the gradient of the logits
+                torch.mm(p, w, out=d_hidden[begin : begin + CHUNK])
+                d_weight += p.t() @ rows
+                if d_bias is not None:
+                    d_bias += p.sum(0, dtype=torch.float32)
+        ctx.save_for_backward(d_hidden, d_weight, d_bias)
         ctx.mark_non_differentiable(correct)
         ctx.hidden_dtype = hidden.dtype
         return total, correct
 
     @staticmethod
-    def backward(ctx: Any, d_total: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[override]
-        d_hidden, d_weight = ctx.saved_tensors
-        return (d_hidden * d_total).to(ctx.hidden_dtype), d_weight * d_total, None, None, None
+    def backward(ctx: Any, d_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        d_hidden, d_weight, d_bias = ctx.saved_tensors
+        d_bias = None if d_bias is None else d_bias * d_total
+        return (d_hidden * d_total).to(ctx.hidden_dtype), d_weight * d_total, d_bias, None, None, None
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Loss:
-    """Cross entropy of logits hidden weight^T without all logits at once: (N, D), (V, D), labels (N,)."""
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None) -> Loss:
+    """Cross entropy of logits hidden weight^T + bias without all logits at once: (N, D), (V, D), labels (N,), (V,)."""
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    total, correct = _LinearCrossEntropy.apply(hidden, weight, labels, dtype, torch.is_grad_enabled())
+    with torch.autocast(device, enabled=False):  # it would copy every logit to float32
+        total, correct = _LinearCrossEntropy.apply(hidden, weight, bias, labels, dtype, torch.is_grad_enabled())
     return Loss(total, torch.tensor(len(labels), device=labels.device), correct)
 
 
@@ -126,8 +126,9 @@ class MaskedLM:
         assert isinstance(encoder, Bert)
         encoded = encoder(batch)
         # Logits only where a token was masked: a seventh of the positions, and the output matrix is large.
-        hidden = encoded.layers[-1].flatten(0, 1)[batch["positions"]]
-        losses = {"mlm": classification_loss(encoder.logits(hidden), batch["labels"])}
+        hidden = encoder.before_logits(encoded.layers[-1].flatten(0, 1)[batch["positions"]])
+        weight, bias = encoder.word_embedding.weight, encoder.lm_bias
+        losses = {"mlm": linear_cross_entropy(hidden, weight, batch["labels"], bias)}
         if "pair_labels" in batch:
             losses["nsp"] = classification_loss(encoder.next_sentence_logits(encoded), batch["pair_labels"])
         return losses
@@ -143,8 +144,9 @@ class CausalLM:
         assert isinstance(encoder, Gpt)
         hidden = encoder(batch).layers[-1].flatten(0, 1)
         labels = batch["labels"].flatten()
-        if (asked := labels >= 0).logical_not().any():
-            hidden, labels = hidden[asked], labels[asked]
+        asked = (labels >= 0).nonzero()[:, 0]
+        if len(asked) < len(labels):
+            hidden, labels = hidden.index_select(0, asked), labels[asked]
         return {"lm": linear_cross_entropy(hidden, encoder.word_embedding.weight, labels)}
 
     def report(self, figures: dict[str, float], *, per_byte: float) -> dict[str, float]:

@@ -8,7 +8,7 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from pipeline.tracking import History, Progress, is_main
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
     *("predictions.jsonl", "curves.png", "confusion.png", "types.png", "mix.png", "shots.png"),
-    *("data.txt", "receipt.txt", "examples.md", "not_finite.json"),
+    *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
 )
 
 # What may differ when a run goes on; anything else makes another run. Of files the content is compared, not the name.
@@ -169,6 +169,7 @@ class Run:
         max_steps: int | None = None,
         validate_every: int | None = None,
         patience: int | None = None,
+        watching: Sequence[lightning.Callback] = (),
     ) -> bool:
         """Trains to the last step, from the checkpoint when resumed; then `last.ckpt` and `best.ckpt` are there.
 
@@ -178,12 +179,13 @@ class Run:
         Args:
             monitor: the figure of a validation that chooses `best.ckpt`; `mode`: whether its `min` or `max` is best.
             patience: stop after so many validations without a better one; None: go on to the end.
+            watching: further callbacks, which change nothing.
         """
         settings = self.cli.config_init.trainer
         steps = max_steps or settings.max_steps
         every = min(validate_every or self.cli.config_init.validate_every, steps)
         self.best = ModelCheckpoint(self.last.parent, "best", monitor=monitor, mode=mode, enable_version_counter=False)
-        callbacks: list[lightning.Callback] = [Progress(), *(settings.callbacks or [])]
+        callbacks: list[lightning.Callback] = [Progress(), *watching, *(settings.callbacks or [])]
         if patience is not None:
             callbacks.append(EarlyStopping(monitor, mode=mode, patience=patience))
         self.trainer = self._make_trainer([*callbacks, self.best, Latest(self.last)], steps=steps, every=every)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,10 @@ class TokenStore:
         dtypes = {"tokens": meta["dtype"], "sentences": "int64", "documents": "int64"}
         if (folder / "words.bin").exists():
             dtypes["words"] = "int64"
-        arrays = {name: np.memmap(folder / f"{name}.bin", dtype=dtype, mode="r") for name, dtype in dtypes.items()}
+        # As plain arrays: indexing a memmap object costs several times as much.
+        arrays = {
+            name: np.asarray(np.memmap(folder / f"{name}.bin", dtype=dtype, mode="r")) for name, dtype in dtypes.items()
+        }
         if len(arrays["tokens"]) != meta["tokens"] or len(arrays["sentences"]) != meta["sentences"] + 1:
             raise UserError(f"The token store {folder} is damaged; delete this folder and run again.")
         return cls(meta=meta, **arrays)
@@ -157,8 +161,7 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
         words_file = stack.enter_context(open(folder / "words.bin", "wb")) if tokenizer.spells else None
         stream = labelled_sentences(bar)
         pending = False  # a document has begun whose sentences were all empty so far
-        while batch := list(islice(stream, BATCH)):
-            encoded = tokenizer.encode_batch([sentence for _, sentence in batch])
+        for batch, encoded in _encoded(stream, tokenizer):
             starts: list[int] = []
             begins: list[int] = []
             for (first, sentence), ids in zip(batch, encoded, strict=True):
@@ -176,7 +179,7 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
                 count["bytes"] += len(sentence.strip().encode()) + 1
                 count["long_sentences"] += len(sentence) > LONG_SENTENCE
             count["documents"] += len(begins)
-            flat = np.fromiter((i for ids in encoded for i in ids), dtype=dtype)
+            flat = np.fromiter(chain.from_iterable(encoded), dtype=dtype, count=sum(map(len, encoded)))
             count["unknown"] += int((flat == unk).sum())
             flat.tofile(tokens_file)
             np.asarray(starts, dtype=np.int64).tofile(sentences_file)
@@ -192,6 +195,21 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
         raise UserError(f"The corpus holds no text ({name}).")
     hashes = {"corpus": source.fingerprint(), "tokenizer": tokenizer.hash}
     return {**count, "dtype": np.dtype(dtype).name, "vocab_size": len(tokenizer), **hashes}
+
+
+def _encoded(
+    stream: Iterator[tuple[bool, str]], tokenizer: Tokenizer
+) -> Iterator[tuple[list[tuple[bool, str]], list[list[int]]]]:
+    """Batches of a stream and their tokens; while one is tokenised, the one before is written and the next is read."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        before: tuple[list[tuple[bool, str]], Future[list[list[int]]]] | None = None
+        while batch := list(islice(stream, BATCH)):
+            job = pool.submit(tokenizer.encode_batch, [sentence for _, sentence in batch])
+            if before is not None:
+                yield before[0], before[1].result()
+            before = batch, job
+        if before is not None:
+            yield before[0], before[1].result()
 
 
 def _count_words(flat: np.ndarray, starts: np.ndarray, count: dict[str, int]) -> np.ndarray:

@@ -295,9 +295,10 @@ def sentences(paragraph: str) -> list[str]:
     """Splits at . ! ? before a capital or a digit, but not after an initial or a usual abbreviation."""
     result, begin = [], 0
     for match in _END.finditer(paragraph):
-        head = paragraph[begin : match.end(1)]
-        if not _ABBREVIATION.search(head):
-            result.append(head.strip())
+        end = match.end(1)
+        # Searched from shortly before the end: an abbreviation is no longer than that.
+        if not _ABBREVIATION.search(paragraph, max(0, begin - 1, end - 12), end):
+            result.append(paragraph[begin:end].strip())
             begin = match.end()
     result.append(paragraph[begin:].strip())
     return [sentence for sentence in result if sentence]

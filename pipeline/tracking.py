@@ -24,6 +24,9 @@ from tqdm import tqdm
 
 from pipeline.folders import file_hash, write_atomically
 
+# Figures that hang on the clock: no two runs have the same.
+CLOCKED = ("tokens_per_second", "flops_per_second", "share_of_peak", "data_share")
+
 
 def is_main() -> bool:
     """Whether this process writes: of several, the first does."""

@@ -38,18 +38,22 @@ from pipeline.new_task import new_task
 from pipeline.pretrain import Pretraining
 from pipeline.results import finish, hand_off
 from pipeline.runs import Run, check_run_folder
+from pipeline.speed import Profile, Speed
 from pipeline.tokenizer import Tokenizer
-from pipeline.tracking import is_main
+from pipeline.tracking import CLOCKED, is_main
 
 
 def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
+    if options.verb == "profile":
+        steps = Profile.SKIPPED + Profile.STEPS
+        flags = [*flags, f"--trainer.max_steps={steps}", f"--validate_every={steps}", "--data.validation_rows=64"]
     cli = pretraining(options, flags)
     data, module = cli.datamodule, cli.model
     if options.verb == "data":
         data.prepare()
         print(data.report())
         return
-    out = run_folder(options, "pretrain", options.model)
+    out = run_folder(options, options.verb, options.model)
     trainer = cli.config_init.trainer
     alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
     if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
@@ -77,11 +81,21 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     )
     if is_main():
         write_atomically(out / "data.txt", data.report() + "\n")
-    if not run.fit(monitor="val/loss", mode="min") or not is_main():
+    speed = Speed()
+    watching = [Profile(out)] if options.verb == "profile" else [speed]
+    if not run.fit(monitor="val/loss", mode="min", watching=watching) or not is_main():
         return
+    if isinstance(watching[0], Profile):
+        print(watching[0].table)
+        print(
+            f"The table is in {out / 'profile.txt'}, the steps one by one in {out / 'trace.json'} (chrome://tracing)."
+        )
+        return
+    print(speed)
 
     encoder = module.trained_encoder()
-    figures = {**run.figures(), **module.floors, "documents": data.train.meta["documents"]}
+    reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in CLOCKED}
+    figures = {**reached, **run.figures(), **module.floors, "documents": data.train.meta["documents"]}
     card = model_card(options, module, data, figures)
     saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     curve_losses = [

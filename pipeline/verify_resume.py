@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from pipeline import UserError, checkpoints
 from pipeline.folders import damage, sha256, write_atomically
+from pipeline.tracking import CLOCKED
 
 MOMENTS = ("step", "save", "validation")  # between two steps, while a checkpoint is written, amid a validation
 
@@ -208,7 +209,7 @@ def compare(straight: Path, killed: Path, made: str) -> list[str]:
 def figures(out: Path) -> list[dict[str, str]]:
     """The history of a run without what depends on the time."""
     with open(out / "metrics.csv", newline="") as file:
-        return [{**row, "tokens_per_second": ""} for row in csv.DictReader(file)]
+        return [{**row, **dict.fromkeys(CLOCKED, "")} for row in csv.DictReader(file)]
 
 
 def state_hash(out: Path) -> str:

@@ -222,18 +222,33 @@ def test_sampling_keeps_to_its_limits() -> None:
     assert drawn(top_p=0.4) == drawn(temperature=0) == {0}
 
 
-def test_chunked_cross_entropy_equals_torch() -> None:
+@pytest.mark.parametrize("biased", [True, False])
+def test_chunked_cross_entropy_equals_torch(biased: bool) -> None:
     torch.manual_seed(0)
+    bias = torch.randn(50, dtype=torch.float64, requires_grad=True)
     hidden = torch.randn(2500, 16, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(50, 16, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(50, (2500,))
-    ours = linear_cross_entropy(hidden, weight, labels)
-    theirs = F.cross_entropy(hidden @ weight.t(), labels, reduction="sum")
+    ours = linear_cross_entropy(hidden, weight, labels, bias if biased else None)
+    logits = hidden @ weight.t() + bias * biased
+    theirs = F.cross_entropy(logits, labels, reduction="sum")
     assert float(ours.sum.detach()) == pytest.approx(float(theirs.detach()), rel=1e-5)
-    assert int(ours.correct) == int(((hidden @ weight.t()).argmax(-1) == labels).sum())
-    ours_grads = torch.autograd.grad(ours.sum * 0.3, (hidden, weight))
-    for one, two in zip(ours_grads, torch.autograd.grad(theirs * 0.3, (hidden, weight)), strict=True):
+    assert int(ours.correct) == int((logits.argmax(-1) == labels).sum())
+    wanted = (hidden, weight, bias) if biased else (hidden, weight)
+    ours_grads = torch.autograd.grad(ours.sum * 0.3, wanted)
+    for one, two in zip(ours_grads, torch.autograd.grad(theirs * 0.3, wanted), strict=True):
         assert (one - two).abs().max() < 1e-5 * two.abs().max()
+
+
+def test_cross_entropy_in_bfloat16_is_close_and_finite() -> None:
+    torch.manual_seed(0)
+    hidden, weight, labels = torch.randn(700, 64), torch.randn(3000, 64), torch.randint(3000, (700,))
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = linear_cross_entropy(hidden, weight, labels)
+        hopeless = linear_cross_entropy(hidden * 1e3, weight, labels)
+    theirs = F.cross_entropy(hidden @ weight.t(), labels, reduction="sum")
+    assert float(ours.sum) == pytest.approx(float(theirs), rel=2e-3)
+    assert bool(torch.isfinite(hopeless.sum))
 
 
 def test_log_probs_are_those_of_transformers(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:

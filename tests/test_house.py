@@ -22,7 +22,7 @@ FLOORS = [
     {"tasks"},
     {"__init__"},
     {"folders"},
-    {"text", "sample", "sample_tasks", "lineage", "checkpoints"},
+    {"text", "sample", "sample_tasks", "lineage", "checkpoints", "machine"},
     {"tokenizer", "store"},
     {"windows", "masking"},
     {"encoders"},
@@ -34,6 +34,7 @@ FLOORS = [
         "pretrain",
         "finetune",
         "runs",
+        "speed",
         "results",
         "asking",
         "audit",
@@ -52,7 +53,7 @@ FLOORS = [
     {"verbs"},
     {"many"},
     {"cli"},
-    {"__main__", "bench", "bench_finetune", "bench_lm_eval"},
+    {"__main__", "bench"},
 ]
 PLAIN = {
     "encoders",

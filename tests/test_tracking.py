@@ -17,7 +17,7 @@ import pytest
 
 from pipeline import verify_resume
 from pipeline.folders import sha256
-from pipeline.tracking import public
+from pipeline.tracking import CLOCKED, public
 from tests.conftest import SMALL, command, run
 
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=12"]
@@ -80,7 +80,7 @@ def by_step(rows: list[dict[str, float]]) -> dict[float, dict[str, float]]:
     found: dict[float, dict[str, float]] = {}
     for row in rows:
         numbers = {name: value for name, value in row.items() if isinstance(value, (int, float)) and name[0] != "_"}
-        kept = {name: v for name, v in numbers.items() if name != "tokens_per_second"}
+        kept = {name: v for name, v in numbers.items() if name not in CLOCKED}
         found.setdefault(row["trainer/global_step"], {}).update(kept)
     return found
 

@@ -159,8 +159,11 @@ class Bert(Encoder):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V); the output matrix is the word embedding, with a bias of its own."""
-        hidden = self.lm_norm(F.gelu(self.lm_transform(hidden)))
-        return F.linear(hidden, self.word_embedding.weight, self.lm_bias)
+        return F.linear(self.before_logits(hidden), self.word_embedding.weight, self.lm_bias)
+
+    def before_logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., D), what the output matrix is multiplied with."""
+        return self.lm_norm(F.gelu(self.lm_transform(hidden)))
 
     def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
         """(B, T): log p(target | the batch as it is); masks belong where targets are asked for."""

@@ -1,0 +1,1 @@
+"""Speed against others' code, side by side in one run: `make bench`."""

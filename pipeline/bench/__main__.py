@@ -1,0 +1,246 @@
+"""`make bench`: our speed beside others', one row a kind of work.
+
+The measure is the ratio: medians of runs that take turns, since absolute times depend on the machine and on what else
+it does. Same model, same data, same loss; every contender has a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline import UserError
+from pipeline.bench import commands, steps
+from pipeline.bench.duel import Contender, alone, alternate
+from pipeline.bench.steps import Sizes
+from pipeline.machine import best_precision
+
+SMALL = Sizes(rows=32, length=128, size=256, layers=4, heads=4, vocab=8192)
+STEPS: dict[str, tuple[Callable[..., list[Contender]], Sizes]] = {
+    "bert": (steps.bert, SMALL),
+    "bert-base": (steps.bert, Sizes(rows=8, length=128, size=768, layers=12, heads=12, vocab=30_522)),
+    "gpt": (steps.gpt, SMALL),
+    "gpt2-small": (steps.gpt, Sizes(rows=8, length=128, size=768, layers=12, heads=12, vocab=50_257)),
+    "elmo": (steps.elmo, Sizes(rows=32, length=64, size=128, layers=2, heads=0, vocab=50_000)),
+}
+TOLERANCE = {"float32": 1e-4, "bf16": 2e-2}  # of the loss before any update, relative
+Row = dict[str, Any]
+
+
+def training_step(name: str, options: argparse.Namespace) -> list[Row]:
+    """Ours against each other contender of a step."""
+    build, sizes = STEPS[name]
+    if options.device == "cuda" and name.endswith(("base", "small")):
+        sizes = Sizes(**{**sizes.__dict__, "rows": options.batch, "length": options.length})
+    with tempfile.TemporaryDirectory() as folder:
+        found = build(sizes, Path(folder), device=options.device, compiled=options.compile)
+        results = alternate(found, rounds=options.rounds)
+    ours, tokens = results["ours"], sizes.rows * sizes.length
+    print(f"{name}: {sizes}, dropout {sizes.dropout}; {ours.share_of_peak:.0%} of {ours.peak / 1e9:,.0f} GFLOP/s")
+    for label, result in results.items():
+        for precision, loss in result.losses.items():
+            off = abs(loss - ours.losses[precision]) / abs(loss)
+            if not off <= TOLERANCE[precision]:
+                raise SystemExit(f"Error: {label} has a loss of {loss} in {precision}, ours {ours.losses[precision]}.")
+    return [
+        {
+            "work": name,
+            "against": label,
+            "ours": tokens / ours.median,
+            "theirs": tokens / result.median,
+            "unit": "tokens/s",
+            "ratio": result.median / ours.median,
+            "share_of_peak": ours.share_of_peak,
+            "memory_ours_mb": ours.memory / 1e6,
+            "memory_theirs_mb": result.memory / 1e6,
+        }
+        for label, result in results.items()
+        if label != "ours"
+    ]
+
+
+Run = Callable[[], float]
+
+
+def taking_turns(work: str, unit: str, ours: Run, others: dict[str, Run], *, rounds: int) -> list[Row]:
+    """Whole commands in turn; each gives its speed."""
+    speeds: dict[str, list[float]] = {name: [] for name in ("ours", *others)}
+    for _ in range(rounds):
+        for name, run in {"ours": ours, **others}.items():
+            speeds[name].append(run())
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
+    return [
+        {
+            "work": work,
+            "against": name,
+            "ours": medians["ours"],
+            "theirs": medians[name],
+            "unit": unit,
+            "ratio": medians["ours"] / medians[name],
+        }
+        for name in others
+    ]
+
+
+def pretraining(options: argparse.Namespace) -> list[Row]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = None if options.corpus == "sample" else options.corpus
+        theirs = [folder, files, options.steps]
+        return taking_turns(
+            "pretraining",
+            "tokens/s",
+            lambda: alone(commands.our_pretraining, folder, options.corpus, options.steps, ours=True),
+            {
+                "Trainer, float32": lambda: alone(commands.their_pretraining, *theirs, False, ours=False),
+                "Trainer, bf16, fused AdamW": lambda: alone(commands.their_pretraining, *theirs, True, ours=False),
+            },
+            rounds=options.runs,
+        )
+
+
+def fine_tuning(options: argparse.Namespace) -> list[Row]:
+    if options.data is None:
+        raise UserError(
+            "fine-tuning needs DATA=, a folder with SST-2's train.tsv and dev.tsv, and an encoder in FROM=."
+        )
+    commands.check_fine_tuning(options.encoder, options.data)
+    with tempfile.TemporaryDirectory() as name:
+        given = [Path(name), options.encoder, options.data, options.steps]
+        return taking_turns(
+            "fine-tuning",
+            "tokens/s",
+            lambda: alone(commands.our_fine_tuning, *given, ours=True),
+            {
+                "Trainer, float32": lambda: alone(commands.their_fine_tuning, *given, False, ours=False),
+                "Trainer, bf16, fused AdamW": lambda: alone(commands.their_fine_tuning, *given, True, ours=False),
+            },
+            rounds=options.runs,
+        )
+
+
+def token_store(options: argparse.Namespace) -> list[Row]:
+    from pipeline.folders import cache_folder
+
+    corpus = Path(options.corpus)
+    if options.corpus == "sample":
+        found = list((cache_folder() / "sample").glob("*/train.txt"))
+        if not found:
+            raise UserError(
+                "token-store needs a corpus: run `make pretrain` first, or set CORPUS= to a folder of text."
+            )
+        corpus = found[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        commands.text_for_store(folder, corpus)
+        return taking_turns(
+            "token-store",
+            "MB/s",
+            lambda: alone(commands.our_store, folder, ours=True),
+            {
+                "tokenizers, encode_batch": lambda: alone(commands.their_store, folder, False, ours=False),
+                "tokenizers, encode_batch_fast": lambda: alone(commands.their_store, folder, True, ours=False),
+            },
+            rounds=2 * options.runs + 1,
+        )
+
+
+WHOLE: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
+    "pretraining": pretraining,
+    "fine-tuning": fine_tuning,
+    "token-store": token_store,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.bench", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join([*STEPS, *WHOLE])}; none: all of them")
+    parser.add_argument("--corpus", default="sample", help="text of pretraining and token-store [sample]")
+    parser.add_argument("--data", type=Path, default=None, help="folder with SST-2's train.tsv and dev.tsv")
+    parser.add_argument("--encoder", type=Path, default=Path("runs/pretrain/bert/encoder"), help="for fine-tuning")
+    parser.add_argument("--rounds", type=int, default=15, help="of steps")
+    parser.add_argument("--runs", type=int, default=2, help="of whole commands")
+    parser.add_argument("--steps", type=int, default=60, help="steps of a whole command")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of bench.csv")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of steps")
+    parser.add_argument("--compile", action="store_true", help="ours with torch.compile too")
+    parser.add_argument("--batch", type=int, default=64, help="rows of bert-base and gpt2-small on a GPU")
+    parser.add_argument("--length", type=int, default=512, help="positions of bert-base and gpt2-small on a GPU")
+    options = parser.parse_args()
+    unknown = set(options.rows) - {*STEPS, *WHOLE}
+    try:
+        if unknown:
+            raise UserError(f"There is no row {', '.join(sorted(unknown))}; there are {', '.join([*STEPS, *WHOLE])}.")
+        return measure(options)
+    except UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+
+
+def measure(options: argparse.Namespace) -> int:
+    threads = f"{torch.get_num_threads()} threads, ours in {best_precision()}"
+    print(f"torch {torch.__version__}, {options.device}, {threads}\n")
+    found: list[Row] = []
+    for name in options.rows or [*STEPS, *WHOLE]:
+        try:
+            rows = training_step(name, options) if name in STEPS else WHOLE[name](options)
+        except UserError as error:
+            if options.rows:
+                raise
+            print(f"Not measured: {error}")
+            continue
+        found += rows
+        for row in rows:
+            print(
+                f"  against {row['against']}: {row['ratio']:.2f} times as fast "
+                f"({row['ours']:,.1f} and {row['theirs']:,.1f} {row['unit']})"
+            )
+    write(options.out / "bench.csv", found)
+    print("\n" + table(found))
+    return 0
+
+
+def write(file: Path, rows: list[Row]) -> None:
+    """Rows measured now take the place of those of the same name."""
+    names = [
+        "work",
+        "against",
+        "ratio",
+        "ours",
+        "theirs",
+        "unit",
+        "share_of_peak",
+        "memory_ours_mb",
+        "memory_theirs_mb",
+    ]
+    measured = {row["work"] for row in rows}
+    kept: list[Row] = []
+    if file.exists():
+        with open(file, newline="") as before:
+            kept = [row for row in csv.DictReader(before) if row["work"] not in measured]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "w", newline="") as out:
+        writer = csv.DictWriter(out, names)
+        writer.writeheader()
+        writer.writerows(kept)
+        writer.writerows({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| work | against | ours is faster by | share of matrix peak |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        peak = f"{row['share_of_peak']:.0%}" if row.get("share_of_peak") else ""
+        lines.append(f"| {row['work']} | {row['against']} | {row['ratio']:.2f} | {peak} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""One training step: forward, backward, clipping, optimiser. Ours, and the same network in others' code.
+
+BERT and GPT have the same weights and the same batch as `transformers`; ELMo is compared with itself written plainly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline import encoders
+from pipeline import tokenizer as tokenizers
+from pipeline.bench.duel import Built, Contender
+from pipeline.encoders.base import Batch
+from pipeline.encoders.bert import Bert
+from pipeline.encoders.elmo import Elmo, collate_words
+from pipeline.encoders.gpt import Gpt
+from pipeline.machine import best_precision
+from pipeline.masking import mask_tokens
+from pipeline.objectives import BidirectionalLM, CausalLM, MaskedLM, Objective
+
+IGNORED = -100  # transformers' label for positions without a prediction
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """B rows of T positions, D model size, V vocabulary."""
+
+    rows: int
+    length: int
+    size: int
+    layers: int
+    heads: int
+    vocab: int
+    dropout: float = 0.1
+
+    def __str__(self) -> str:
+        return f"{self.layers}x{self.size}, {self.rows} x {self.length} tokens, V {self.vocab:,}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "layers": self.layers,
+            "heads": self.heads,
+            "inner_size": 4 * self.size,
+            "max_length": self.length,
+            "dropout": self.dropout,
+            "attention_dropout": self.dropout,
+            "vocab_size": self.vocab,
+        }
+
+
+def words() -> Iterator[str]:
+    return (f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in range(1000))
+
+
+# ---------------------------------------------------------------------- what each process builds
+
+
+def training_step(model: nn.Module, loss: Callable[[], Tensor], *, fused: bool) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
+
+    def step() -> None:
+        loss().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def read_batch(folder: Path, side: str, device: str) -> Batch:
+    batch = torch.load(folder / "batch.pt", weights_only=True)[side]
+    return {name: value.to(device) for name, value in batch.items()}
+
+
+def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool = False) -> Built:
+    encoder = encoders.load(folder).to(device)
+    batch, bf16 = read_batch(folder, "ours", device), best_precision().startswith("bf16")
+    if compiled:
+        for block in encoder.blocks:  # type: ignore[union-attr]
+            block.compile()
+
+    def loss(enabled: bool = bf16) -> Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=enabled):
+            losses = objective(encoder, batch)
+        return torch.stack([part.sum / part.count for part in losses.values()]).sum()
+
+    with torch.no_grad():
+        losses = {"float32": float(loss(False)), "bf16": float(loss())}
+    encoder.train()
+    step = training_step(encoder, loss, fused=True)
+    with FlopCounterMode(display=False) as counter:
+        step()
+    dtype = torch.bfloat16 if bf16 else torch.float32
+    return Built(step, losses, flops=counter.get_total_flops(), device=device, dtype=dtype)
+
+
+def their_step(folder: Path, kind: str, *, bf16: bool, device: str) -> Built:
+    import transformers
+
+    model = getattr(transformers, kind).from_pretrained(folder).eval().to(device)
+    batch = read_batch(folder, "theirs", device)
+
+    def loss() -> Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            return model(**batch).loss
+
+    with torch.no_grad():
+        losses = {"bf16" if bf16 else "float32": float(loss())}
+    return Built(training_step(model.train(), loss, fused=bf16), losses, device=device)
+
+
+def contenders(folder: Path, kind: str, objective: Objective, *, device: str, compiled: bool) -> list[Contender]:
+    found = [Contender("ours", partial(our_step, folder, objective, device=device), ours=True)]
+    if compiled:
+        build = partial(our_step, folder, objective, device=device, compiled=True)
+        found.append(Contender("ours, torch.compile", build, ours=True))
+    if device == "cpu":
+        theirs = partial(their_step, folder, kind, bf16=False, device=device)
+        found.append(Contender("transformers float32, AdamW", theirs))
+    theirs = partial(their_step, folder, kind, bf16=True, device=device)
+    return [*found, Contender("transformers bf16, fused AdamW", theirs)]
+
+
+# ---------------------------------------------------------------------- models and batches
+
+
+def bert(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
+    tokenizer = tokenizers.train_wordpiece(words(), vocab_size=min(sizes.vocab, 8192), lowercase=True)
+    torch.manual_seed(0)
+    Bert(tokenizer, **sizes.options).save(folder)
+    rows, length, rng = sizes.rows, sizes.length, np.random.default_rng(0)
+    ids = rng.choice(tokenizer.ordinary_ids, size=(rows, length))
+    ids[:, 0], ids[:, length // 2], ids[:, -1] = tokenizer.id("cls"), tokenizer.id("sep"), tokenizer.id("sep")
+    segments = np.repeat([[0] * (length // 2 + 1) + [1] * (length - length // 2 - 1)], rows, axis=0)
+    masked = mask_tokens(
+        ids,
+        ~np.isin(ids, tokenizer.special_ids),
+        np.full(rows, length),
+        rng,
+        rate=0.15,
+        mask_id=tokenizer.id("mask"),
+        replacements=tokenizer.ordinary_ids,
+    )
+    labels = np.full(ids.size, IGNORED)
+    labels[masked.positions] = masked.labels
+    shared = {"input_ids": torch.from_numpy(masked.ids), "token_type_ids": torch.from_numpy(segments)}
+    pair_labels = torch.from_numpy(rng.integers(2, size=rows))
+    ours = {"mask": torch.ones(rows, length, dtype=torch.bool), "pair_labels": pair_labels}
+    ours |= {"positions": torch.from_numpy(masked.positions), "labels": torch.from_numpy(masked.labels)}
+    theirs = {"attention_mask": torch.ones(rows, length, dtype=torch.long), "next_sentence_label": pair_labels}
+    theirs["labels"] = torch.from_numpy(labels.reshape(ids.shape))
+    torch.save({"ours": shared | ours, "theirs": shared | theirs}, folder / "batch.pt")
+    return contenders(folder, "BertForPreTraining", MaskedLM(), **options)
+
+
+def gpt(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
+    tokenizer = tokenizers.train_bpe(words(), vocab_size=min(sizes.vocab, 8192))
+    torch.manual_seed(0)
+    Gpt(tokenizer, **sizes.options).save(folder)
+    ids = torch.randint(1, len(tokenizer), (sizes.rows, sizes.length))
+    labels = F.pad(ids[:, 1:], (0, 1), value=-1)
+    ours = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool), "labels": labels}
+    torch.save({"ours": ours, "theirs": {"input_ids": ids, "labels": ids}}, folder / "batch.pt")
+    return contenders(folder, "GPT2LMHeadModel", CausalLM(), **options)
+
+
+PUBLISHED_FILTERS = [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
+OUTPUT_WORDS = 50_000
+
+
+def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
+    """Published character network, 2 layers, against the same written plainly."""
+    rng, rows, length = np.random.default_rng(0), sizes.rows, sizes.length
+    vocabulary = [word for word, _ in zip(words(), range(sizes.vocab), strict=False)]
+    tokenizer = tokenizers.words_tokenizer(vocabulary)
+    settings: dict[str, Any] = {"character_size": 16, "filters": PUBLISHED_FILTERS, "highways": 2}
+    settings |= {"layers": sizes.layers, "projection": sizes.size, "cell": 8 * sizes.size, "max_length": 512}
+    settings["dropout"] = sizes.dropout
+    # Words as frequent as their rank says (Zipf): a batch repeats many, as text does.
+    share = 1 / np.arange(1, len(vocabulary) + 1)
+    drawn = rng.choice(len(vocabulary), size=(rows, length + 2), p=share / share.sum())
+    batch = collate_words(
+        [[vocabulary[i].encode() for i in row[1:-1]] for row in drawn], tokenizer.outputs, max_characters=50
+    )
+    batch |= {"next": torch.from_numpy(drawn[:, 2:] + 3), "previous": torch.from_numpy(drawn[:, :-2] + 3)}
+    batch |= {f"spelling/{name}": torch.zeros(rows) for name in ("next", "previous")}
+    torch.manual_seed(0)
+    Elmo(tokenizer, **settings, cutoffs=[2000, 8000]).save(folder)
+    torch.save({"ours": batch, "plain": batch}, folder / "batch.pt")
+    plain = partial(plain_elmo_step, folder, {**settings, "cell_clip": 3.0, "projection_clip": 3.0})
+    return [
+        Contender("ours", partial(our_step, folder, BidirectionalLM(), device="cpu"), ours=True),
+        Contender("each token's characters, clipped cells step by step, full softmax, float32", plain),
+    ]
+
+
+def plain_elmo_step(folder: Path, settings: dict[str, Any]) -> Built:
+    batch, tokenizer = read_batch(folder, "plain", "cpu"), encoders.load(folder).tokenizer
+    assert tokenizer.outputs is not None
+    plain = PlainElmo(Elmo(tokenizer, **settings, cutoffs=None), len(tokenizer.outputs) + 3).train()
+    return Built(training_step(plain, lambda: plain(batch), fused=False))
+
+
+class PlainElmo(nn.Module):
+    """The network as the paper writes it down: nothing shared between tokens, no kernel of ours."""
+
+    def __init__(self, encoder: Elmo, outputs: int) -> None:
+        super().__init__()
+        self.encoder, self.softmax = encoder, nn.Linear(encoder.projection, outputs)
+
+    def forward(self, batch: Batch) -> Tensor:
+        every = batch["characters"][batch["words"].flatten()]
+        places = torch.arange(len(every)).view(batch["words"].shape)
+        hidden = self.encoder({**batch, "characters": every, "words": places}).layers[-1]
+        ahead, back = self.encoder.directions(hidden)
+        losses = [
+            F.cross_entropy(self.softmax(side).flatten(0, 1), batch[name].flatten())
+            for side, name in ((ahead, "next"), (back, "previous"))
+        ]
+        return torch.stack(losses).sum()
