@@ -29,7 +29,7 @@ BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
-.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test lint bench bench-lm-eval clean
+.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test lint bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -137,6 +137,9 @@ bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS
 
 bench-lm-eval: $(BIN)/.installed-lm-eval ## scores of texts against lm-evaluation-harness; DATA=folder, FROM=GPT encoder
 	@$(BIN)/python -m pipeline.bench.lm_eval --data "$(DATA)" --encoder "$(FROM)" $(ARGS)
+
+scaling: $(BIN)/.installed-bench ## what a step costs by length and model size, a batch by corpus size: a plot
+	@$(BIN)/python -m pipeline.bench.scaling $(if $(OUT),--out "$(OUT)") $(ARGS)
 
 clean: ## remove caches and token stores, keep runs
 	rm -rf .cache .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline import many, predicting, verbs
-from pipeline.machine import keep_memory
 from pipeline.new_task import KINDS
 
 ARMS = ("full", "frozen", "scratch", "random")
@@ -118,7 +117,6 @@ def main(args: list[str]) -> None:
     """
     options, flags = parser().parse_known_args(args)
     _quiet()
-    keep_memory()
     several = options.verb == "finetune" and options.seeds
     verb: Callable[[argparse.Namespace, list[str]], None] = {
         "finetune": many.several_seeds if several else verbs.finetune,

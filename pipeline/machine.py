@@ -28,8 +28,9 @@ def keep_memory() -> None:
     """Lets the C library keep freed memory instead of giving it back to the system after every step.
 
     A step frees and takes the same few hundred megabytes each time, and fresh pages must be zeroed one by one. Kept,
-    a step of BERT is 1.2 times as fast on two cores, GPT's 1.1, ELMo's 1.65 times (`make bench`, ARGS=--fresh for the
-    other way); the most memory a run takes stays the same within 3 %.
+    a step of BERT was 1.2 times as fast on two cores, GPT's 1.1, ELMo's 1.65 times, in turn with the same code
+    without; the most memory that was taken stayed the same within 3 %. For training alone: tokenising in many
+    threads is slower with it.
     """
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,7 +23,6 @@ class Optimization:
         betas: of AdamW.
         eps: of AdamW.
         layer_decay: the rate of each layer is this times that of the layer above (1 = all the same).
-        matrices: what moves the matrices of the blocks: `adamw` as everything else, or `muon`.
     """
 
     learning_rate: float
@@ -34,7 +32,6 @@ class Optimization:
     betas: tuple[float, float]
     eps: float
     layer_decay: float = 1.0
-    matrices: Literal["adamw", "muon"] = "adamw"
 
 
 def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:
@@ -53,31 +50,6 @@ def unfreezes_at(depth: int, layers: int, total: int, share: float) -> int:
     The head is trained from the start, then one layer more at equal intervals, the last one at `share` of `total`.
     """
     return math.ceil(share * total * (depth + 1) / layers)
-
-
-class MuonAndAdamW(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024) for the groups that say `muon`, fused AdamW for the others, as one optimiser.
-
-    Muon moves a matrix by its momentum made orthogonal, so that rare directions move as far as common ones. Its
-    updates are scaled to the size of AdamW's (Liu et al. 2025, equation 4), so that one rate serves both.
-    """
-
-    def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
-        kinds = [[group for group in groups if group["muon"] == muon] for muon in (True, False)]
-        self.parts = [
-            torch.optim.Muon(kinds[0], lr=options["lr"], adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(kinds[1], fused=True, **options),
-        ]
-        super().__init__([group for part in self.parts for group in part.param_groups], {})
-
-    def step(self, closure: Any = None) -> Any:
-        loss = None if closure is None else closure()
-        for part, muon in zip(self.parts, (True, False), strict=True):
-            # Ours are the states and groups: a checkpoint or a schedule may have put others in their place.
-            part.state = self.state
-            part.param_groups = [group for group in self.param_groups if group["muon"] == muon]
-            part.step()
-        return loss
 
 
 def build(
@@ -99,16 +71,13 @@ def build(
     groups: list[dict[str, Any]] = []
     for depth, parameters in enumerate(reversed([*layers, list(rest)])):
         rate = options.learning_rate * options.layer_decay ** max(0, depth - 1)
-        inside = 0 < depth < len(layers)  # between the embeddings and the heads
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         for decayed in (True, False):
             chosen = [parameter for parameter in trainable if (id(parameter) in matrices) == decayed]
-            group = {"params": chosen, "lr": rate, "weight_decay": options.weight_decay * decayed}
             if chosen:
-                groups.append(group if options.matrices == "adamw" else group | {"muon": inside and decayed})
+                groups.append({"params": chosen, "lr": rate, "weight_decay": options.weight_decay * decayed})
     # Fused: one pass over memory instead of ten.
-    kind = partial(torch.optim.AdamW, fused=True) if options.matrices == "adamw" else MuonAndAdamW
-    optimizer = kind(groups, lr=options.learning_rate, betas=options.betas, eps=options.eps)
+    optimizer = torch.optim.AdamW(groups, lr=options.learning_rate, betas=options.betas, eps=options.eps, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: rate_at(step, warmup=options.warmup_steps, total=total, schedule=options.schedule),

@@ -21,6 +21,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from pipeline import UserError, checkpoints, lineage, tracking
 from pipeline.checkpoints import Latest, WholeCheckpoints
 from pipeline.folders import write_atomically, write_folder
+from pipeline.machine import keep_memory
 from pipeline.pretrain import Training
 from pipeline.tracking import History, Progress, is_main
 
@@ -230,6 +231,7 @@ class Run:
         )
 
     def _train(self, steps: int) -> None:
+        keep_memory()
         if self.resume_step:
             print(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
             if is_main():  # a run that goes on is not finished

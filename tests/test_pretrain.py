@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 import pipeline
 from pipeline import UserError
 from pipeline.optim import rate_at
+from pipeline.speed import Speed
 from pipeline.tracking import CLOCKED
 from tests.conftest import SMALL, figures, run
 
@@ -53,6 +54,35 @@ def test_learning_happens_and_the_run_folder_is_whole(pretrained: Path) -> None:
     resolved = yaml.safe_load((pretrained / "config.yaml").read_text())
     assert resolved["model"]["encoder"]["init_args"]["size"] == 64
     assert resolved["data"]["sample_documents"] == 300
+
+
+def test_a_run_says_what_it_gets_out_of_the_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[float] = []
+    monkeypatch.setattr(Speed, "on_train_end", lambda self, *_: counted.append(self.per_position), raising=False)
+    flags = ["--trainer.max_steps=4", "--trainer.log_every_n_steps=2", "--data.batches.init_args.packing=concat"]
+    run("pretrain", "--model", "gpt", "--out", str(tmp_path / "run"), *SHORT, *flags)
+    end = figures(tmp_path / "run")
+    assert end["flops_per_second"] > 1e6
+    assert 0 < end["share_of_peak"] < 1
+    assert 0 <= end["data_share"] < 1
+    assert "of what plain matrix products reach" in capsys.readouterr().out
+    # Kaplan et al. 2020: 6 operations a parameter of the matrices and a token, and 12 T D a layer for attention's two
+    # products, of which the full T x T are computed here.
+    encoder = pipeline.encoders.load(tmp_path / "run/encoder")
+    layers, size, length = encoder.config["n_layer"], encoder.size, encoder.max_length
+    matrices = sum(block.up.weight.numel() * 2 + 4 * size**2 for block in encoder.blocks)
+    matrices += encoder.word_embedding.weight.numel()
+    assert counted == [pytest.approx(6 * matrices + 12 * layers * length * size, rel=0.02)]
+
+
+def test_profile_writes_a_table_and_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("profile", "--out", str(tmp_path), *SHORT)
+    assert "aten::mm" in (tmp_path / "profile.txt").read_text()
+    assert "aten::mm" in capsys.readouterr().out
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert not (tmp_path / "encoder").exists()
 
 
 def test_wandb_is_offline_with_the_agreed_names(pretrained: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import statistics
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from pipeline import UserError
 from pipeline.bench import commands, steps
 from pipeline.bench.duel import Contender, alone, alternate
 from pipeline.bench.steps import Sizes
+from pipeline.folders import cache_folder, write_atomically
 from pipeline.machine import best_precision
 
 SMALL = Sizes(rows=32, length=128, size=256, layers=4, heads=4, vocab=8192)
@@ -98,10 +100,10 @@ def pretraining(options: argparse.Namespace) -> list[Row]:
         return taking_turns(
             "pretraining",
             "tokens/s",
-            lambda: alone(commands.our_pretraining, folder, options.corpus, options.steps, ours=True),
+            lambda: alone(commands.our_pretraining, folder, options.corpus, options.steps),
             {
-                "Trainer, float32": lambda: alone(commands.their_pretraining, *theirs, False, ours=False),
-                "Trainer, bf16, fused AdamW": lambda: alone(commands.their_pretraining, *theirs, True, ours=False),
+                "Trainer, float32": lambda: alone(commands.their_pretraining, *theirs, False),
+                "Trainer, bf16, fused AdamW": lambda: alone(commands.their_pretraining, *theirs, True),
             },
             rounds=options.runs,
         )
@@ -118,18 +120,16 @@ def fine_tuning(options: argparse.Namespace) -> list[Row]:
         return taking_turns(
             "fine-tuning",
             "tokens/s",
-            lambda: alone(commands.our_fine_tuning, *given, ours=True),
+            lambda: alone(commands.our_fine_tuning, *given),
             {
-                "Trainer, float32": lambda: alone(commands.their_fine_tuning, *given, False, ours=False),
-                "Trainer, bf16, fused AdamW": lambda: alone(commands.their_fine_tuning, *given, True, ours=False),
+                "Trainer, float32": lambda: alone(commands.their_fine_tuning, *given, False),
+                "Trainer, bf16, fused AdamW": lambda: alone(commands.their_fine_tuning, *given, True),
             },
             rounds=options.runs,
         )
 
 
 def token_store(options: argparse.Namespace) -> list[Row]:
-    from pipeline.folders import cache_folder
-
     corpus = Path(options.corpus)
     if options.corpus == "sample":
         found = list((cache_folder() / "sample").glob("*/train.txt"))
@@ -144,10 +144,10 @@ def token_store(options: argparse.Namespace) -> list[Row]:
         return taking_turns(
             "token-store",
             "MB/s",
-            lambda: alone(commands.our_store, folder, ours=True),
+            lambda: alone(commands.our_store, folder),
             {
-                "tokenizers, encode_batch": lambda: alone(commands.their_store, folder, False, ours=False),
-                "tokenizers, encode_batch_fast": lambda: alone(commands.their_store, folder, True, ours=False),
+                "tokenizers, encode_batch": lambda: alone(commands.their_store, folder, False),
+                "tokenizers, encode_batch_fast": lambda: alone(commands.their_store, folder, True),
             },
             rounds=2 * options.runs + 1,
         )
@@ -179,6 +179,8 @@ def main() -> int:
     try:
         if unknown:
             raise UserError(f"There is no row {', '.join(sorted(unknown))}; there are {', '.join([*STEPS, *WHOLE])}.")
+        if options.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("--device cuda: torch finds no GPU here.")
         return measure(options)
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -199,9 +201,12 @@ def measure(options: argparse.Namespace) -> int:
             continue
         found += rows
         for row in rows:
+            memory = ""
+            if row.get("memory_ours_mb"):
+                memory = f"; {row['memory_ours_mb']:,.0f} and {row['memory_theirs_mb']:,.0f} MB"
             print(
                 f"  against {row['against']}: {row['ratio']:.2f} times as fast "
-                f"({row['ours']:,.1f} and {row['theirs']:,.1f} {row['unit']})"
+                f"({row['ours']:,.1f} and {row['theirs']:,.1f} {row['unit']}{memory})"
             )
     write(options.out / "bench.csv", found)
     print("\n" + table(found))
@@ -226,12 +231,12 @@ def write(file: Path, rows: list[Row]) -> None:
     if file.exists():
         with open(file, newline="") as before:
             kept = [row for row in csv.DictReader(before) if row["work"] not in measured]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "w", newline="") as out:
-        writer = csv.DictWriter(out, names)
-        writer.writeheader()
-        writer.writerows(kept)
-        writer.writerows({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(kept)
+    writer.writerows({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+    write_atomically(file, out.getvalue())
 
 
 def table(rows: list[Row]) -> str:

@@ -116,13 +116,7 @@ def alternate(contenders: list[Contender], *, rounds: int) -> dict[str, Result]:
     return results
 
 
-def _alone(function: Callable[..., float], ours: bool, args: tuple[Any, ...]) -> float:
-    if ours:
-        keep_memory()
-    return function(*args)
-
-
-def alone(function: Callable[..., float], *args: Any, ours: bool) -> float:
+def alone(function: Callable[..., float], *args: Any) -> float:
     """What a function returns in a fresh process."""
     with ProcessPoolExecutor(max_workers=1, mp_context=SPAWN) as pool:
-        return pool.submit(_alone, function, ours, args).result()
+        return pool.submit(function, *args).result()

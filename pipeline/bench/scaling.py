@@ -1,0 +1,127 @@
+"""`make scaling`: what a step costs by sequence length and by model size, and a batch by the size of the corpus.
+
+Writes `scaling.csv` and `scaling.png`. The corpus is a random token store with the shape of real text: only its size
+matters for what it costs to draw a batch from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipeline.batches import BatchMaker, CausalBlocks, MaskedPairs, Steps
+from pipeline.bench import steps
+from pipeline.bench.duel import alternate
+from pipeline.bench.steps import Sizes
+from pipeline.store import TokenStore
+from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece
+
+TOKENS = 4096  # in each step, however long its rows are
+LENGTHS = (128, 256, 512, 1024)
+MODELS = ((2, 128), (4, 256), (6, 384), (8, 512), (12, 768))  # layers, D
+CORPUS = 1_000_000  # tokens of the smallest one
+
+
+def step_milliseconds(sizes: Sizes, kind: str, rounds: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        ours = getattr(steps, kind)(sizes, Path(folder), device="cpu", compiled=False)[:1]
+        return 1000 * alternate(ours, rounds=rounds)["ours"].median
+
+
+def random_store(tokens: int, vocab: int) -> TokenStore:
+    """Sentences of 8 to 50 tokens, documents of 20 to 200 sentences."""
+    rng = np.random.default_rng(0)
+    ends = np.cumsum(rng.integers(8, 51, size=tokens // 29))
+    sentences = np.concatenate([[0], ends])
+    documents = np.concatenate([[0], np.cumsum(rng.integers(20, 201, size=len(ends) // 110))])
+    documents = np.append(documents[documents < len(ends)], len(ends))
+    flat = rng.integers(vocab // 2, vocab, size=int(ends[-1]), dtype=np.uint16)
+    meta = {"documents": len(documents) - 1, "sentences": len(ends), "tokens": len(flat), "bytes": 4 * len(flat)}
+    return TokenStore(flat, sentences, documents, meta)
+
+
+def batch_milliseconds(maker: BatchMaker, store: TokenStore, tokenizer: Tokenizer, count: int) -> float:
+    batches = Steps(maker, store, tokenizer, length=128, batch_size=32, seed=0)
+    seconds = []
+    for step in range(count):
+        begin = time.perf_counter()
+        batches(step)
+        seconds.append(time.perf_counter() - begin)
+    return 1000 * statistics.median(seconds)
+
+
+def measure(rounds: int) -> list[dict[str, float | str]]:
+    rows: list[dict[str, float | str]] = []
+    base = {"heads": 4, "vocab": 8192}
+
+    def note(of: str, model: str, at: float, milliseconds: float) -> None:
+        rows.append({"of": of, "model": model, "at": at, "milliseconds": round(milliseconds, 3)})
+        print(f"{of} {model} {at:,.0f}: {milliseconds:.2f} ms", flush=True)
+
+    for kind in ("bert", "gpt"):
+        for length in LENGTHS:
+            sizes = Sizes(rows=TOKENS // length, length=length, size=256, layers=4, **base)
+            note("length", kind, length, step_milliseconds(sizes, kind, rounds))
+        for layers, size in MODELS:
+            sizes = Sizes(rows=8, length=128, size=size, layers=layers, heads=size // 64, vocab=8192)
+            parameters = 12 * layers * size**2 + 8192 * size
+            note("parameters", kind, parameters, step_milliseconds(sizes, kind, rounds))
+    makers: list[tuple[str, BatchMaker, Tokenizer]] = [
+        ("bert", MaskedPairs(0.15, False, "nsp"), train_wordpiece(steps.words(), vocab_size=8192, lowercase=True)),
+        ("gpt", CausalBlocks("concat"), train_bpe(steps.words(), vocab_size=8192)),
+    ]
+    for times in (1, 10, 100):
+        store = random_store(CORPUS * times, 4096)
+        for kind, maker, tokenizer in makers:
+            note("corpus", kind, CORPUS * times, batch_milliseconds(maker, store, tokenizer, 20 * rounds))
+    return rows
+
+
+def plot(rows: list[dict[str, float | str]], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    panels = [
+        ("length", "positions of a row", f"ms a step of {TOKENS:,} tokens, 4x256"),
+        ("parameters", "parameters", "ms a step of 8 x 128 tokens"),
+        ("corpus", "tokens of the corpus", "ms to make a batch of 32 x 128"),
+    ]
+    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    for axis, (of, below, beside) in zip(axes, panels, strict=True):
+        for model in ("bert", "gpt"):
+            found = [row for row in rows if (row["of"], row["model"]) == (of, model)]
+            axis.plot([row["at"] for row in found], [row["milliseconds"] for row in found], "o-", label=model.upper())
+        axis.set(xscale="log", xlabel=below, ylabel=beside, ylim=(0, None))
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    axes[1].set(yscale="log", ylim=(None, None))
+    axes[0].set_xscale("log", base=2)
+    figure.savefig(file, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7, help="steps of which the median is taken")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    options = parser.parse_args()
+    print(f"{torch.get_num_threads()} threads")
+    rows = measure(options.rounds)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with open(options.out / "scaling.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    plot(rows, options.out / "scaling.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The benchmarks measure what they say, at toy size: that the numbers are right is for `make bench` to show."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.bench import __main__ as bench
+from pipeline.bench import commands, scaling
+from pipeline.bench.duel import Built, Contender, alternate
+from pipeline.bench.steps import Sizes
+from pipeline.machine import matrix_peak
+
+TOY = Sizes(rows=4, length=16, size=32, layers=2, heads=2, vocab=600)
+
+
+def sleeping(seconds: float) -> Built:
+    return Built(lambda: time.sleep(seconds))
+
+
+def slow() -> Built:
+    return sleeping(0.2)
+
+
+def quick() -> Built:
+    return sleeping(0.02)
+
+
+def broken() -> Built:
+    raise ValueError("no such model")
+
+
+def test_contenders_take_turns_and_are_timed() -> None:
+    results = alternate([Contender("ours", quick, ours=True), Contender("theirs", slow)], rounds=3)
+    assert len(results["ours"].seconds) == len(results["theirs"].seconds) == 3
+    assert 2 < results["theirs"].median / results["ours"].median < 12
+
+
+def test_a_contender_that_fails_ends_the_duel() -> None:
+    with pytest.raises(EOFError):
+        alternate([Contender("ours", broken)], rounds=1)
+
+
+@pytest.mark.parametrize("name", ["bert-base", "gpt2-small", "elmo"])
+def test_a_row_of_steps(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The losses of ours and theirs are compared in it, in float32 and bf16."""
+    toy = Sizes(rows=4, length=16, size=16, layers=1, heads=0, vocab=600) if name == "elmo" else TOY
+    monkeypatch.setitem(bench.STEPS, name, (bench.STEPS[name][0], toy))
+    monkeypatch.setattr("sys.argv", ["bench", name, "--rounds", "2", "--out", str(tmp_path)])
+    assert bench.main() == 0
+    with open(tmp_path / "bench.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == (1 if name == "elmo" else 2)
+    assert all(float(row["ratio"]) > 0 and 0 < float(row["share_of_peak"]) < 1 for row in rows)
+    assert "times as fast" in capsys.readouterr().out
+
+
+def test_rows_that_are_not_there_or_lack_their_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for arguments, said in ((["bertt"], "no row bertt"), (["fine-tuning"], "needs DATA=")):
+        monkeypatch.setattr("sys.argv", ["bench", *arguments, "--out", str(tmp_path)])
+        assert bench.main() == 2
+        assert said in capsys.readouterr().err
+
+
+def test_pairs_for_the_trainer_are_ours_unmasked() -> None:
+    """[CLS] 7 [MASK] [SEP] 8 [SEP] and padding, 9 masked."""
+    batch = {
+        "input_ids": torch.tensor([[2, 7, 4, 3, 8, 3, 0, 0]]),
+        "token_type_ids": torch.tensor([[0, 0, 0, 0, 1, 1, 0, 0]]),
+        "mask": torch.tensor([[True] * 6 + [False] * 2]),
+        "positions": torch.tensor([2]),
+        "labels": torch.tensor([9]),
+        "pair_labels": torch.tensor([1]),
+    }
+    expected = {"input_ids": [2, 7, 9, 3, 8, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "next_sentence_label": 1}
+    assert commands.pairs_of(batch) == [expected]
+
+
+def test_a_batch_costs_the_same_from_a_corpus_of_any_size() -> None:
+    tokenizer = scaling.train_bpe(scaling.steps.words(), vocab_size=400)
+    small, large = (scaling.random_store(tokens, 300) for tokens in (20_000, 2_000_000))
+    assert large.meta["tokens"] > 90 * small.meta["tokens"]
+    maker = scaling.CausalBlocks("concat")
+    times = [scaling.batch_milliseconds(maker, store, tokenizer, 40) for store in (small, large)]
+    assert times[1] < 10 * times[0]
+
+
+def test_the_peak_is_one_of_matrix_products() -> None:
+    assert 1e9 < matrix_peak(torch.float32, torch.device("cpu")) < 1e15
