@@ -103,7 +103,8 @@ def plot(rows: list[dict[str, float | str]], file: Path) -> None:
         axis.set(xscale="log", xlabel=below, ylabel=beside, ylim=(0, None))
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
-    axes[1].set(yscale="log", ylim=(None, None))
+    axes[1].autoscale(axis="y")
+    axes[1].set_yscale("log")
     axes[0].set_xscale("log", base=2)
     figure.savefig(file, dpi=120)
 
