@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -234,16 +234,27 @@ class Loader(DataLoader):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = super().__iter__()
+        if self.num_workers:  # processes of their own make batches ahead, and must be waited for in the main thread
+            yield from self._timed(lambda: next(batches, None))
+            return
         with ThreadPoolExecutor(max_workers=1) as pool:
-            ahead = pool.submit(next, batches, None)
-            while True:
-                begin = time.perf_counter()
-                batch = ahead.result()
-                self.waited += time.perf_counter() - begin
-                if batch is None:
-                    return
-                ahead = pool.submit(next, batches, None)
-                yield batch
+            ahead = [pool.submit(next, batches, None)]
+
+            def take() -> Batch | None:
+                batch = ahead.pop().result()
+                ahead.append(pool.submit(next, batches, None))
+                return batch
+
+            yield from self._timed(take)
+
+    def _timed(self, take: Callable[[], Batch | None]) -> Iterator[Batch]:
+        while True:
+            begin = time.perf_counter()
+            batch = take()
+            self.waited += time.perf_counter() - begin
+            if batch is None:
+                return
+            yield batch
 
 
 class BatchOfStep(Protocol):

@@ -13,9 +13,9 @@ import torch
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
-def best_precision() -> str:
-    """bf16 where the processor multiplies it natively, else float32."""
-    if torch.cuda.is_available():
+def best_precision(device: str | None = None) -> str:
+    """bf16 where the processor (or the GPU, if there is one) multiplies it natively, else float32."""
+    if torch.cuda.is_available() and device != "cpu":
         return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
     try:
         flags = Path("/proc/cpuinfo").read_text()

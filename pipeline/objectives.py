@@ -73,7 +73,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     All logits at once would be the largest tensor of the step, written and read several times. The gradient
     of a sum of cross entropies is (softmax - one-hot) times what comes from above, a scalar: so it can be
     made while the chunk's logits are still in the cache. The softmax is computed in float32 and rounded to
-    the type of the products, as its gradient would be; the loss is read off it.
+    the type of the products, as its gradient would be. Near 1 that rounding is coarse: there the target's loss and
+    gradient come from the sum of all others, and elsewhere the loss is the distance to the likeliest token.
     """
 
     @staticmethod
@@ -85,19 +86,25 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_hidden = torch.empty_like(h) if wanted else None
         d_weight = torch.zeros_like(weight) if wanted else None
         d_bias = torch.zeros_like(bias) if wanted and bias is not None else None
-        total, correct = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
+        wide = torch.promote_types(dtype, torch.float32)
+        total, correct = hidden.new_zeros((), dtype=wide), labels.new_zeros(())
         for begin in range(0, len(h), CHUNK):
             rows, target = h[begin : begin + CHUNK], labels[begin : begin + CHUNK, None]
-            p = F.linear(rows, w, b).softmax(-1)
-            chosen = p.gather(-1, target)
-            correct += (chosen >= p.amax(-1, keepdim=True)).sum()
-            total -= chosen.float().clamp(min=torch.finfo(torch.float32).tiny).log().sum()
+            logits = F.linear(rows, w, b)
+            top, asked = logits.amax(-1, keepdim=True), logits.gather(-1, target)
+            correct += (asked >= top).sum()
+            p = logits.softmax(-1)
+            likely, chosen = p.amax(-1, keepdim=True).to(wide), p.gather(-1, target).to(wide)
+            rest = (p.sum(-1, keepdim=True, dtype=wide) - chosen).clamp(0, 1)  # of the probability
+            nats = torch.where(chosen > 0.5, -torch.log1p(-rest), top.to(wide) - asked.to(wide) - likely.log())
+            total += nats.sum()
             if d_hidden is not None and d_weight is not None:
-                p[torch.arange(len(p), device=p.device), target[:, 0]] -= 1  # now the gradient of the logits
+                # Now the gradient of the logits.
+                p[torch.arange(len(p), device=p.device), target[:, 0]] = -rest[:, 0].to(dtype)
                 torch.mm(p, w, out=d_hidden[begin : begin + CHUNK])
                 d_weight += p.t() @ rows
                 if d_bias is not None:
-                    d_bias += p.sum(0, dtype=torch.float32)
+                    d_bias += p.sum(0, dtype=wide)
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
         ctx.mark_non_differentiable(correct)
         ctx.hidden_dtype = hidden.dtype

@@ -26,6 +26,7 @@ class Speed(lightning.Callback):
 
     def __init__(self) -> None:
         self.peak = self.per_position = 0.0
+        self.counted = False
         self.seconds, self.waited, self.positions = 0.0, 0.0, 0
         self.counting = ExitStack()
 
@@ -34,20 +35,22 @@ class Speed(lightning.Callback):
         self.peak = matrix_peak(dtype, module.device)
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        if not self.per_position:
+        if not self.counted:
             self.counter = self.counting.enter_context(FlopCounterMode(display=False))
         self.begin = time.perf_counter()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if not self.per_position:  # the first step counts, and is slow by that
+        if not self.counted:  # the first step counts, and is slow by that
             self.counting.close()
+            self.counted = True
             self.per_position = self.counter.get_total_flops() / batch["mask"].numel()
             self.waited_before = trainer.train_dataloader.waited
             return
         self.seconds += time.perf_counter() - self.begin
         self.positions += batch["mask"].numel()
         self.waited = trainer.train_dataloader.waited - self.waited_before
-        if trainer.global_step % trainer.log_every_n_steps == 0 and trainer.is_global_zero:
+        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if whole and trainer.global_step % trainer.log_every_n_steps == 0 and trainer.is_global_zero:
             module.log_all(self.figures())
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:

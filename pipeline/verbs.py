@@ -45,6 +45,7 @@ from pipeline.tracking import CLOCKED, is_main
 
 def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     if options.verb == "profile":
+        options.overwrite, options.resume = True, False
         steps = Profile.SKIPPED + Profile.STEPS
         flags = [*flags, f"--trainer.max_steps={steps}", f"--validate_every={steps}", "--data.validation_rows=64"]
     cli = pretraining(options, flags)

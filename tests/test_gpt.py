@@ -240,6 +240,26 @@ def test_chunked_cross_entropy_equals_torch(biased: bool) -> None:
         assert (one - two).abs().max() < 1e-5 * two.abs().max()
 
 
+@pytest.mark.parametrize("gap", [-120.0, 0.0, 8.0, 13.0, 20.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy_of_sure_and_of_hopeless_predictions(gap: float, dtype: torch.dtype) -> None:
+    """What autograd makes of the same logits in float32, though the softmax is kept in bf16."""
+    torch.manual_seed(0)
+    hidden = torch.randn(60, 16).to(dtype).float()
+    weight, labels = torch.zeros(300, 16), torch.full((60,), 7)
+    bias = (torch.randn(300).to(dtype).float() + gap * (torch.arange(300) == 7)).requires_grad_()
+    logits = F.linear(hidden.to(dtype), weight.to(dtype), bias.to(dtype)).float().detach().requires_grad_()
+    expected = F.cross_entropy(logits, labels, reduction="sum")
+    (slope,) = torch.autograd.grad(expected, logits)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        ours = linear_cross_entropy(hidden, weight, labels, bias)
+    (ours_slope,) = torch.autograd.grad(ours.sum, bias)
+    close = {"rel": 1e-2 if dtype == torch.bfloat16 else 1e-4, "abs": 3e-5}
+    assert float(ours.sum.detach()) == pytest.approx(float(expected.detach()), **close)
+    assert float(ours_slope[7]) == pytest.approx(float(slope.sum(0)[7]), **close)
+    assert int(ours.correct) == (60 if gap > 5 else 0)
+
+
 def test_cross_entropy_in_bfloat16_is_close_and_finite() -> None:
     torch.manual_seed(0)
     hidden, weight, labels = torch.randn(700, 64), torch.randn(3000, 64), torch.randint(3000, (700,))

@@ -40,6 +40,8 @@ Row = dict[str, Any]
 def training_step(name: str, options: argparse.Namespace) -> list[Row]:
     """Ours against each other contender of a step."""
     build, sizes = STEPS[name]
+    if name == "elmo" and options.device != "cpu":
+        raise UserError("elmo is measured on processors only.")
     if options.device == "cuda" and name.endswith(("base", "small")):
         sizes = Sizes(**{**sizes.__dict__, "rows": options.batch, "length": options.length})
     with tempfile.TemporaryDirectory() as folder:
@@ -199,6 +201,9 @@ def measure(options: argparse.Namespace) -> int:
                 raise
             print(f"Not measured: {error}")
             continue
+        for row in rows:
+            row["device"] = options.device if name in STEPS else "cuda" if torch.cuda.is_available() else "cpu"
+        write(options.out / "bench.csv", rows)
         found += rows
         for row in rows:
             memory = ""
@@ -208,15 +213,15 @@ def measure(options: argparse.Namespace) -> int:
                 f"  against {row['against']}: {row['ratio']:.2f} times as fast "
                 f"({row['ours']:,.1f} and {row['theirs']:,.1f} {row['unit']}{memory})"
             )
-    write(options.out / "bench.csv", found)
     print("\n" + table(found))
     return 0
 
 
 def write(file: Path, rows: list[Row]) -> None:
-    """Rows measured now take the place of those of the same name."""
+    """Rows measured now take the place of those of the same name and device."""
     names = [
         "work",
+        "device",
         "against",
         "ratio",
         "ours",
@@ -226,11 +231,11 @@ def write(file: Path, rows: list[Row]) -> None:
         "memory_ours_mb",
         "memory_theirs_mb",
     ]
-    measured = {row["work"] for row in rows}
+    measured = {(row["work"], row["device"]) for row in rows}
     kept: list[Row] = []
     if file.exists():
         with open(file, newline="") as before:
-            kept = [row for row in csv.DictReader(before) if row["work"] not in measured]
+            kept = [row for row in csv.DictReader(before) if (row["work"], row["device"]) not in measured]
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()

@@ -81,14 +81,19 @@ def _serve(pipe: Connection, contender: Contender) -> None:
     for _ in range(2):
         built.step()
     pipe.send((built.losses, built.flops))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    memory = 0.0
     while pipe.recv():
         begin = time.perf_counter()
         built.step()
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
+        if device.type == "cuda" and not memory:  # before the peak's large products
+            memory = torch.cuda.max_memory_allocated()
         pipe.send((seconds, matrix_peak(built.dtype, device) if built.flops else 0.0))
-    pipe.send(torch.cuda.max_memory_allocated() if device.type == "cuda" else 0.0)
+    pipe.send(memory)
 
 
 def alternate(contenders: list[Contender], *, rounds: int) -> dict[str, Result]:

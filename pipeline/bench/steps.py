@@ -86,7 +86,7 @@ def read_batch(folder: Path, side: str, device: str) -> Batch:
 
 def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool = False) -> Built:
     encoder = encoders.load(folder).to(device)
-    batch, bf16 = read_batch(folder, "ours", device), best_precision().startswith("bf16")
+    batch, bf16 = read_batch(folder, "ours", device), best_precision(device).startswith("bf16")
     if compiled:
         for block in encoder.blocks:  # type: ignore[union-attr]
             block.compile()
