@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def training_step(name: str, options: argparse.Namespace) -> list[Row]:
     if name == "elmo" and options.device != "cpu":
         raise UserError("elmo is measured on processors only.")
     if options.device == "cuda" and name.endswith(("base", "small")):
-        sizes = Sizes(**{**sizes.__dict__, "rows": options.batch, "length": options.length})
+        sizes = replace(sizes, rows=options.batch, length=options.length)
     with tempfile.TemporaryDirectory() as folder:
         found = build(sizes, Path(folder), device=options.device, compiled=options.compile)
         results = alternate(found, rounds=options.rounds)

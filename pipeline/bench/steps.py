@@ -177,7 +177,6 @@ def gpt(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
 
 
 PUBLISHED_FILTERS = [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
-OUTPUT_WORDS = 50_000
 
 
 def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:

@@ -62,9 +62,8 @@ def attention(
         future = torch.full((queries, keys), -1e9, device=q.device).triu_(keys - queries + 1)
         bias, causal = future if bias is None else bias + future, False
     if explicit:
-        with torch.autocast(
-            "cpu", enabled=False
-        ):  # it would copy the scores to float32, which softmax adds up in anyway
+        # Autocast would copy the scores to float32, in which softmax adds up anyway.
+        with torch.autocast("cpu", enabled=False):
             scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
             if bias is not None:
                 scores = scores + bias.to(scores.dtype)
