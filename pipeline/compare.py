@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,10 +177,20 @@ def scores_of(rows: Iterable[dict[str, Any]], model: str, task: str, arm: str) -
     return [row["score"] for row in rows if (row["model"], row["task"], row["arm"]) == (model, task, arm)]
 
 
+def pretrained_arm(arms: list[str]) -> str | None:
+    """The arm whose gain over scratch is reported: the first one, where there is scratch beside it."""
+    return next((arm for arm in arms if arm != "scratch"), None) if "scratch" in arms else None
+
+
+def baselines_of(rows: list[dict[str, Any]]) -> dict[str, float]:
+    found = {name[9:].replace("_", " "): row[name] for row in rows for name in row if name.startswith("baseline/")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def table(rows: list[dict[str, Any]], grid: Grid) -> str:
     """Markdown: a line for each model and task."""
     arms = list(grid.arms)
-    gains = [f"gain of {arm} over scratch" for arm in arms if arm != "scratch" and "scratch" in arms]
+    gains = [f"gain of {arm} over scratch" for arm in [pretrained_arm(arms)] if arm]
     head = ["task", "model", *arms, *gains, "best baseline", "tokens", "minutes"]
     lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
     for task, model in itertools.product(grid.tasks, grid.models):
@@ -192,8 +202,9 @@ def table(rows: list[dict[str, Any]], grid: Grid) -> str:
 
 NOTE = """\
 Scores on the test part: mean ± standard deviation over seeds (all runs). A gain is the mean of the differences of
-runs with the same seed, with its 95 % interval (paired t). † as many runs gave one label always. Tokens and minutes
-are the mean of a run.
+runs with the same seed, with its 95 % interval (paired t); where a baseline is better than scratch, the gain over it
+(one sample t) stands beside. "No gain": the interval of the harder of the two reaches 0. † as many runs gave one label
+always. Tokens and minutes are the mean of a run.
 """
 
 
@@ -203,10 +214,10 @@ def _cells(rows: list[dict[str, Any]], task: str, model: str, arms: list[str]) -
     for arm, scores in by_arm.items():
         flat = sum(bool(row["degenerate"]) for row in rows if row["arm"] == arm)
         cells.append(described(scores) + (f" {flat}†" if flat else ""))
-    if "scratch" in by_arm:
-        cells += [gain(by_arm[arm], by_arm["scratch"]) for arm in arms if arm != "scratch"]
-    baselines = {name[9:].replace("_", " "): rows[0][name] for name in rows[0] if name.startswith("baseline/")}
+    baselines = baselines_of(rows)
     best = max(baselines, key=baselines.__getitem__)
+    if tuned := pretrained_arm(arms):
+        cells.append(gains(by_arm[tuned], by_arm["scratch"], best=baselines[best]))
     cells.append(f"{baselines[best]:.3f} ({best})")
     tokens, minutes = (sum(row[name] for row in rows) / len(rows) for name in ("tokens", "minutes"))
     return [*cells, f"{tokens:,.0f}", f"{minutes:.1f}"]
@@ -221,21 +232,33 @@ def described(scores: list[float]) -> str:
     return f"{mean:.3f} ± {deviation:.3f} ({', '.join(f'{score:.3f}' for score in scores)})"
 
 
-def gain(scores: list[float], scratch: list[float]) -> str:
+def gains(scores: list[float], scratch: list[float], *, best: float) -> str:
+    """Over scratch, and over the best baseline where that beats scratch; says where pretraining did not help."""
     pairs = list(zip(scores, scratch, strict=False))
     if not pairs:
         return ""
-    mean, half = metrics.paired_gain(*zip(*pairs, strict=True))
-    return f"{mean:+.3f}" if half is None else f"**{mean:+.3f}** [{mean - half:+.3f}, {mean + half:+.3f}]"
+    ours, theirs = zip(*pairs, strict=True)
+    over_scratch, enough = gain(ours, theirs)
+    if best <= sum(theirs) / len(theirs):
+        return over_scratch if enough else f"{over_scratch}: no gain"
+    over_best, enough = gain(ours, [best] * len(ours))
+    return f"{over_scratch}; {over_best} over the baseline" + ("" if enough else ": no gain")
+
+
+def gain(scores: Sequence[float], others: Sequence[float]) -> tuple[str, bool]:
+    """Mean of the differences with its interval, and whether that is above 0."""
+    mean, half = metrics.paired_gain(scores, others)
+    if half is None:
+        return f"{mean:+.3f}", mean > 0
+    return f"**{mean:+.3f}** [{mean - half:+.3f}, {mean + half:+.3f}]", mean > half
 
 
 def plot(rows: list[dict[str, Any]], grid: Grid, file: Path) -> None:
     """The gain over scratch of each model on each task, with intervals; crosses: the best baseline over scratch."""
-    arms = [arm for arm in grid.arms if arm != "scratch"]
-    if "scratch" not in grid.arms or not arms:
+    arm = pretrained_arm(list(grid.arms))
+    if arm is None:
         return
-
-    arm, tasks = arms[0], list(grid.tasks)
+    tasks = list(grid.tasks)
     figure, axes = plots.subplots(figsize=(3 + 1.6 * len(tasks), 4))
     for place, model in enumerate(grid.models):
         offset = 0.2 * (place - (len(grid.models) - 1) / 2)
@@ -245,7 +268,12 @@ def plot(rows: list[dict[str, Any]], grid: Grid, file: Path) -> None:
                 continue
             mean, half = metrics.paired_gain(*zip(*pairs, strict=True))
             axes.errorbar(number + offset, mean, yerr=half, fmt="o", color=f"C{place}", capsize=3)
+            mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
+            scratch = [right for _, right in pairs]
+            baseline = max(baselines_of(mine).values()) - sum(scratch) / len(scratch)
+            axes.plot(number + offset, baseline, "x", color=f"C{place}", alpha=0.6)
         axes.plot([], [], "o", color=f"C{place}", label=model)
+    axes.plot([], [], "x", color="grey", label="best baseline")
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xticks(range(len(tasks)), [Path(task).stem for task in tasks])
     axes.set_ylabel(f"{arm} minus scratch (95 % interval over seeds)")

@@ -88,6 +88,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if wanted and bias is not None else None
         wide = torch.promote_types(dtype, torch.float32)
         total, correct = hidden.new_zeros((), dtype=wide), labels.new_zeros(())
+        every = torch.arange(CHUNK, device=h.device)
         for begin in range(0, len(h), CHUNK):
             rows, target = h[begin : begin + CHUNK], labels[begin : begin + CHUNK, None]
             logits = F.linear(rows, w, b)
@@ -95,16 +96,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
             correct += (asked >= top).sum()
             p = logits.softmax(-1)
             likely, chosen = p.amax(-1, keepdim=True).to(wide), p.gather(-1, target).to(wide)
-            rest = (p.sum(-1, keepdim=True, dtype=wide) - chosen).clamp(0, 1)  # of the probability
+            # A sum of bf16 adds up in float32 and is rounded once; asked for float32 it would copy all of p first.
+            p[every[: len(p)], target[:, 0]] = 0
+            rest = p.sum(-1, keepdim=True).to(wide).clamp(0, 1)  # of the probability
             nats = torch.where(chosen > 0.5, -torch.log1p(-rest), top.to(wide) - asked.to(wide) - likely.log())
             total += nats.sum()
             if d_hidden is not None and d_weight is not None:
                 # Now the gradient of the logits.
-                p[torch.arange(len(p), device=p.device), target[:, 0]] = -rest[:, 0].to(dtype)
+                p[every[: len(p)], target[:, 0]] = -rest[:, 0].to(dtype)
                 torch.mm(p, w, out=d_hidden[begin : begin + CHUNK])
                 d_weight += p.t() @ rows
                 if d_bias is not None:
-                    d_bias += p.sum(0, dtype=wide)
+                    d_bias += p.sum(0)
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
         ctx.mark_non_differentiable(correct)
         ctx.hidden_dtype = hidden.dtype

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning
 import torch
@@ -16,6 +16,7 @@ from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 
 from pipeline import UserError, checkpoints, optim
+from pipeline.cooccurrence import begin_with_cooccurrences
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Batch, Encoder
 from pipeline.folders import write_atomically
@@ -173,6 +174,7 @@ class Pretraining(Training):
     Args:
         encoder: class and sizes; it is built when the tokenizer is known.
         objective: what it learns.
+        embeddings: how those of tokens begin: `random` as the rest, or `cooccurrence` (see cooccurrence.py).
         optimization: rate, schedule and the rest.
         seed: of the initial weights and dropout.
     """
@@ -184,11 +186,13 @@ class Pretraining(Training):
         *,
         encoder: Callable[[Tokenizer], Encoder],
         objective: Objective,
+        embeddings: Literal["random", "cooccurrence"],
         optimization: Optimization,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
         self.make_encoder, self.objective, self.optimization = encoder, objective, optimization
+        self.embeddings = embeddings
         self.encoder: Encoder
         self.floors: dict[str, float] = {}
         self.warned = False
@@ -206,10 +210,19 @@ class Pretraining(Training):
                 f"data.length is {data.length}, but the encoder has only {self.encoder.max_length} positions; "
                 "lower data.length or raise model.encoder.init_args.max_length."
             )
+        if self.embeddings == "cooccurrence" and not hasattr(self.encoder, "word_embedding"):
+            raise UserError("model.embeddings: cooccurrence needs an encoder with a vector for each token; set random.")
         uniform, unigram = data.maker.floors(data.train, data.tokenizer)
         self.floors = {"floor/uniform": uniform, "floor/unigram": unigram}
         self.note_matrices()
         self.per_byte = data.maker.predictions_per_byte(data.maker.windows(data.valid, data.tokenizer, data.length, 0))
+
+    def begin(self, data: CorpusData) -> None:
+        """What a run that is not resumed does before its first step."""
+        if self.embeddings == "cooccurrence":
+            embedding = self.encoder.word_embedding
+            assert isinstance(embedding, nn.Embedding)
+            begin_with_cooccurrences(embedding.weight, data.train, seed=self.seed)
 
     def on_train_start(self) -> None:
         super().on_train_start()

@@ -82,6 +82,8 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     )
     if is_main():
         write_atomically(out / "data.txt", data.report() + "\n")
+    if run.resume_from is None:
+        module.begin(data)
     speed = Speed()
     watching = [Profile(out)] if options.verb == "profile" else [speed]
     if not run.fit(monitor="val/loss", mode="min", watching=watching) or not is_main():

@@ -32,6 +32,19 @@ def test_paired_gain_is_students() -> None:
     assert metrics.paired_gain([0.5], [0.25]) == (0.25, None)
 
 
+def test_the_gain_is_over_the_best_of_scratch_and_baselines() -> None:
+    ours, scratch = [0.9, 0.8, 0.95], [0.7, 0.75, 0.7]
+    over_scratch = compare.gains(ours, scratch, best=0.5)
+    assert over_scratch == "**+0.167** [-0.092, +0.425]: no gain"
+    assert compare.gains([0.9, 0.91, 0.9], scratch, best=0.5).endswith("]")
+    both = compare.gains([0.9, 0.91, 0.9], scratch, best=0.8)
+    interval = stats.ttest_1samp([0.9, 0.91, 0.9], 0.8).confidence_interval(0.95)
+    assert both.endswith(f"**+0.103** [{interval.low - 0.8:+.3f}, {interval.high - 0.8:+.3f}] over the baseline")
+    assert compare.gains([0.9, 0.91, 0.9], scratch, best=0.91).endswith("over the baseline: no gain")
+    assert compare.gains([0.9], [0.8], best=0.85) == "+0.100; +0.050 over the baseline"
+    assert compare.gains([], [0.8], best=0.85) == ""
+
+
 def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tmp_path / "mine.yaml"
     grid.write_text(

@@ -26,7 +26,7 @@ FLOORS = [
     {"tokenizer", "store"},
     {"windows", "masking"},
     {"encoders"},
-    {"batches", "objectives", "crf", "metrics", "optim", "readers"},
+    {"batches", "cooccurrence", "objectives", "crf", "metrics", "optim", "readers"},
     {"heads", "inputs", "prompting"},
     {"corpus", "labeled", "tracking", "scores", "tuned", "zeroshot", "examples"},
     {"plots"},
@@ -68,6 +68,7 @@ PLAIN = {
     "store",
     "tokenizer",
     "optim",
+    "cooccurrence",
     "tasks",
 }
 

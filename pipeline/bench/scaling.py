@@ -26,7 +26,9 @@ from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece
 TOKENS = 4096  # in each step, however long its rows are
 LENGTHS = (128, 256, 512, 1024)
 MODELS = ((2, 128), (4, 256), (6, 384), (8, 512), (12, 768))  # layers, D
+ELMO_SIZES = (32, 64, 128, 256)  # projection; cells are 8 times as wide
 CORPUS = 1_000_000  # tokens of the smallest one
+NAMES = {"bert": "BERT", "gpt": "GPT", "elmo": "ELMo"}
 
 
 def step_milliseconds(sizes: Sizes, kind: str, rounds: int) -> float:
@@ -73,6 +75,14 @@ def measure(rounds: int) -> list[dict[str, float | str]]:
             sizes = Sizes(rows=8, length=128, size=size, layers=layers, heads=size // 64, vocab=8192)
             parameters = 12 * layers * size**2 + 8192 * size
             note("parameters", kind, parameters, step_milliseconds(sizes, kind, rounds))
+    for length in LENGTHS:
+        sizes = Sizes(rows=TOKENS // length, length=length, size=128, layers=2, **base)
+        note("length", "elmo", length, step_milliseconds(sizes, "elmo", rounds))
+    for size in ELMO_SIZES:
+        sizes = Sizes(rows=8, length=128, size=size, layers=2, **base)
+        # Two layers in two directions: four gates of 8 D cells from 2 D inputs, and the projection back.
+        parameters = 2 * 2 * (4 * 8 * 2 + 8) * size**2 + 8192 * size
+        note("parameters", "elmo", parameters, step_milliseconds(sizes, "elmo", rounds))
     makers: list[tuple[str, BatchMaker, Tokenizer]] = [
         ("bert", MaskedPairs(0.15, False, "nsp"), train_wordpiece(steps.words(), vocab_size=8192, lowercase=True)),
         ("gpt", CausalBlocks("concat"), train_bpe(steps.words(), vocab_size=8192)),
@@ -91,15 +101,17 @@ def plot(rows: list[dict[str, float | str]], file: Path) -> None:
     from matplotlib import pyplot
 
     panels = [
-        ("length", "positions of a row", f"ms a step of {TOKENS:,} tokens, 4x256"),
+        ("length", "positions of a row", f"ms a step of {TOKENS:,} tokens, 4x256 (ELMo: 2x128)"),
         ("parameters", "parameters", "ms a step of 8 x 128 tokens"),
         ("corpus", "tokens of the corpus", "ms to make a batch of 32 x 128"),
     ]
     figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     for axis, (of, below, beside) in zip(axes, panels, strict=True):
-        for model in ("bert", "gpt"):
+        for model in ("bert", "gpt", "elmo"):
             found = [row for row in rows if (row["of"], row["model"]) == (of, model)]
-            axis.plot([row["at"] for row in found], [row["milliseconds"] for row in found], "o-", label=model.upper())
+            if not found:
+                continue
+            axis.plot([row["at"] for row in found], [row["milliseconds"] for row in found], "o-", label=NAMES[model])
         axis.set(xscale="log", xlabel=below, ylabel=beside, ylim=(0, None))
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)

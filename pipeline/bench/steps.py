@@ -185,7 +185,7 @@ def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     vocabulary = [word for word, _ in zip(words(), range(sizes.vocab), strict=False)]
     tokenizer = tokenizers.words_tokenizer(vocabulary)
     settings: dict[str, Any] = {"character_size": 16, "filters": PUBLISHED_FILTERS, "highways": 2}
-    settings |= {"layers": sizes.layers, "projection": sizes.size, "cell": 8 * sizes.size, "max_length": 512}
+    settings |= {"layers": sizes.layers, "projection": sizes.size, "cell": 8 * sizes.size, "max_length": sizes.length}
     settings["dropout"] = sizes.dropout
     # Words as frequent as their rank says (Zipf): a batch repeats many, as text does.
     share = 1 / np.arange(1, len(vocabulary) + 1)

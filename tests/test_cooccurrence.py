@@ -1,0 +1,107 @@
+"""Embeddings that begin with co-occurrences: the counts, their factors, and what training gains from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline import UserError, cooccurrence, sample, store
+from pipeline.store import TokenStore
+from pipeline.text import Source
+from pipeline.tokenizer import train_wordpiece
+from tests.conftest import run
+
+
+def store_of(tokens: np.ndarray) -> TokenStore:
+    return TokenStore(tokens.astype(np.uint16), np.array([0, len(tokens)]), np.array([0, 1]), {})
+
+
+def plainly_counted(tokens: list[int], size: int) -> np.ndarray:
+    counts = np.zeros((size, size))
+    for i, centre in enumerate(tokens):
+        for j, context in enumerate(tokens):
+            if 0 < abs(i - j) <= cooccurrence.WINDOW:
+                counts[centre, context] += 1 / abs(i - j)
+    return counts
+
+
+def test_counts_are_those_of_a_plain_loop() -> None:
+    tokens = np.random.default_rng(0).integers(3, 20, 300)
+    counts = cooccurrence.count(tokens.astype(np.uint16), vocab_size=20)
+    by_frequency = np.argsort(-np.bincount(tokens, minlength=20), kind="stable")
+    np.testing.assert_allclose(counts, plainly_counted(tokens.tolist(), 20)[:, by_frequency], rtol=1e-5)
+
+
+def test_rare_tokens_are_no_contexts_and_long_corpora_are_read_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cooccurrence, "CONTEXTS", 5)
+    tokens = np.minimum(np.random.default_rng(0).geometric(0.2, 4000), 19)
+    counts = cooccurrence.count(tokens.astype(np.uint16), vocab_size=20)
+    frequent = np.argsort(-np.bincount(tokens, minlength=20), kind="stable")[:5]
+    np.testing.assert_allclose(counts, plainly_counted(tokens.tolist(), 20)[:, frequent], rtol=1e-4)
+    monkeypatch.setattr(cooccurrence, "STRETCH", 500)
+    monkeypatch.setattr(cooccurrence, "MOST_TOKENS", 1000)
+    in_part = cooccurrence.count(tokens.astype(np.uint16), vocab_size=20)
+    ends = plainly_counted(tokens[:500].tolist(), 20) + plainly_counted(tokens[-500:].tolist(), 20)
+    some = np.argsort(-np.bincount(np.r_[tokens[:500], tokens[-500:]], minlength=20), kind="stable")[:5]
+    np.testing.assert_allclose(in_part, ends[:, some], rtol=1e-4)
+
+
+def test_products_of_vectors_are_the_best_fit_of_positive_information() -> None:
+    """A symmetric matrix without negative eigenvalues is fitted by V V^T; NumPy says what is best."""
+    base = np.abs(np.random.default_rng(0).normal(size=(12, 3)))
+    counts = np.exp(base @ base.T).astype(np.float32)
+    rows, columns = counts.sum(1, keepdims=True), counts.sum(0, keepdims=True) ** cooccurrence.SMOOTHING
+    pmi = np.maximum(0, np.log(counts / rows * columns.sum() / columns))
+    left, values, _ = np.linalg.svd(pmi)
+    vectors = cooccurrence.factorise(counts, 4, seed=0).numpy()
+    wanted = left[:, :4] * values[:4] @ left[:, :4].T
+    np.testing.assert_allclose(vectors @ vectors.T, wanted, atol=1e-3)
+    again = cooccurrence.factorise(counts, 4, seed=0).numpy()
+    assert (again == vectors).all()
+
+
+def test_what_the_corpus_does_not_have_keeps_its_vector() -> None:
+    tokens = np.random.default_rng(0).integers(5, 40, 3000)
+    weight = torch.nn.Parameter(0.02 * torch.randn(50, 8))
+    before, state = weight.detach().clone(), torch.get_rng_state()
+    cooccurrence.begin_with_cooccurrences(weight, store_of(tokens), seed=0)
+    assert torch.equal(torch.get_rng_state(), state)
+    same = (weight == before).all(1)
+    assert same.tolist() == [token < 5 or token >= 40 for token in range(50)]
+    norms = weight[5:40].norm(dim=1)
+    torch.testing.assert_close(norms, before[5:40].norm(dim=1).mean().expand(35))
+
+
+def test_tokens_of_the_same_surroundings_begin_alike() -> None:
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, 10, 5000)  # token 2k or 2k + 1, then always token 20 + k
+    tokens = np.stack([2 * pairs + rng.integers(0, 2, 5000), 20 + pairs], 1).reshape(-1)
+    weight = torch.randn(30, 16)
+    cooccurrence.begin_with_cooccurrences(weight, store_of(tokens), seed=0)
+    alike = torch.nn.functional.cosine_similarity(weight[0:20:2], weight[1:20:2], dim=1)
+    others = torch.nn.functional.cosine_similarity(weight[0:20:2], weight[1:20:2].roll(1, 0), dim=1)
+    assert alike.min() > 0.9 > 0.6 > others.max()
+
+
+def test_neighbours_tell_a_token_of_held_out_text(tmp_path: Path) -> None:
+    """The right token is among the first of those whose vectors are near the sum of the neighbours' vectors."""
+    sample.write_corpus(tmp_path, documents_count=600, seed=0)
+    tokenizer = train_wordpiece((tmp_path / "train.txt").open(), vocab_size=2000, lowercase=True)
+    built = store.build(Source(files=[tmp_path / "train.txt"]), tokenizer, tmp_path / "stores")
+    seen, unseen = built.tokens[:-10_000], torch.from_numpy(built.tokens[-10_000:].astype(np.int64))
+    weight, ranks = torch.randn(len(tokenizer), 64), []
+    five = unseen.unfold(0, 5, 5)
+    for _ in range(2):
+        near = weight[five[:, [0, 1, 3, 4]]].sum(1) @ weight.T
+        ranks.append((near > near.gather(1, five[:, 2:3])).sum(1).float().median() / len(tokenizer))
+        cooccurrence.begin_with_cooccurrences(weight, store_of(seen), seed=0)
+    assert ranks[0] > 0.4 > 0.1 > ranks[1]
+
+
+def test_an_encoder_that_spells_has_no_such_vectors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a vector for each token"):
+        run("pretrain", "--model", "elmo", "--out", str(tmp_path / "elmo"), "--model.embeddings=cooccurrence",
+            "--data.sample_documents=50", "--trainer.max_steps=2")  # fmt: skip
