@@ -125,8 +125,8 @@ audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batch
 profile: $(BIN)/.installed-core ## where the time of a training step of MODEL goes: a table, and a trace
 	@$(BIN)/python -m pipeline profile --corpus "$(CORPUS)" $(FLAGS)
 
-test: $(BIN)/.installed-dev ## run the tests (offline, about ten minutes)
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(BIN)/.installed-dev ## run the tests (offline, on all cores)
+	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(BIN)/.installed-dev ## check style and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

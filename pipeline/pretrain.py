@@ -220,6 +220,7 @@ class Pretraining(Training):
     def begin(self, data: CorpusData) -> None:
         """What a run that is not resumed does before its first step."""
         if self.embeddings == "cooccurrence":
+            print("embeddings  begin with co-occurrences, which are being counted", flush=True)
             embedding = self.encoder.word_embedding
             assert isinstance(embedding, nn.Embedding)
             begin_with_cooccurrences(embedding.weight, data.train, seed=self.seed)

@@ -122,7 +122,8 @@ def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
 
 def test_same_seed_same_run_other_seed_another(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        run("pretrain", "--out", str(tmp_path / name), "--seed", str(seed), *SHORT, "--trainer.max_steps=4")
+        flags = [*SHORT, "--trainer.max_steps=4", "--model.embeddings=cooccurrence"]
+        run("pretrain", "--out", str(tmp_path / name), "--seed", str(seed), *flags)
     a, b, c = (weights(tmp_path / name) for name in "abc")
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not torch.equal(a["cls.predictions.bias"], c["cls.predictions.bias"])
@@ -131,6 +132,7 @@ def test_same_seed_same_run_other_seed_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, signal_number: int) -> None:
     flags = [*SMALL, "--validate_every=15", "--trainer.max_steps=60", "--trainer.accumulate_grad_batches=2"]
+    flags += ["--model.embeddings=cooccurrence"]
     run("pretrain", "--out", str(tmp_path / "straight"), *flags)
     out = tmp_path / "interrupted"
     process = subprocess.Popen(
