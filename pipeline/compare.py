@@ -178,13 +178,15 @@ def scores_of(rows: Iterable[dict[str, Any]], model: str, task: str, arm: str) -
 
 
 def pretrained_arm(arms: list[str]) -> str | None:
-    """The arm whose gain over scratch is reported: the first one, where there is scratch beside it."""
-    return next((arm for arm in arms if arm != "scratch"), None) if "scratch" in arms else None
+    """The arm whose gain over scratch is reported."""
+    return next((arm for arm in ("full", "frozen", "random") if arm in arms and "scratch" in arms), None)
 
 
-def baselines_of(rows: list[dict[str, Any]]) -> dict[str, float]:
-    found = {name[9:].replace("_", " "): row[name] for row in rows for name in row if name.startswith("baseline/")}
-    return {name: value for name, value in found.items() if value is not None}
+def best_baseline(rows: list[dict[str, Any]]) -> tuple[str, list[float]]:
+    """The name of the baseline that is best on the mean, and its score beside each run: training rows may differ."""
+    found = {name: [float(row[name]) for row in rows] for name in rows[0] if name.startswith("baseline/")}
+    best = max(found, key=lambda name: sum(found[name]))
+    return best.removeprefix("baseline/").replace("_", " "), found[best]
 
 
 def table(rows: list[dict[str, Any]], grid: Grid) -> str:
@@ -202,9 +204,9 @@ def table(rows: list[dict[str, Any]], grid: Grid) -> str:
 
 NOTE = """\
 Scores on the test part: mean ± standard deviation over seeds (all runs). A gain is the mean of the differences of
-runs with the same seed, with its 95 % interval (paired t); where a baseline is better than scratch, the gain over it
-(one sample t) stands beside. "No gain": the interval of the harder of the two reaches 0. † as many runs gave one label
-always. Tokens and minutes are the mean of a run.
+runs with the same seed, with its 95 % interval (paired t) where there are several; where a baseline is better than
+scratch, the gain over it stands beside. "No gain": not surely above 0 in both. † as many runs gave one label always.
+Tokens and minutes are the mean of a run.
 """
 
 
@@ -214,11 +216,11 @@ def _cells(rows: list[dict[str, Any]], task: str, model: str, arms: list[str]) -
     for arm, scores in by_arm.items():
         flat = sum(bool(row["degenerate"]) for row in rows if row["arm"] == arm)
         cells.append(described(scores) + (f" {flat}†" if flat else ""))
-    baselines = baselines_of(rows)
-    best = max(baselines, key=baselines.__getitem__)
+    name, values = best_baseline(rows)
     if tuned := pretrained_arm(arms):
-        cells.append(gains(by_arm[tuned], by_arm["scratch"], best=baselines[best]))
-    cells.append(f"{baselines[best]:.3f} ({best})")
+        beside = [value for value, row in zip(values, rows, strict=True) if row["arm"] == tuned]
+        cells.append(gains(by_arm[tuned], by_arm["scratch"], beside))
+    cells.append(f"{sum(values) / len(values):.3f} ({name})")
     tokens, minutes = (sum(row[name] for row in rows) / len(rows) for name in ("tokens", "minutes"))
     return [*cells, f"{tokens:,.0f}", f"{minutes:.1f}"]
 
@@ -232,17 +234,17 @@ def described(scores: list[float]) -> str:
     return f"{mean:.3f} ± {deviation:.3f} ({', '.join(f'{score:.3f}' for score in scores)})"
 
 
-def gains(scores: list[float], scratch: list[float], *, best: float) -> str:
+def gains(scores: list[float], scratch: list[float], baseline: list[float]) -> str:
     """Over scratch, and over the best baseline where that beats scratch; says where pretraining did not help."""
-    pairs = list(zip(scores, scratch, strict=False))
-    if not pairs:
+    runs = list(zip(scores, scratch, baseline, strict=False))
+    if not runs:
         return ""
-    ours, theirs = zip(*pairs, strict=True)
-    over_scratch, enough = gain(ours, theirs)
-    if best <= sum(theirs) / len(theirs):
-        return over_scratch if enough else f"{over_scratch}: no gain"
-    over_best, enough = gain(ours, [best] * len(ours))
-    return f"{over_scratch}; {over_best} over the baseline" + ("" if enough else ": no gain")
+    ours, theirs, simple = zip(*runs, strict=True)
+    text, helped = gain(ours, theirs)
+    if sum(simple) > sum(theirs):
+        over_simple, helped_too = gain(ours, simple)
+        text, helped = f"{text}; {over_simple} over the baseline", helped and helped_too
+    return text if helped else f"{text}: no gain"
 
 
 def gain(scores: Sequence[float], others: Sequence[float]) -> tuple[str, bool]:
@@ -268,10 +270,9 @@ def plot(rows: list[dict[str, Any]], grid: Grid, file: Path) -> None:
                 continue
             mean, half = metrics.paired_gain(*zip(*pairs, strict=True))
             axes.errorbar(number + offset, mean, yerr=half, fmt="o", color=f"C{place}", capsize=3)
-            mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
-            scratch = [right for _, right in pairs]
-            baseline = max(baselines_of(mine).values()) - sum(scratch) / len(scratch)
-            axes.plot(number + offset, baseline, "x", color=f"C{place}", alpha=0.6)
+            _, values = best_baseline([row for row in rows if (row["task"], row["model"]) == (task, model)])
+            over = sum(values) / len(values) - sum(score for _, score in pairs) / len(pairs)
+            axes.plot(number + offset, over, "x", color=f"C{place}", alpha=0.6)
         axes.plot([], [], "o", color=f"C{place}", label=model)
     axes.plot([], [], "x", color="grey", label="best baseline")
     axes.axhline(0, color="grey", linewidth=0.8)

@@ -7,6 +7,8 @@ Goldberg and Dagan (2015): positive pointwise mutual information, contexts smoot
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,30 +17,35 @@ from pipeline.store import TokenStore
 
 WINDOW = 4  # tokens to either side; one that is k away counts 1 / k
 SMOOTHING = 0.75  # power of a context's frequency: rare ones say less
-CONTEXTS = 8_192  # the most frequent tokens: (V, CONTEXTS) float32 is all the memory this takes, twice
+CONTEXTS = 8_192  # at most, the most frequent tokens
+MOST_COUNTS = 1 << 28  # of (V, contexts) float32: 1 GB; a larger vocabulary has fewer contexts
 MOST_TOKENS = 20_000_000  # counted at most, in stretches spread over the corpus
 STRETCH = 1_000_000
 
 
 @torch.no_grad()
-def begin_with_cooccurrences(weight: Tensor, store: TokenStore, *, seed: int) -> None:
+def begin_with_cooccurrences(weight: Tensor, store: TokenStore, *, special: Collection[int], seed: int) -> None:
     """Replaces the rows of an embedding (V, D) by vectors of co-occurrence, each as long as the rows were on average.
 
-    Tokens that the store does not have, as [MASK], keep theirs. Documents are read as one stream.
+    Special tokens keep theirs, and those that the corpus does not have. Documents are read as one stream.
+
+    Args:
+        special: ids of special tokens.
     """
-    counts = count(store.tokens, vocab_size=len(weight))
-    there = torch.from_numpy(counts.any(1))
-    vectors = factorise(counts, weight.shape[1], seed=seed)[there]
-    length = weight[there].norm(dim=1).mean().cpu()
-    weight[there.to(weight.device)] = (length * torch.nn.functional.normalize(vectors, dim=1)).to(weight)
+    vectors = factorise(count(store.tokens, vocab_size=len(weight)), weight.shape[1], seed=seed)
+    known = vectors.norm(dim=1) > 1e-4  # the others have no neighbours, or tell nothing
+    known[list(special)] = False
+    length = weight[known].norm(dim=1).mean()
+    weight[known] = length * torch.nn.functional.normalize(vectors[known], dim=1)
 
 
 def count(tokens: np.ndarray, *, vocab_size: int) -> np.ndarray:
     """How often token v stands near context c: (V, C) float32, C the most frequent tokens."""
-    stretches = max(1, min(MOST_TOKENS, len(tokens)) // STRETCH)
-    begins = np.linspace(0, max(0, len(tokens) - STRETCH), stretches).astype(int)
+    begins = np.arange(0, len(tokens), STRETCH)
+    if len(tokens) > MOST_TOKENS:
+        begins = np.linspace(0, len(tokens) - STRETCH, MOST_TOKENS // STRETCH).astype(int)
     frequency = sum(np.bincount(tokens[begin : begin + STRETCH], minlength=vocab_size) for begin in begins)
-    contexts = np.argsort(-frequency, kind="stable")[:CONTEXTS]
+    contexts = np.argsort(-frequency, kind="stable")[: min(CONTEXTS, MOST_COUNTS // vocab_size)]
     column = np.full(vocab_size, -1)
     column[contexts] = np.arange(len(contexts))
     counts = np.zeros((vocab_size, len(contexts)), dtype=np.float32)
@@ -52,11 +59,14 @@ def count(tokens: np.ndarray, *, vocab_size: int) -> np.ndarray:
 
 
 def factorise(counts: np.ndarray, size: int, *, seed: int) -> Tensor:
-    """Counts (V, C) -> vectors (V, D), from the best D-dimensional fit of positive pointwise mutual information."""
+    """Counts (V, C) -> vectors (V, D), from the best D-dimensional fit of positive pointwise mutual information.
+
+    The counts are used up: they are large.
+    """
     pmi = torch.from_numpy(counts)
     rows, columns = pmi.sum(1, keepdim=True), pmi.sum(0, keepdim=True) ** SMOOTHING
-    pmi = pmi * (columns.sum() / columns.clamp(min=1e-9)) / rows.clamp(min=1e-9)
-    pmi = pmi.log_().clamp_(min=0)  # the logarithm of nothing is no information
+    pmi.mul_(columns.sum() / columns.clamp(min=1e-9)).div_(rows.clamp(min=1e-9))
+    pmi.log_().clamp_(min=0)  # the logarithm of nothing is no information
     vectors = torch.zeros(len(pmi), size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

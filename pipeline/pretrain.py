@@ -210,7 +210,8 @@ class Pretraining(Training):
                 f"data.length is {data.length}, but the encoder has only {self.encoder.max_length} positions; "
                 "lower data.length or raise model.encoder.init_args.max_length."
             )
-        if self.embeddings == "cooccurrence" and not hasattr(self.encoder, "word_embedding"):
+        embedding = getattr(self.encoder, "word_embedding", None)
+        if self.embeddings == "cooccurrence" and not isinstance(embedding, nn.Embedding):
             raise UserError("model.embeddings: cooccurrence needs an encoder with a vector for each token; set random.")
         uniform, unigram = data.maker.floors(data.train, data.tokenizer)
         self.floors = {"floor/uniform": uniform, "floor/unigram": unigram}
@@ -221,12 +222,16 @@ class Pretraining(Training):
         """What a run that is not resumed does before its first step."""
         if self.embeddings == "cooccurrence":
             print("embeddings  begin with co-occurrences, which are being counted", flush=True)
-            embedding = self.encoder.word_embedding
-            assert isinstance(embedding, nn.Embedding)
-            begin_with_cooccurrences(embedding.weight, data.train, seed=self.seed)
+            weight = self.encoder.get_parameter("word_embedding.weight")
+            begin_with_cooccurrences(weight, data.train, special=data.tokenizer.special_ids, seed=self.seed)
 
     def on_train_start(self) -> None:
         super().on_train_start()
+        if self.optimization.warmup_steps >= self.trainer.max_steps:
+            self.print(
+                f"Warning: the warm-up of {self.optimization.warmup_steps:,} steps does not end before the run "
+                f"({self.trainer.max_steps:,}); lower model.optimization.warmup_steps."
+            )
         if self.global_step == 0:
             self.log_all(self.floors)
 

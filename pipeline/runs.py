@@ -38,6 +38,7 @@ FREE = (
     *("data.workers", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
 )
 FIXED = ("trainer.accumulate_grad_batches",)
+BEFORE = {"model.embeddings": "random"}  # what was so before it became a setting
 
 
 def check_run_folder(out: Path, options: argparse.Namespace) -> None:
@@ -89,7 +90,7 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
         UserError: it is of another run: what differs is named.
     """
     for name in sorted({*now, *before}):
-        old, new = before.get(name), now.get(name)
+        old, new = before.get(name, BEFORE.get(name)), now.get(name, BEFORE.get(name))
         if old == new:
             continue
         if name.startswith(FREE) and name not in FIXED:

@@ -82,7 +82,8 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     )
     if is_main():
         write_atomically(out / "data.txt", data.report() + "\n")
-    if run.resume_from is None:
+    # Of several processes one is enough, whose weights the others get, unless each keeps a part of its own.
+    if run.resume_from is None and (is_main() or "FSDP" in type(trainer.strategy).__name__):
         module.begin(data)
     speed = Speed()
     watching = [Profile(out)] if options.verb == "profile" else [speed]

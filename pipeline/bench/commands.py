@@ -60,6 +60,7 @@ def our_pretraining(folder: Path, corpus: str, steps: int) -> float:
         "trainer.max_steps": steps,
         "validate_every": steps,
         "model.optimization.warmup_steps": 10,
+        "model.embeddings": "random",
         "data.length": LENGTH,
         "data.batch_size": ROWS["pretraining"],
         "data.validation_rows": 64,

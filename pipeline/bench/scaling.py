@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pipeline import encoders
 from pipeline.batches import BatchMaker, CausalBlocks, MaskedPairs, Steps
 from pipeline.bench import steps
 from pipeline.bench.duel import alternate
@@ -25,16 +26,19 @@ from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece
 
 TOKENS = 4096  # in each step, however long its rows are
 LENGTHS = (128, 256, 512, 1024)
-MODELS = ((2, 128), (4, 256), (6, 384), (8, 512), (12, 768))  # layers, D
-ELMO_SIZES = (32, 64, 128, 256)  # projection; cells are 8 times as wide
+# Layers and D, by length; and those by size. ELMo's D is the projection, its cells are 8 times as wide.
+SMALL = (4, 256), ((2, 128), (4, 256), (6, 384), (8, 512), (12, 768))
+SMALL_ELMO = (2, 128), ((2, 64), (2, 128), (2, 256), (2, 512))
 CORPUS = 1_000_000  # tokens of the smallest one
 NAMES = {"bert": "BERT", "gpt": "GPT", "elmo": "ELMo"}
 
 
-def step_milliseconds(sizes: Sizes, kind: str, rounds: int) -> float:
+def measure_step(sizes: Sizes, kind: str, rounds: int) -> tuple[int, float]:
+    """Parameters and milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
         ours = getattr(steps, kind)(sizes, Path(folder), device="cpu", compiled=False)[:1]
-        return 1000 * alternate(ours, rounds=rounds)["ours"].median
+        parameters = sum(p.numel() for p in encoders.load(Path(folder)).parameters())
+        return parameters, 1000 * alternate(ours, rounds=rounds)["ours"].median
 
 
 def random_store(tokens: int, vocab: int) -> TokenStore:
@@ -61,28 +65,18 @@ def batch_milliseconds(maker: BatchMaker, store: TokenStore, tokenizer: Tokenize
 
 def measure(rounds: int) -> list[dict[str, float | str]]:
     rows: list[dict[str, float | str]] = []
-    base = {"heads": 4, "vocab": 8192}
 
     def note(of: str, model: str, at: float, milliseconds: float) -> None:
         rows.append({"of": of, "model": model, "at": at, "milliseconds": round(milliseconds, 3)})
         print(f"{of} {model} {at:,.0f}: {milliseconds:.2f} ms", flush=True)
 
-    for kind in ("bert", "gpt"):
+    for kind, (layers, size), models in (("bert", *SMALL), ("gpt", *SMALL), ("elmo", *SMALL_ELMO)):
         for length in LENGTHS:
-            sizes = Sizes(rows=TOKENS // length, length=length, size=256, layers=4, **base)
-            note("length", kind, length, step_milliseconds(sizes, kind, rounds))
-        for layers, size in MODELS:
-            sizes = Sizes(rows=8, length=128, size=size, layers=layers, heads=size // 64, vocab=8192)
-            parameters = 12 * layers * size**2 + 8192 * size
-            note("parameters", kind, parameters, step_milliseconds(sizes, kind, rounds))
-    for length in LENGTHS:
-        sizes = Sizes(rows=TOKENS // length, length=length, size=128, layers=2, **base)
-        note("length", "elmo", length, step_milliseconds(sizes, "elmo", rounds))
-    for size in ELMO_SIZES:
-        sizes = Sizes(rows=8, length=128, size=size, layers=2, **base)
-        # Two layers in two directions: four gates of 8 D cells from 2 D inputs, and the projection back.
-        parameters = 2 * 2 * (4 * 8 * 2 + 8) * size**2 + 8192 * size
-        note("parameters", "elmo", parameters, step_milliseconds(sizes, "elmo", rounds))
+            sizes = Sizes(rows=TOKENS // length, length=length, size=size, layers=layers, heads=4, vocab=8192)
+            note("length", kind, length, measure_step(sizes, kind, rounds)[1])
+        for depth, width in models:
+            sizes = Sizes(rows=8, length=128, size=width, layers=depth, heads=max(1, width // 64), vocab=8192)
+            note("parameters", kind, *measure_step(sizes, kind, rounds))
     makers: list[tuple[str, BatchMaker, Tokenizer]] = [
         ("bert", MaskedPairs(0.15, False, "nsp"), train_wordpiece(steps.words(), vocab_size=8192, lowercase=True)),
         ("gpt", CausalBlocks("concat"), train_bpe(steps.words(), vocab_size=8192)),
