@@ -48,6 +48,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         options.overwrite, options.resume = True, False
         steps = Profile.SKIPPED + Profile.STEPS
         flags = [*flags, f"--trainer.max_steps={steps}", f"--validate_every={steps}", "--data.validation_rows=64"]
+        flags += ["--model.embeddings=random", "--model.optimization.warmup_steps=0"]  # a step costs the same
     cli = pretraining(options, flags)
     data, module = cli.datamodule, cli.model
     if options.verb == "data":
@@ -83,7 +84,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     if is_main():
         write_atomically(out / "data.txt", data.report() + "\n")
     # Of several processes one is enough, whose weights the others get, unless each keeps a part of its own.
-    if run.resume_from is None and (is_main() or "FSDP" in type(trainer.strategy).__name__):
+    if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
         module.begin(data)
     speed = Speed()
     watching = [Profile(out)] if options.verb == "profile" else [speed]
@@ -113,6 +114,11 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     print(f"Saved {saved} after {figures['seconds']:.0f} s: {shown}")
     model = "" if options.model == "bert" else f"MODEL={options.model} "
     print(f"Next: make finetune {model}TASK=sentiment FROM={saved}")
+
+
+def shards_weights(strategy: Any) -> bool:
+    """Whether each process will hold a part of the weights only: by name, as on the command line, or as an object."""
+    return "fsdp" in (strategy if isinstance(strategy, str) else type(strategy).__name__).lower()
 
 
 def run_folder(options: argparse.Namespace, stage: str, name: str) -> Path:
@@ -201,7 +207,7 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     if options.data is not None:
         flags = ["--data.files", options.data, *flags]
     cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", file], flags, cli_class=FineTuneCLI)
-    if "FSDP" in type(cli.config_init.trainer.strategy).__name__:
+    if shards_weights(cli.config_init.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     check_run_folder(out, options)
 

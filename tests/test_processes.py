@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import UserError
 from tests.conftest import SMALL, command, figures, run
 from tests.test_families import flags as of_model
 
@@ -65,3 +66,10 @@ def test_fine_tuning_in_two_processes_with_ragged_ends(pretrained: Path, tmp_pat
         assert ends[0][name] == pytest.approx(ends[1][name], abs=2e-3), name
     lines = [(tmp_path / name / "predictions.jsonl").read_text().count("\n") for name in ("one", "two")]
     assert lines[0] == lines[1] == ends[0]["test/rows"]
+
+
+def test_fine_tuning_refuses_sharded_weights_by_any_name(pretrained: Path, tmp_path: Path) -> None:
+    where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
+    for strategy in ("fsdp", "lightning.pytorch.strategies.FSDPStrategy"):
+        with pytest.raises(UserError, match="Sharded weights"):
+            run("finetune", *where, f"--trainer.strategy={strategy}")
