@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ import yaml
 from tqdm import tqdm
 
 from pipeline import UserError, metrics, plots, tracking
+from pipeline.configuration import recipe
 from pipeline.folders import file_hash, write_atomically
 
-FineTune = Callable[..., None]  # flags, and by name: model, task, arm, seed, data, encoder, out, resume
+FineTune = Callable[..., None]  # by name: flags, model, task, arm, seed, data, encoder, out, resume
 
 
 @dataclass
@@ -54,6 +56,7 @@ class Grid:
         arms: by name, as in ARM=.
         encoders: the encoder folder of a model, with `{model}` for its name.
         data: folder that the tasks' data are in.
+        flags: of every run.
     """
 
     models: list[str]
@@ -61,6 +64,7 @@ class Grid:
     arms: dict[str, Arm]
     encoders: str
     data: str = "."
+    flags: list[str] = field(default_factory=list)
 
     def encoder(self, model: str) -> Path:
         return Path(self.encoders.format(model=model))
@@ -109,7 +113,7 @@ def compare(grid: Grid, out: Path, finetune: FineTune) -> list[dict[str, Any]]:
             flags = grid.arms[arm].settings
             name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(flags) > 1 else "")
             bar.set_postfix_str(name)
-            figures = run(grid, model, task, arm, seed, flags[setting], out / "runs" / name, finetune)
+            figures = run(grid, model, task, arm, seed, [*grid.flags, *flags[setting]], out / "runs" / name, finetune)
             bar.update()
             return {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(flags[setting])} | figures
 
@@ -128,20 +132,39 @@ def run(
     """One fine-tune in its folder, unless it is finished; its figures."""
     encoder, location = grid.encoder(model), grid.tasks[task]
     data = None if location is None else str(Path(grid.data).expanduser() / location)
+    shared: dict[str, Any] = {"task": task, "data": data, "encoder": encoder, "flags": flags}
+    one = partial(finetune, **shared, model=model, arm=arm, seed=seed, out=folder)
+    return summary(once(folder, cell_of(**shared), one))
+
+
+def cell_of(*, task: str, data: str | None, encoder: Path, flags: list[str]) -> dict[str, Any]:
+    """What the figures of a fine-tune depend on, beside the name of its folder."""
     weights = encoder / "model.safetensors"
     if not weights.is_file():
-        raise UserError(f"There is no encoder in {encoder}; run `make pretrain MODEL={model}` first, or set FROM=.")
-    cell = {"encoder": file_hash(weights), "data": data, "flags": flags}
+        raise UserError(f"There is no encoder in {encoder}; run `make pretrain` for it first, or set FROM=.")
+    return {"encoder": file_hash(weights), "data": data, "flags": flags, "files": recipe(task)}
+
+
+def once(folder: Path, cell: dict[str, Any], run: Callable[..., None]) -> dict[str, Any]:
+    """Runs what writes `metrics.json` into a folder, unless it is there and made of the same; returns its content.
+
+    Args:
+        cell: what the figures depend on.
+        run: takes `resume`, whether to go on with a run of the same that was stopped.
+    """
     note, figures = folder / "cell.json", folder / "metrics.json"
-    same = note.is_file() and json.loads(note.read_text()) == cell
+    before = json.loads(note.read_text()) if note.is_file() else {}
+    same = before == cell
     if not (same and figures.is_file()):
         folder.mkdir(parents=True, exist_ok=True)
-        arguments = {"model": model, "task": task, "arm": arm, "seed": seed, "data": data, "encoder": encoder}
-        resume = same and (folder / "checkpoints" / "last.ckpt").is_file()
+        if figures.is_file():
+            differs = [name for name in cell if cell[name] != before.get(name)]
+            tqdm.write(f"{folder.name} is run anew: not of the same {', '.join(differs)}.", file=sys.stderr)
+            figures.unlink()  # a kill must not leave it beside the new note
         write_atomically(note, json.dumps(cell) + "\n")
         with tracking.quiet(folder / "log.txt"):
-            finetune(flags, **arguments, out=folder, resume=resume)
-    return summary(json.loads(figures.read_text()))
+            run(resume=same and (folder / "checkpoints" / "last.ckpt").is_file())
+    return json.loads(figures.read_text())
 
 
 def summary(figures: dict[str, Any]) -> dict[str, Any]:

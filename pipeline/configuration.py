@@ -14,6 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from pipeline import UserError, encoders
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import read_config
+from pipeline.folders import digest
 from pipeline.machine import best_precision
 from pipeline.pretrain import Pretraining
 from tasks.base import Task
@@ -144,6 +145,15 @@ def task_file(task: str) -> Path:
         raise UserError(f"There is no task '{task}': neither a preset ({known('tasks')}) nor a YAML file.")
     sys.path.append(str(file.parent.resolve()))
     return file
+
+
+def recipe(task: str) -> str:
+    """A hash of what the files say of a fine-tune, by which another one is known; prompts do not matter to it."""
+    file = task_file(task)
+    task_of(file)  # refuses what is not valid
+    shared, content = (yaml.safe_load(path.read_text()) for path in (CONFIGS / "finetune.yaml", file))
+    content["data"]["task"].get("init_args", {}).pop("prompts", None)
+    return digest(repr((shared, content)))
 
 
 def task_of(file: Path) -> Task:

@@ -18,10 +18,12 @@ from pipeline.verbs import finetune, pretrain, zeroshot
 def several_seeds(options: argparse.Namespace, flags: list[str]) -> None:
     """SEEDS=: one arm and scratch, with as many seeds, and what the one gained."""
     arms = {arm: comparing.Arm(options.seeds) for arm in dict.fromkeys((options.arm, "scratch"))}
-    grid = comparing.Grid([options.model], {options.task: options.data}, arms, str(encoder_folder(options)))
+    grid = comparing.Grid(
+        [options.model], {options.task: options.data}, arms, str(encoder_folder(options)), flags=flags
+    )
     out = options.out or Path("runs/finetune") / f"{options.model}-{task_file(options.task).stem}"
     out = out.with_name(f"{out.name}-seeds")
-    comparing.compare(grid, out, lambda flags_of_run, **run: one_run(flags=[*flags, *flags_of_run], **run))
+    comparing.compare(grid, out, one_run)
     print((out / "compare.md").read_text())
 
 
@@ -35,10 +37,11 @@ def compare(options: argparse.Namespace, flags: list[str]) -> None:
     }
     changes |= {name: value for name in ("data", "encoders", "seeds") if (value := getattr(options, name))}
     grid = comparing.load(file, **changes)
+    grid.flags += flags
     if file == named_config("compare", "sample"):
         pretrain_missing(grid)
     out = options.out or Path("results") / file.stem
-    comparing.compare(grid, out, lambda flags_of_run, **run: one_run(flags=[*flags, *flags_of_run], **run))
+    comparing.compare(grid, out, one_run)
     print((out / "compare.md").read_text())
     print(f"Saved {out / 'compare.csv'}, compare.md and compare.png in {out}")
 
@@ -76,17 +79,19 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
     if task.metric != "accuracy" or not task.prompts:
         raise UserError(f"{file.stem} has no prompts, or is not scored by accuracy: there is nothing to compare.")
     out = options.out or Path("runs/worth") / f"{options.model}-{file.stem}"
-    shared = {"model": options.model, "task": options.task, "data": options.data, "encoder": folder, "resume": False}
+    shared = {"task": options.task, "data": options.data, "encoder": folder}
 
     def tune(*, flags: list[str], **run: Any) -> None:
-        one_run(flags=[*flags, *further], arm="full", **run, **shared)
+        one_run(flags=[*flags, *further], model=options.model, arm="full", **run, **shared)
 
-    def ask(*, out: Path) -> None:
+    def ask(**run: Any) -> None:
         settings = {"seed": options.seed, "shots": "0", "limit": 0, "unigram": None, "log_text": False}
-        zeroshot(argparse.Namespace(out=out, overwrite=True, **settings, **shared), [])
+        zeroshot(argparse.Namespace(model=options.model, overwrite=True, **settings, **shared, **run), [])
 
     rows = len(rows_of(task, options.data, "train") or [])
-    figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds)
+    cell = comparing.cell_of(**shared, flags=further)
+    prompts = repr((task.prompts, options.seed))
+    figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds, cell=cell, prompts=prompts)
     for number, scores in figures["finetuned"].items():
         print(f"{number:>6} rows  {comparing.described(scores)}")
     print(f"{valuing.verdict(figures)}\nSaved worth.json and worth.png in {out}")

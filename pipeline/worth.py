@@ -6,12 +6,14 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from pipeline import UserError, metrics, plots, tracking
+from pipeline import UserError, metrics, plots
+from pipeline.compare import once
 from pipeline.folders import write_atomically
 
 LABELS = (10, 32, 100, 316, 1000)
@@ -21,14 +23,18 @@ BATCH = 10  # rows of one
 Run = Callable[..., None]
 
 
-def worth(finetune: Run, zeroshot: Run, out: Path, *, rows: int, seeds: int) -> dict[str, Any]:
+def worth(
+    finetune: Run, zeroshot: Run, out: Path, *, rows: int, seeds: int, cell: dict[str, Any], prompts: str
+) -> dict[str, Any]:
     """Runs what is not there yet; writes worth.json and worth.png; returns the figures.
 
     Args:
-        finetune: runs a fine-tune; takes `out`, `seed` and `flags`.
-        zeroshot: runs the zero-shot evaluation; takes `out`.
+        finetune: runs a fine-tune; takes `out`, `seed`, `flags` and `resume`.
+        zeroshot: runs the zero-shot evaluation; takes `out` and `resume`.
         rows: of the training part.
         seeds: fine-tunes for each number of labels.
+        cell: what every figure depends on.
+        prompts: and what that of the prompts does.
 
     Raises:
         UserError: too few rows for a line.
@@ -38,20 +44,16 @@ def worth(finetune: Run, zeroshot: Run, out: Path, *, rows: int, seeds: int) -> 
     if len(numbers) < 2:
         raise UserError(f"The training part has only {rows} rows, too few for a line.")
     asked = out / "zeroshot"
-    if not (asked / "metrics.json").is_file():
-        zeroshot(out=asked)
-    prompt = json.loads((asked / "metrics.json").read_text())["zeroshot/accuracy"]
     line: dict[int, list[float]] = {}
-    with tqdm(total=len(numbers) * seeds, desc="worth", unit="run", file=sys.stderr) as bar:
+    with tqdm(total=1 + len(numbers) * seeds, desc="worth", unit="run", file=sys.stderr) as bar:
+        prompt = once(asked, cell | {"prompts": prompts}, partial(zeroshot, out=asked))["zeroshot/accuracy"]
+        bar.update()
         for number in numbers:
             for seed in range(seeds):
-                folder = out / "runs" / f"{number}-{seed}"
-                if not (folder / "metrics.json").is_file():
-                    folder.mkdir(parents=True, exist_ok=True)
-                    with tracking.quiet(folder / "log.txt"):
-                        finetune(out=folder, seed=seed, flags=flags_of(number))
-                score = json.loads((folder / "metrics.json").read_text())["test/accuracy"]
-                line.setdefault(number, []).append(score)
+                folder, flags = out / "runs" / f"{number}-{seed}", flags_of(number)
+                one = partial(finetune, out=folder, seed=seed, flags=flags)
+                found = once(folder, cell | {"rows": flags}, one)
+                line.setdefault(number, []).append(found["test/accuracy"])
                 bar.update()
     figures = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
     figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)

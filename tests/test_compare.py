@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 from pipeline import UserError, compare, metrics
-from pipeline.configuration import REPOSITORY
+from pipeline.configuration import REPOSITORY, recipe
 from pipeline.new_task import new_task
 from tests.conftest import check_task, run
 
@@ -67,6 +67,8 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     times = {path: path.stat().st_mtime_ns for path in runs.glob("*/metrics.json")}
     shutil.rmtree(runs / "bert-sentiment-scratch-1")
     run("compare", *flags)
+    shown = capsys.readouterr()
+    assert "run anew" not in shown.err
     assert len(list(runs.iterdir())) == 12
     for path, time in times.items():
         assert (path.stat().st_mtime_ns == time) == ("scratch-1" not in str(path))
@@ -82,7 +84,35 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     assert f"| sentiment (accuracy) | bert | {mean:.3f} ±" in text
     assert "(training spans)" in text
     assert (tmp_path / "out/compare.png").stat().st_size > 5000
-    assert text in capsys.readouterr().out
+    assert text in shown.out
+    run("compare", *flags, "--tasks", "sentiment", "--arms", "frozen", "--data.train_rows=16")
+    assert "bert-sentiment-frozen-0 is run anew: not of the same flags." in capsys.readouterr().err
+
+
+def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made: list[bool] = []
+
+    def fit(*, resume: bool) -> None:
+        made.append(resume)
+        (tmp_path / "metrics.json").write_text(json.dumps({"run": len(made)}))
+
+    for flags, number, anew in (([], 1, False), ([], 1, False), (["--x"], 2, True), (["--x"], 2, False), ([], 3, True)):
+        assert compare.once(tmp_path, {"encoder": "a", "flags": flags}, fit) == {"run": number}
+        assert ("is run anew: not of the same flags." in capsys.readouterr().err) == anew
+    assert made == [False] * 3
+
+
+def test_files_of_a_fine_tune_are_part_of_what_it_is(tmp_path: Path) -> None:
+    text = (REPOSITORY / "configs/tasks/sentiment.yaml").read_text()
+    changes = {"same": "", "comment": "# of mine\n", "more": "  batch_size: 16\n"}
+    found = {}
+    for name, addition in changes.items():
+        (tmp_path / f"{name}.yaml").write_text(text + addition)
+        found[name] = recipe(str(tmp_path / f"{name}.yaml"))
+    asked = text.replace("So we were", "Then we were")
+    assert asked != text
+    (tmp_path / "prompts.yaml").write_text(asked)
+    assert found["same"] == found["comment"] == recipe(str(tmp_path / "prompts.yaml")) != found["more"]
 
 
 def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
