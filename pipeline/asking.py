@@ -40,10 +40,12 @@ def run(
         unigram: texts whose words' frequencies alone are a baseline.
 
     Raises:
-        UserError: a task without prompts, or without the parts that are needed.
+        UserError: a task without prompts or without the parts that are needed; a baseline that it cannot have.
     """
     if not task.prompts:
         raise UserError("This task has no prompts; write some into its YAML file (see configs/tasks/sentiment.yaml).")
+    if unigram is not None and any(prompt.shape == "last_word" for prompt in task.prompts):
+        raise UserError("--unigram compares candidates by their words; a last_word prompt has only one.")
     rows, examples = read(task, files, limit=limit, with_examples=max(shots) > 0)
     settings = {"shots": shots, "seed": seed, "limit": limit, "files": files}
     config = {"task": tags[1], "encoder": str(folder), **settings}

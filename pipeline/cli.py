@@ -14,6 +14,13 @@ from pipeline.new_task import KINDS
 ARMS = ("full", "frozen", "scratch", "random")
 
 
+def natural(text: str) -> int:
+    """A number of at least 0."""
+    if int(text) < 0:
+        raise ValueError
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """The variables of the Makefile as flags; all other flags go to the configuration."""
     top = argparse.ArgumentParser(
@@ -23,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     shared.add_argument("--model", default="bert", help="bert, gpt or elmo")
     shared.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
-    shared.add_argument("--seed", type=int, default=0)
+    shared.add_argument("--seed", type=natural, default=0)
     shared.add_argument("--out", type=Path, default=None, help="run folder")
     shared.add_argument("--resume", action="store_true", help="go on with the run in the run folder")
     shared.add_argument("--overwrite", action="store_true", help="start anew over a run in the run folder")
@@ -58,12 +65,12 @@ def parser() -> argparse.ArgumentParser:
     tuning.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     tuning.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
     tuning.add_argument("--arm", choices=ARMS, default="full")
-    tuning.add_argument("--seeds", type=int, default=0, help="run so many seeds, and as many of scratch")
+    tuning.add_argument("--seeds", type=natural, default=0, help="run so many seeds, and as many of scratch")
     zero = verb.add_parser("zeroshot", parents=[shared], help="ask a pretrained encoder by prompts, without training")
     zero.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     zero.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
     zero.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
-    zero.add_argument("--limit", type=int, default=0, help="ask only so many rows")
+    zero.add_argument("--limit", type=natural, default=0, help="ask only so many rows")
     zero.add_argument("--log-text", action="store_true", help="texts of DATA may go to Weights & Biases")
     zero.add_argument("--unigram", default=None, help="texts whose words' frequencies alone are a baseline")
     verification = verb.add_parser(
@@ -76,11 +83,11 @@ def parser() -> argparse.ArgumentParser:
     value = verb.add_parser("worth", parents=[shared], help="zero-shot beside fine-tunes on 10 to 1,000 rows")
     value.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     value.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
-    value.add_argument("--seeds", type=int, default=3, help="fine-tunes for each number of rows")
+    value.add_argument("--seeds", type=natural, default=3, help="fine-tunes for each number of rows")
     harness = verb.add_parser("lm-eval", help="run lm-evaluation-harness on an encoder (extra lm-eval)")
     harness.add_argument("--tasks", required=True, help="lm-eval's names, with commas between them")
     harness.add_argument("--encoder", type=Path, required=True, help="encoder folder: GPT, BERT or ELMo")
-    harness.add_argument("--limit", type=int, default=0, help="ask only so many items of each")
+    harness.add_argument("--limit", type=natural, default=0, help="ask only so many items of each")
     harness.add_argument("--include-path", type=Path, default=None, help="folder with YAML files of further tasks")
     answers = verb.add_parser("predict", help="labels or tags of new texts, as JSON lines")
     answers.add_argument("--model", type=Path, required=True, help="model folder of a fine-tune")
@@ -105,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
     grid.add_argument("--out", type=Path, default=None)
     for field in ("models", "tasks", "arms"):
         grid.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
-    grid.add_argument("--seeds", type=int, default=0)
+    grid.add_argument("--seeds", type=natural, default=0)
     return top
 
 

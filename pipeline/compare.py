@@ -20,8 +20,9 @@ import yaml
 from tqdm import tqdm
 
 from pipeline import UserError, metrics, plots, tracking
-from pipeline.configuration import recipe
+from pipeline.configuration import recipe, task_file, task_of
 from pipeline.folders import file_hash, write_atomically
+from pipeline.labeled import content_of
 
 FineTune = Callable[..., None]  # by name: flags, model, task, arm, seed, data, encoder, out, resume
 
@@ -92,6 +93,12 @@ def load(file: Path, **changes: Any) -> Grid:
         if isinstance(content["tasks"], list):
             content["tasks"] = {task: places.get(task) for task in content["tasks"]}
         grid = Grid(**content)
+        for value, kind in ((grid.models, list), (grid.tasks, dict), (grid.flags, list)):
+            if not isinstance(value, kind):
+                raise TypeError(f"{value!r} is no {kind.__name__}")
+        for arm in grid.arms.values():
+            if not (isinstance(arm.seeds, int) and all(isinstance(values, list) for values in arm.choose.values())):
+                raise TypeError("an arm has seeds, a number, and lists to choose from")
     except (TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
         raise UserError(f"{file} is no valid grid: {error}.") from None
     if arms is not None:
@@ -142,7 +149,8 @@ def cell_of(*, task: str, data: str | None, encoder: Path, flags: list[str]) -> 
     weights = encoder / "model.safetensors"
     if not weights.is_file():
         raise UserError(f"There is no encoder in {encoder}; run `make pretrain` for it first, or set FROM=.")
-    return {"encoder": file_hash(weights), "data": data, "flags": flags, "files": recipe(task)}
+    made_of = {"encoder": file_hash(weights), "data": content_of(task_of(task_file(task)), data), "files": recipe(task)}
+    return {**made_of, "flags": flags}
 
 
 def once(folder: Path, cell: dict[str, Any], run: Callable[..., None]) -> dict[str, Any]:

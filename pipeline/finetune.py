@@ -54,6 +54,13 @@ class Craft:
     lm_weight: float
     unfreeze_share: float
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing <= 1:
+            raise UserError(f"model.craft.label_smoothing is {self.label_smoothing}; it is a share, from 0 to 1.")
+        for name in ("lstm", "unfreeze_share", "lm_weight"):
+            if getattr(self, name) < 0:
+                raise UserError(f"model.craft.{name} is {getattr(self, name)}; it must be at least 0.")
+
 
 class FineTuning(Training):
     """Trains an encoder with a head on labelled texts.

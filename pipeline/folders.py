@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -23,10 +23,18 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes aside, then renames: the file appears whole or not at all."""
+    with written_atomically(path) as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def written_atomically(path: Path) -> Iterator[IO[str]]:
+    """As `write_atomically`, for what comes in pieces."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(text, encoding="utf-8")
+        with open(aside, "w", encoding="utf-8") as file:
+            yield file
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)

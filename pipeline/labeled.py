@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -18,12 +19,13 @@ from pipeline import UserError, sample_tasks, text
 from pipeline.batches import shared
 from pipeline.corpus import FromStep, StepParts
 from pipeline.encoders.base import Batch, Encoder
-from pipeline.folders import digest
+from pipeline.folders import digest, file_hash
 from pipeline.inputs import Cut, Item, collate, items_of
 from pipeline.readers import SUFFIXES, kind_of, read_rows
 from tasks.base import SPLITS, Example, LabelError, Row, Task
 
 POOL = 50  # batches whose rows are sorted by length together
+SHARD = re.compile(r"-\d+-of-\d+\.")  # in the name of a part of a part
 
 
 class LabeledData(lightning.LightningDataModule):
@@ -39,7 +41,7 @@ class LabeledData(lightning.LightningDataModule):
         epochs: passes over the training part.
         workers: loader processes.
         train_rows: use only so many training rows.
-        seed: of the order and of the rows set aside.
+        seed: of the order and of the `train_rows`; what is set aside for validation is the same for every seed.
     """
 
     def __init__(
@@ -56,6 +58,9 @@ class LabeledData(lightning.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        for name, value in (("batch_size", batch_size), ("epochs", epochs), ("train_rows", train_rows)):
+            if value is not None and value <= 0:
+                raise UserError(f"data.{name} is {value}; it must be above 0.")
         self.task, self.files, self.batch_size, self.max_length, self.cut = task, files, batch_size, max_length, cut
         self.epochs, self.workers, self.train_rows, self.seed = epochs, workers, train_rows, seed
         self.by_word = task.head == "token"
@@ -110,13 +115,19 @@ class LabeledData(lightning.LightningDataModule):
         try:
             self.task.learn_labels(train)
             if len(self.task.label_names) < 2:
-                raise UserError(f"The training part has one label only ({', '.join(self.task.label_names)}).")
+                raise UserError(f"The task knows one label only ({', '.join(self.task.label_names)}).")
             parts = {split: self.task.examples(part) for split, part in rows.items() if part is not None}
         except LabelError as error:
             raise UserError(str(error)) from None
+        used = {label for example in parts["train"] for label in labels_of(example)}
+        if len(used) < 2:
+            found = ", ".join(self.task.label_names[label] for label in used)
+            raise UserError(f"The training part has one label only ({found}).")
         if valid is None:
             train_part, aside = parts["train"], self.task.valid_rows
-            if not 0 < aside < len(train_part):
+            if aside < 1:
+                raise UserError("The task has no validation part; set valid_rows, to set training rows aside for it.")
+            if aside >= len(train_part):
                 raise UserError(f"The training part has {len(train_part)} rows, too few to set {aside} aside.")
             order = np.random.default_rng(0).permutation(len(train_part))
             parts["valid"] = [train_part[i] for i in order[:aside]]
@@ -172,20 +183,54 @@ class LabeledData(lightning.LightningDataModule):
         return self._evaluation("test")
 
 
+def labels_of(example: Example) -> list[int]:
+    return example.label if isinstance(example.label, list) else [example.label]
+
+
 def rows_of(task: Task, files: str | None, split: str) -> list[Row] | None:
     """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
     if files is not None:
-        found = local_files(files, task.splits[split]) if split in task.splits else []
-        chosen = found if task.head == "none" else found[:1]
-        return [row for file in chosen for row in read_rows(file)] if found else None
+        found = files_of(task, files, split)
+        return [row for file in found for row in read_rows(file)] if found else None
     if task.sample is not None:
+        if task.sample not in sample_tasks.NAMES:
+            raise UserError(f"There is no sample '{task.sample}'; there are {', '.join(sample_tasks.NAMES)}.")
         rows, origin = getattr(sample_tasks, task.sample)(split), f"the sample's {split} part"
     elif split not in task.splits or task.hub is None:
         return None
     else:
+        if "path" not in task.hub:
+            raise UserError("The task's hub has no path, which names the data set there.")
         name = task.hub_splits.get(split, task.splits[split])
-        rows, origin = with_label_names(text.open_hub(**task.hub, split=name)), f"{task.hub['path']} ({name})"
+        rows, origin = text.open_hub(**task.hub, split=name), f"{task.hub['path']} ({name})"
+        if task.head != "none":  # a prompt's right answer is a number
+            rows = with_label_names(rows)
     return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def files_of(task: Task, files: str, split: str) -> list[Path]:
+    """The local files of a part: one, or its shards; a task of prompts alone takes all that there are.
+
+    Raises:
+        UserError: it is not clear which of several.
+    """
+    if split not in task.splits:
+        return []
+    found, name = local_files(files, task.splits[split]), task.splits[split].rpartition("/")[2]
+    if task.head == "none":
+        return found
+    found = [path for path in found if fnmatch(path.name, f"{name}.*")] or found
+    if len(found) > 1 and not all(SHARD.search(path.name) for path in found):
+        names = ", ".join(path.name for path in found)
+        raise UserError(f"Which file is the {split} part in {files}? There are {names}; shards end in -00000-of-00002.")
+    return found
+
+
+def content_of(task: Task, files: str | None) -> str | None:
+    """A hash of all local files of a task; None where it has another source."""
+    if files is None:
+        return None
+    return digest([file_hash(path) for split in SPLITS for path in files_of(task, files, split)])
 
 
 def local_files(location: str, name: str) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ def several_seeds(options: argparse.Namespace, flags: list[str]) -> None:
     )
     out = options.out or Path("runs/finetune") / f"{options.model}-{task_file(options.task).stem}"
     out = out.with_name(f"{out.name}-seeds")
+    if options.seed:
+        raise UserError(
+            f"SEEDS={options.seeds} runs the seeds 0 to {options.seeds - 1}: leave SEED={options.seed} out."
+        )
+    if options.overwrite:
+        shutil.rmtree(out / "runs", ignore_errors=True)
     comparing.compare(grid, out, one_run)
     print((out / "compare.md").read_text())
 
@@ -88,7 +95,9 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
         settings = {"seed": options.seed, "shots": "0", "limit": 0, "unigram": None, "log_text": False}
         zeroshot(argparse.Namespace(model=options.model, overwrite=True, **settings, **shared, **run), [])
 
-    rows = len(rows_of(task, options.data, "train") or [])
+    rows = sum(not task.is_ignored(row) for row in rows_of(task, options.data, "train") or [])
+    if rows_of(task, options.data, "valid") is None:
+        rows -= task.valid_rows
     cell = comparing.cell_of(**shared, flags=further)
     prompts = repr((task.prompts, options.seed))
     figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds, cell=cell, prompts=prompts)

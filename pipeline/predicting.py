@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline import UserError
-from pipeline.readers import lines_of, read_jsonl, read_table
+from pipeline.readers import READERS, lines_of
 from pipeline.text import json_line
 from pipeline.tuned import TunedModel
 
-FORMATS = ("lines", "tsv", "jsonl")
+FORMATS = ("lines", "tsv", "csv", "jsonl")
 
 
 def predict(model: TunedModel, source: IO[str], name: str, *, form: str, target: IO[str], batch_size: int) -> int:
@@ -21,11 +21,13 @@ def predict(model: TunedModel, source: IO[str], name: str, *, form: str, target:
 
     Args:
         name: of the source, for messages.
-        form: `lines` (a text a line; of a pair both, with a tab between them), `tsv` with a header, or `jsonl`.
+        form: `lines` (a text a line; of a pair both, with a tab between them), `jsonl`, `tsv` or `csv` with a header.
 
     Raises:
         UserError: a row without what the model reads.
     """
+    if batch_size < 1:
+        raise UserError(f"A batch of {batch_size} texts is none; --batch-size must be 1 at least.")
     texts, done = texts_of(model, source, name, form), 0
     while chunk := list(itertools.islice(texts, batch_size)):
         for text, answer in zip(chunk, model.predict(chunk, batch_size=batch_size), strict=True):
@@ -47,9 +49,7 @@ def texts_of(model: TunedModel, source: IO[str], name: str, form: str) -> Iterat
             yield tuple(parts) if model.options.pairs else line
         return
     path = Path(name)
-    rows: Iterable[tuple[int, Mapping[str, Any]]] = (
-        read_jsonl(source, path) if form == "jsonl" else read_table(source, path, "\t")
-    )
+    rows: Iterable[tuple[int, Mapping[Any, Any]]] = READERS[form](source, path)
     for number, row in rows:
         found = [value(row, role, model.options.columns[role], f"{name}, line {number}") for role in roles]
         yield tuple(found) if model.options.pairs else found[0]

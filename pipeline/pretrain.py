@@ -142,6 +142,8 @@ class Training(lightning.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         step, every = self.global_step, self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         whole = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
+        if step == self.trainer.max_steps:
+            self.trainer.should_stop = True  # the last step is validated, whatever the interval
         if whole:
             self.tokens_seen += batch["total/tokens"]
         if whole and (step % every == 0 or step == self.trainer.max_steps):
@@ -252,11 +254,6 @@ class Pretraining(Training):
         if not all(bool(torch.isfinite(loss.sum)) for loss in losses.values()):
             self.encoder.memory = before  # so that the checkpoint is from before this step
         return self.weighted(losses, batch)
-
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        if self.global_step == self.trainer.max_steps:
-            self.trainer.should_stop = True  # the last step is validated, whatever the interval
-        super().on_train_batch_end(outputs, batch, batch_idx)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._count("val", self.objective(self.encoder, batch), batch)

@@ -306,13 +306,17 @@ def _score_elmo(elmo: Elmo, requests: Sequence[Request], both_ways: bool, progre
         results.append(Scored(0.0, len(rest), min(cut, len(left)), unknown=unknown))
     for chosen in batches(elmo, [len(row) for row in rows]):
         batch = collate_words([rows[i] for i in chosen], outputs, max_characters=elmo.max_characters)
-        scores = elmo.log_probs({name: value.to(elmo.device) for name, value in batch.items()}).cpu().double()
-        for i, row in zip(chosen, scores, strict=True):
+        batch = {name: value.to(elmo.device) for name, value in batch.items()}
+        encoded = elmo(batch)
+        scores = elmo.log_probs(batch, encoded=encoded).cpu().double()
+        for number, (i, row) in enumerate(zip(chosen, scores, strict=True)):
             first, last, whole = bounds[i]
             # A whole text is a sentence: the marks of its end and its begin belong to it.
             results[i].total = (
                 float(row[1 : last + 1, 0].sum() + row[:last, 1].sum()) if whole else float(row[first:last, 0].sum())
             )
+            said = elmo.guesses(encoded.layers[-1][number, first - 1 : last - 1])
+            results[i].greedy = not results[i].unknown and said.equal(batch["input_ids"][number, first:last])
         progress(len(chosen))
     return results
 

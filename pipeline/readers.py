@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -27,7 +28,7 @@ def read_rows(path: Path) -> list[Row]:
             return [(f"{path}, line {n}", row) for n, row in READERS[kind_of(path)](file, path)]
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text.") from None
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {error}.") from None
 
 
@@ -51,12 +52,12 @@ def lines_of(file: IO[str]) -> Iterator[tuple[int, str]]:
 
 
 def read_table(file: IO[str], path: Path, delimiter: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Rows as they are read, by the names of the first line."""
+    """Rows as they are read, by the names of the first line; a blank line is an empty text of an only column."""
     names: list[str] | None = None
     for number, line in lines_of(file):
         if names is None:
             names = line.removeprefix("\ufeff").split(delimiter)
-        elif line.strip():
+        elif line.strip() or len(names) == 1:
             values = line.split(delimiter)
             if len(values) != len(names):
                 raise UserError(f"{path}, line {number} has {len(values)} columns, its header has {len(names)}.")

@@ -67,6 +67,9 @@ def part(words: list[str], split: str) -> list[str]:
     return sorted(words, key=lambda word: random.Random(f"part-{word}").random())[low:high]
 
 
+NAMES = ("sentiment", "entailment", "tagging", "pos")
+
+
 def rows_of(name: str, split: str, make: Callable[[random.Random, int], dict[str, Any]]) -> list[dict[str, Any]]:
     rng = random.Random(f"{name}-{split}")
     rows = [make(rng, index) for index in range(SPLIT_ROWS[split])]

@@ -62,7 +62,8 @@ class TunedModel(nn.Module):
         super().__init__()
         self.encoder, self.labels, self.options = encoder, labels, options
         kind = "token" if options.by_word else "sentence"
-        self.layout = encoder.head_layouts.get(kind) if not (options.mix or options.lstm or options.crf) else None
+        own = options.mix or options.lstm or options.crf or (options.by_word and options.words != "first")
+        self.layout = None if own else encoder.head_layouts.get(kind)
         shared: dict[str, Any] = {
             **{name: getattr(options, name) for name in ("mix", "mix_dropout", "lstm", "dropout")},
             "classes": len(labels),

@@ -32,7 +32,7 @@ from pipeline.configuration import (
 from pipeline.corpus import CorpusData
 from pipeline.encoders.elmo import Elmo
 from pipeline.finetune import FineTuning
-from pipeline.folders import write_atomically, write_folder
+from pipeline.folders import write_atomically, write_folder, written_atomically
 from pipeline.labeled import LabeledData
 from pipeline.new_task import new_task
 from pipeline.pretrain import Pretraining
@@ -207,6 +207,8 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     if options.data is not None:
         flags = ["--data.files", options.data, *flags]
     cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", file], flags, cli_class=FineTuneCLI)
+    if cli.config_init.validations < 1:
+        raise UserError(f"validations is {cli.config_init.validations}; there must be one at least.")
     if shards_weights(cli.config_init.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     check_run_folder(out, options)
@@ -232,7 +234,8 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     )
     if is_main():
         write_atomically(out / "receipt.txt", receipt_text + "\n")
-    steps = max(1, round(data.epochs * data.steps_per_epoch))
+    steps, most = max(1, round(data.epochs * data.steps_per_epoch)), cli.config_init.trainer.max_steps
+    steps = min(steps, most) if most > 0 else steps
     if not training.fit(
         monitor=f"val/{data.task.metric}",
         mode="max",
@@ -290,7 +293,7 @@ def predict(options: argparse.Namespace, flags: list[str]) -> None:
     with contextlib.ExitStack() as files:
         model = tuned.load(options.model)
         source = files.enter_context(predicting.open_source(options.input))
-        target = files.enter_context(open(options.out, "w", encoding="utf-8")) if options.out else sys.stdout
+        target = files.enter_context(written_atomically(options.out)) if options.out else sys.stdout
         try:
             predicting.predict(model, source, options.input, target=target, **settings)
         except UnicodeDecodeError:

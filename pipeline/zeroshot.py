@@ -79,6 +79,8 @@ def evaluate(
     """
     results = []
     for number, prompt in enumerate(task.prompts, start=1):
+        if isinstance(prompt.candidates, dict) and (missing := set(task.label_names) - set(prompt.candidates)):
+            raise UserError(f"Prompt {number} has no candidate for the label {', '.join(sorted(missing))}.")
         try:
             questions = [ask(prompt, task, row) for row in rows]
             shown = [ask(prompt, task, row) for row in demonstrations(task, examples, shots, seed)]
@@ -87,7 +89,7 @@ def evaluate(
             raise UserError(f"Prompt {number} has a field {error} that the task's rows have not ({fields}).") from None
         check(prompt, number, questions, encoder, task.label_names)
         questions, dropped = with_examples(encoder, questions, shown)
-        answers = answer(encoder, prompt, questions, progress)
+        answers = answer(encoder, prompt, questions, shown, progress)
         results.append(Result(prompt, shots, answers, dropped, figures_of(answers, placed=prompt.shape != "pair")))
     return results
 
@@ -100,7 +102,10 @@ def fields_of(task: Task, row: Row) -> dict[str, Any]:
 
 def ask(prompt: Prompt, task: Task, row: Row) -> Question:
     label = task.names(row)[0] if task.label_names else None
-    return fill(prompt, fields_of(task, row), task.label_names, label)
+    try:
+        return fill(prompt, fields_of(task, row), task.label_names, label)
+    except ValueError as error:
+        raise UserError(f"{row[0]} cannot be asked: {error}.") from None
 
 
 def demonstrations(task: Task, examples: Sequence[Row], shots: int, seed: int) -> list[Row]:
@@ -161,13 +166,16 @@ def with_examples(
 # ---------------------------------------------------------------------- scores
 
 
-def answer(encoder: Encoder, prompt: Prompt, questions: Sequence[Question], progress: Progress) -> list[Answer]:
+def answer(
+    encoder: Encoder, prompt: Prompt, questions: Sequence[Question], shown: Sequence[Question], progress: Progress
+) -> list[Answer]:
+    """Scores questions; `shown` are the examples that stand in front of them, and of what they are measured by."""
     requests = [Request(q.left, candidate, q.right) for q in questions for candidate in q.candidates]
     found = iter(score(encoder, requests, progress=progress))
     asked = [[next(found) for _ in question.candidates] for question in questions]
-    priors = prior(encoder, prompt, questions)
+    priors = prior(encoder, prompt, questions, shown)
     fixed = isinstance(prompt.candidates, dict)
-    free = content_free(encoder, prompt, questions[0].candidates) if fixed else None
+    free = content_free(encoder, prompt, questions[0].candidates, shown) if fixed else None
     answers = []
     for question, scored in zip(questions, asked, strict=True):
         totals = [one.total for one in scored]
@@ -196,23 +204,33 @@ def emptied(prompt: Prompt, text: str) -> tuple[str, str]:
     return left, right
 
 
-def prior(encoder: Encoder, prompt: Prompt, questions: Sequence[Question]) -> dict[str, float]:
+def score_empty(
+    encoder: Encoder, prompt: Prompt, text: str, candidates: Sequence[str], shown: Sequence[Question]
+) -> list[float]:
+    """Nats of candidates in the prompt with `text` in place of every field, after the same examples.
+
+    The space in front of a mask stays: without it the candidate would be the end of the word before.
+    """
+    left, right = emptied(prompt, text)
+    [question], _ = with_examples(encoder, [Question(left.lstrip(), list(candidates), right, 0)], shown)
+    found = score(encoder, [Request(question.left, candidate, right) for candidate in candidates])
+    return [one.total for one in found]
+
+
+def prior(
+    encoder: Encoder, prompt: Prompt, questions: Sequence[Question], shown: Sequence[Question]
+) -> dict[str, float]:
     """Candidate -> its log-likelihood after the prompt without its fields (domain-conditional PMI: Holtzman 2021)."""
     if prompt.shape in ("pair", "last_word"):
         return {}
-    left, right = emptied(prompt, "")
     candidates = list(dict.fromkeys(candidate for question in questions for candidate in question.candidates))
-    found = score(encoder, [Request(left.strip(), candidate, right) for candidate in candidates])
-    return {candidate: one.total for candidate, one in zip(candidates, found, strict=True)}
+    return dict(zip(candidates, score_empty(encoder, prompt, "", candidates, shown), strict=True))
 
 
-def content_free(encoder: Encoder, prompt: Prompt, candidates: Sequence[str]) -> list[float]:
+def content_free(encoder: Encoder, prompt: Prompt, candidates: Sequence[str], shown: Sequence[Question]) -> list[float]:
     """How likely each label is to begin with: the mean over inputs that say nothing (Zhao et al. 2021)."""
-    shares = []
-    for text in CONTENT_FREE if prompt.shape != "cloze" else CONTENT_FREE[:2]:
-        left, right = emptied(prompt, text)
-        found = score(encoder, [Request(left.strip(), candidate, right) for candidate in candidates])
-        shares.append(softmax_over([one.total for one in found]).tolist())
+    texts = CONTENT_FREE if prompt.shape != "cloze" else CONTENT_FREE[:2]
+    shares = [softmax_over(score_empty(encoder, prompt, text, candidates, shown)).tolist() for text in texts]
     return [max(1e-300, statistics.fmean(column)) for column in zip(*shares, strict=True)]
 
 

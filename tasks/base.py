@@ -71,7 +71,7 @@ class Task:
             LabelError: a row without a label.
         """
         if self.labels is None:
-            self.label_names = sorted({name for row in rows for name in self.names(row)})
+            self.label_names = sorted({name for row in rows if not self.is_ignored(row) for name in self.names(row)})
 
     def names(self, row: Row) -> list[str]:
         """The names of the labels of a row."""
@@ -88,7 +88,7 @@ class Task:
             LabelError: nothing; the text says where.
         """
         place, columns = row
-        name = self.columns[role]
+        name = self.columns.get(role, role)
         if columns.get(name) is None and columns.get(role) is not None:
             return columns[role]
         if columns.get(name) is None:

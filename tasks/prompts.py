@@ -31,6 +31,15 @@ class Prompt:
     gold: str | int = 0
     values: dict[str, dict[str, str]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Raises: ValueError, a template that cannot be filled."""
+        texts = self.candidates.values() if isinstance(self.candidates, dict) else self.candidates
+        for text in (self.text, *texts):
+            if any(name == "" for _, name, *_ in string.Formatter().parse(text)):
+                raise ValueError(f"the prompt '{text}' has a field without a name")
+        if self.shape == "cloze" and MASK not in self.text:
+            raise ValueError(f"the cloze prompt '{self.text}' has no {MASK}")
+
 
 @dataclass
 class Question:
@@ -60,6 +69,7 @@ def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str |
 
     Raises:
         KeyError: a field that the row does not have, by name.
+        ValueError: no candidate is the right one.
     """
     fields = {name: prompt.values.get(name, {}).get(str(value), value) for name, value in row.items()}
 
@@ -75,6 +85,8 @@ def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str |
     else:
         candidates = [text(candidate) for candidate in prompt.candidates]
         gold = int(row[prompt.gold]) if isinstance(prompt.gold, str) else prompt.gold
+        if not 0 <= gold < len(candidates):
+            raise ValueError(f"the right answer is {gold} of {len(candidates)} candidates")
     if prompt.shape == "pair":
         return Question("", candidates, "", gold)
     left, _, right = text(prompt.text).partition(MASK) if prompt.shape == "cloze" else (text(prompt.text), "", "")

@@ -13,7 +13,7 @@ Span = tuple[str, int, int]  # type, first word, last word
 
 @dataclass
 class Tagging(Task):
-    """Lists in the columns `words` and `tags`; files in CoNLL columns have numbers instead.
+    """Lists in the columns `words` and `tags`, or what spaces separate; files in CoNLL columns have numbers instead.
 
     Args:
         conll: role -> number of the column, from 0, in files of CoNLL columns.
@@ -28,6 +28,8 @@ class Tagging(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.ignore:
+            raise ValueError("a tagging task has no labels of rows to ignore")
         if self.spans:
             self.label_names = bio_tags(self.label_names)
 
@@ -46,7 +48,8 @@ class Tagging(Task):
             if (number := self.conll[role]) not in columns:
                 raise LabelError(f"{place} has only {len(columns)} columns; the {role} should be in column {number}.")
             return columns[number]
-        return list(super().column(row, role))
+        value = super().column(row, role)
+        return value.split() if isinstance(value, str) else list(value)
 
     def names(self, row: Row) -> list[str]:
         tags = [self.name_of(tag) for tag in self.column(row, "tags")]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import UserError
+from pipeline.configuration import REPOSITORY
 from tests.conftest import SMALL, command, run
 
 PRETRAIN = ["--out", "out", *SMALL, "--trainer.max_steps=2"]
@@ -66,7 +67,14 @@ def test_pretraining_refuses(tmp_path: Path, args: list[str], message: str) -> N
         (["--task", "sst2"], "cannot be (reached|read from the hub).*DATA=folder"),
         (["--task", "sst2", "--data", "nowhere"], "no task data at nowhere"),
         (["--data.max_length=64"], "only 48 positions"),
-        (["--data.task.init_args.labels={good: good}"], "one label only"),
+        (["--data.task.init_args.labels={good: good}"], "knows one label only"),
+        (["--data.batch_size=0"], "data.batch_size is 0"),
+        (["--data.train_rows=-5"], "data.train_rows is -5"),
+        (["--validations=0"], "validations is 0"),
+        (["--model.craft.label_smoothing=2"], "label_smoothing is 2.0; it is a share"),
+        (["--model.craft.lstm=-1"], "lstm is -1"),
+        (["--data.task.init_args.sample=rumours"], "no sample 'rumours'; there are sentiment"),
+        (["--data.task.init_args.sample=null", "--data.task.init_args.hub={name: x}"], "hub has no path"),
         (["--data.task.init_args.labels={good: good, bad: bad}"], "label '(positive|negative)'; the task knows good"),
     ],
 )
@@ -74,6 +82,34 @@ def test_fine_tuning_refuses(pretrained: Path, args: list[str], message: str) ->
     origin = [] if "--from" in args else ["--from", str(pretrained / "encoder")]
     with pytest.raises(UserError, match=message):
         run("finetune", "--out", "out", *origin, *args)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{text} We", "{text} We {", "is not valid"),
+        ("{text} We", "{} We", "a field without a name"),
+        ("[MASK]", "[MASKED]", "has no .MASK."),
+        ("{negative: angry, positive: happy}", "{positive: happy}", "no candidate for the label negative"),
+        ("{negative: angry, positive: happy}", "[angry, happy]\n          gold: 2", "right answer is 2 of 2"),
+        (
+            "{negative: angry, positive: happy}",
+            "[angry, happy]\n          gold: text",
+            "cannot be asked: invalid literal",
+        ),
+    ],
+)
+def test_prompts_are_refused(pretrained: Path, tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = (REPOSITORY / "configs/tasks/sentiment.yaml").read_text()
+    text = text.replace(
+        '- {shape: cloze, text: "{text} So we were [MASK].", candidates: {negative: angry, positive: happy}}',
+        '- shape: cloze\n          text: "{text} So we were [MASK]."\n'
+        "          candidates: {negative: angry, positive: happy}",
+    )
+    assert old in text
+    (tmp_path / "mine.yaml").write_text(text.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        run("zeroshot", "--task", str(tmp_path / "mine.yaml"), "--from", str(pretrained / "encoder"), "--limit", "2")
 
 
 def test_another_kind_of_model_or_no_fitting_tensor(pretrained: Path, tmp_path: Path) -> None:

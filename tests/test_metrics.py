@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pipeline.metrics import span_scores, spans
+from pipeline.scores import baselines
+from tasks.base import Example
+from tasks.entailment import Entailment
+from tasks.sentiment import Sentiment
+from tasks.tagging import Tagging
 
 
 @pytest.mark.parametrize(
@@ -39,3 +44,33 @@ def test_span_scores() -> None:
     assert span_scores([["O"]], [["O"]])["f1"] == 0
     with pytest.raises(ValueError, match="2 gold tags and 1 predicted"):
         span_scores([["O", "O"]], [["O"]])
+
+
+def test_baselines_of_texts() -> None:
+    single = Sentiment(labels={"0": "bad", "1": "good"})
+    train = [Example("a good film", 1), Example("a bad film", 0)] * 5
+    test = [Example("good", 1), Example("so bad", 0), Example("so bad", 0), Example("bad", 1)]
+    assert baselines(single, train, test) == {"majority": 0.5, "bag_of_words": 0.75}
+    assert baselines(single, train[:1] * 4, test)["bag_of_words"] == 0.5  # one class alone
+    assert baselines(single, [Example(" ", 1), Example("", 1), Example("", 0)], test)["bag_of_words"] == 0.5
+    pairs = Entailment(labels={"0": "no", "1": "yes"})
+    train = [Example(("it rains", "not so"), 0), Example(("it snows", "just so"), 1)] * 5
+    found = baselines(pairs, train, [Example(("it snows", "not so"), 0), Example(("it snows", "just so"), 1)])
+    assert (found["majority"], found["hypothesis_only"]) == (0.5, 1.0)
+
+
+def test_baselines_of_tags() -> None:
+    names = Tagging(labels={tag: tag for tag in ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")})
+    tags = {name: index for index, name in enumerate(names.label_names)}
+
+    def example(text: str, labels: str) -> Example:
+        return Example(text.split(), [tags[tag] for tag in labels.split()])
+
+    train = [example("Anna Lee saw New York", "B-PER I-PER O B-LOC I-LOC"), example("Anna went", "B-PER O")]
+    test = [example("Anna Lee left York and Anna", "B-PER I-PER O B-LOC O B-PER")]
+    # The longest known span first; "York" alone was none: 2 of 2 found are right, of 3.
+    assert baselines(names, train, test)["training_spans"] == pytest.approx(2 * 2 / (2 + 3))
+    parts = Tagging(labels={tag: tag for tag in ("N", "V")}, spans=False)
+    train = [Example(["time", "flies"], [0, 1]), Example(["flies", "time", "flies"], [0, 0, 0])]
+    found = baselines(parts, train, [Example(["flies", "time", "unseen"], [0, 0, 1])])
+    assert found == {"majority": pytest.approx(2 / 3), "most_frequent_tag": pytest.approx(2 / 3)}

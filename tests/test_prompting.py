@@ -126,6 +126,18 @@ def test_elmo_sums_both_directions_of_whole_texts(elmo: Elmo) -> None:
     assert after.unknown == ("unicorn",)
 
 
+def test_an_elmo_says_the_likeliest_word(elmo: Elmo) -> None:
+    batch = collate_words(
+        [[b"\x00<S>", *b"the dog saw".split(), b"\x00</S>"]], elmo.tokenizer.outputs, max_characters=50
+    )
+    with torch.no_grad():
+        best = int(elmo.logits(elmo(batch).layers[-1])[0, 3, 0].argmax())
+    words = [word.decode() for word, number in elmo.tokenizer.outputs.items() if number > 2]
+    found = score(elmo, [Request("the dog saw", f" {word}") for word in [*words, "unicorn"]])
+    numbers = [elmo.tokenizer.outputs[word.encode()] for word in words]
+    assert [one.greedy for one in found] == [*[number == best for number in numbers], False]
+
+
 ROW = {"premise": "The man sat.", "choice1": "He slept.", "label": 1, "question": "effect"}
 
 
@@ -150,7 +162,7 @@ def test_prompts_are_filled() -> None:
 def test_rules(gpt: Gpt) -> None:
     prompt = Prompt("choice", "{text} was it", {"no": " small", "yes": " a dog"})
     questions = [fill(prompt, {"text": text}, ["no", "yes"], "yes") for text in ("the cat", "words")]
-    answers = zeroshot.answer(gpt, prompt, questions, lambda n: None)
+    answers = zeroshot.answer(gpt, prompt, questions, [], lambda n: None)
     sums = [log_likelihoods(gpt, [(f"{t} was it", " small"), (f"{t} was it", " a dog")]) for t in ("the cat", "words")]
     domain = log_likelihoods(gpt, [("was it", " small"), ("was it", " a dog")])
     free = []
@@ -174,6 +186,26 @@ def test_rules(gpt: Gpt) -> None:
     result = zeroshot.figures_of(answers, placed=True)
     assert (result["chance"], result["majority"]) == (0.5, 1.0)
     assert result["chosen_0"] + result["chosen_1"] == pytest.approx(1)
+
+
+def test_what_answers_are_measured_by_has_the_same_words_and_examples(pretrained: Path) -> None:
+    bert = pipeline.encoders.load(pretrained / "encoder")
+    prompt = Prompt("cloze", "{text} we were [MASK].", {"no": "angry", "yes": "happy"})
+    questions = [fill(prompt, {"text": "The soup was good."}, ["no", "yes"], "yes")]
+    shown = [fill(prompt, {"text": "It rained."}, ["no", "yes"], "no")]
+    for examples, before in (([], ""), (shown, "It rained. we were angry." + zeroshot.BETWEEN)):
+        asked, _ = zeroshot.with_examples(bert, questions, examples)
+        [found] = zeroshot.answer(bert, prompt, asked, examples, lambda n: None)
+        empty, said = (
+            [score(bert, [Request(before + text, word, ".")])[0].total for word in ("angry", "happy")]
+            for text in ("we were ", "N/A we were ")
+        )
+        sums = found.scores["sum"]
+        assert found.scores["pmi"] == pytest.approx([a - b for a, b in zip(sums, empty, strict=True)], abs=1e-4)
+        shares = [[math.exp(nats) / sum(map(math.exp, row)) for nats in row] for row in (said, empty)]
+        mean = [sum(column) / 2 for column in zip(*shares, strict=True)]
+        expected = [math.exp(a) / sum(map(math.exp, sums)) / p for a, p in zip(sums, mean, strict=True)]
+        assert [math.exp(value) for value in found.scores["calibrated"]] == pytest.approx(expected, rel=1e-3)
 
 
 def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:

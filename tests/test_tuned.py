@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -15,10 +17,14 @@ from pipeline import UserError, optim
 from pipeline.encoders.base import Encoder
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.gpt import Gpt
+from pipeline.finetune import balanced
 from pipeline.inputs import items_of, shorten
+from pipeline.labeled import LabeledData
 from pipeline.predicting import predict
 from pipeline.tokenizer import train_bpe
 from pipeline.tuned import HeadOptions, TunedModel, place_words
+from tasks.base import Example
+from tasks.sentiment import Sentiment
 from tests.conftest import command, figures, run
 
 TINY = ["--validations=2", "--precision=32-true", "--data.max_length=24", "--data.train_rows=48"]
@@ -124,6 +130,10 @@ def test_predict_reads_lines_tables_and_json(bert: Bert) -> None:
     assert [row["text"] for row in by_lines] == texts
     assert by_lines == answers("id\ttext\n" + "".join(f"1\t{text}\n" for text in texts), "tsv")
     assert by_lines == answers("".join(json.dumps({"text": text}) + "\n" for text in texts), "jsonl")
+    assert by_lines == answers("id,text\n" + "".join(f"1,{text}\n" for text in texts), "csv")
+    assert by_lines == answers("text\n" + "".join(f"{text}\n" for text in texts), "tsv")  # a blank line is a text
+    with pytest.raises(UserError, match="A batch of 0 texts"):
+        predict(model, io.StringIO("a"), "input", form="lines", target=io.StringIO(), batch_size=0)
     assert [row["label"] for row in by_lines] == [row["label"] for row in model.predict(texts)]
     with pytest.raises(UserError, match="line 2 has no text under 'text', which this model reads"):
         answers('{"text": "a"}\n{"other": "b"}\n', "jsonl")
@@ -146,6 +156,17 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     assert done.returncode == 0
     [row] = [json.loads(line) for line in done.stdout.splitlines()]
     assert row["words"] == ["Anna", "saw", "Bonn", "."]
+    said, place = tmp_path / "new/said.jsonl", tmp_path / "rows.jsonl"
+    where = ["--model", str(out / "model"), "--input", str(place)]
+    place.write_text('{"text": "Anna saw Bonn."}\n')
+    run("predict", *where, "--out", str(said))
+    run("predict", *where, "--out", str(place))
+    assert said.read_text() == place.read_text() == done.stdout
+    (tmp_path / "rows.jsonl").write_text('{"text": "Anna"}\n{"other": "Anna"}\n')
+    with pytest.raises(UserError, match="line 2 has no text"):
+        run("predict", *where, "--out", str(said))
+    assert said.read_text() == done.stdout  # whole or not at all
+    assert [path.name for path in said.parent.iterdir()] == ["said.jsonl"]
     wrong = command("predict", "--model", str(pretrained / "encoder"), "--input", str(tmp_path / "in.txt"))
     assert wrong.returncode == 2
     assert "without a head" in wrong.stderr
@@ -155,6 +176,18 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     assert all(len(row["words"]) == len(row["tags"]) for row in map(json.loads, lines))
 
 
+def test_weights_of_rare_classes_are_larger() -> None:
+    """As scikit-learn balances them."""
+    from sklearn.utils.class_weight import compute_class_weight
+
+    labels = [0] * 6 + [1] * 3 + [2]
+    data = LabeledData(task=Sentiment(labels={"a": "a", "b": "b", "c": "c"}), **DATA)
+    data.examples["train"] = [Example("x", label) for label in labels]
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
+    assert balanced(data).tolist() == pytest.approx(expected.tolist())
+
+
+DATA: dict[str, Any] = {"batch_size": 4, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
 CRAFT = [
     ("tagging", "full", ["--model.craft.crf=true", "--model.craft.words=mean"]),
     ("tagging", "frozen", ["--model.craft.lstm=8", "--trainer.accumulate_grad_batches=4"]),

@@ -177,10 +177,14 @@ class Elmo(Encoder):
         both = torch.stack(hidden.chunk(2, -1), -2)
         return softmax.log_prob(both.flatten(0, -2).float()).view(*both.shape[:-1], -1)
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
+    def guesses(self, hidden: Tensor) -> Tensor:
+        """Top layer (N, D) -> the likeliest next word of each, (N,)."""
+        return self._softmax().predict(hidden.chunk(2, -1)[0].float())
+
+    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """(B, T, 2): log p(word | all before it) and log p(word | all after it), 0 where there are none."""
         targets = batch["input_ids"] if targets is None else targets
-        ahead, back = self(batch).layers[-1].chunk(2, -1)
+        ahead, back = (encoded or self(batch)).layers[-1].chunk(2, -1)
         asked = batch["mask"][:, 1:]
         softmax = self._softmax()
         scores = torch.zeros(*targets.shape, 2, device=targets.device)

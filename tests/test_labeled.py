@@ -1,0 +1,99 @@
+"""Labelled data: which files are read, what their columns and labels become, what is left out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import datasets
+import pytest
+
+from pipeline import UserError, labeled, text
+from pipeline.labeled import content_of, files_of, rows_of
+from pipeline.readers import read_rows
+from tasks.base import LabelError
+from tasks.prompted import Prompted
+from tasks.sentiment import Sentiment
+from tasks.tagging import Tagging
+
+
+def written(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).write_text("text\tlabel\n" + f"of {name}\t1\n")
+
+
+def test_files_of_a_part(tmp_path: Path) -> None:
+    task = Sentiment()
+    written(tmp_path, "train.tsv", "training-notes.tsv", "test-00000-of-00002.tsv", "test-00001-of-00002.tsv")
+    assert [path.name for path in files_of(task, str(tmp_path), "train")] == ["train.tsv"]
+    rows = rows_of(task, str(tmp_path), "test") or []
+    assert [row["text"] for _, row in rows] == ["of test-00000-of-00002.tsv", "of test-00001-of-00002.tsv"]
+    assert rows_of(task, str(tmp_path), "valid") is None
+    written(tmp_path, "train.csv")
+    with pytest.raises(UserError, match=r"Which file is the train part .* train.csv, train.tsv"):
+        rows_of(task, str(tmp_path), "train")
+
+
+def test_another_text_is_another_content(tmp_path: Path) -> None:
+    written(tmp_path, "train.tsv", "test.tsv")
+    before = content_of(Sentiment(), str(tmp_path))
+    assert before == content_of(Sentiment(), str(tmp_path))
+    (tmp_path / "test.tsv").write_text("text\tlabel\nother\t1\n")
+    assert content_of(Sentiment(), str(tmp_path)) != before
+    assert content_of(Sentiment(), None) is None
+
+
+def test_words_and_tags_in_a_table() -> None:
+    row = ("row", {"words": "Anna saw Bonn", "tags": "B-PER O B-LOC"})
+    task = Tagging()
+    task.learn_labels([row])
+    example = task.example(row, {name: index for index, name in enumerate(task.label_names)})
+    assert example.text == ["Anna", "saw", "Bonn"]
+    assert [task.label_names[label] for label in example.label] == ["B-PER", "O", "B-LOC"]  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="no labels of rows to ignore"):
+        Tagging(ignore=["-"])
+
+
+def test_ignored_rows_have_no_label() -> None:
+    task = Sentiment(ignore=["-"])
+    rows = [("row", {"text": "x", "label": label}) for label in ("b", "-", "a")]
+    task.learn_labels(rows)
+    assert task.label_names == ["a", "b"]
+    with pytest.raises(LabelError, match="row has no 'label'"):
+        Sentiment(columns={"text": "text"}).names(("row", {"text": "x"}))
+
+
+def test_labels_of_the_hub_have_names_but_right_answers_stay_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    label = datasets.ClassLabel(names=["no", "yes"])
+    columns = {"text": ["a", "b"], "label": [1, 0], "tags": [[0], [1, 1]]}
+    features = {"text": datasets.Value("string"), "label": label, "tags": datasets.Sequence(label)}
+    found = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+    monkeypatch.setattr(text, "open_hub", lambda **_: found)
+    [(place, first), (_, second)] = rows_of(Sentiment(hub={"path": "a/b"}), None, "train") or []
+    assert (place, first["label"], second["tags"]) == ("a/b (train), row 1", "yes", ["yes", "yes"])
+    [(_, first), _] = rows_of(Prompted(hub={"path": "a/b"}), None, "train") or []
+    assert first["label"] == 1
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    whole = gzip.compress(json.dumps({"text": "x" * 5000}).encode())
+    for name, content in (("short.jsonl.gz", whole[:-9]), ("damaged.jsonl.gz", whole[:30] + b"??" + whole[32:])):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=f"{name} cannot be read"):
+            read_rows(tmp_path / name)
+
+
+def test_a_part_is_set_aside_only_where_it_was_asked_for(tmp_path: Path) -> None:
+    written(tmp_path, "train.tsv", "test.tsv")
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a\t0\nb\t1\n" * 4)
+    settings: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
+    for task, message in ((Sentiment(), "no validation part"), (Sentiment(valid_rows=8), "too few to set 8 aside")):
+        with pytest.raises(UserError, match=message):
+            labeled.LabeledData(task=task, files=str(tmp_path), **settings)._read()
+    parts = [labeled.LabeledData(task=Sentiment(valid_rows=3), files=str(tmp_path), seed=s, **settings) for s in (0, 1)]
+    assert parts[0]._read() == parts[1]._read()
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a\t0\n" * 8)
+    task = Sentiment(valid_rows=3, labels={"0": "no", "1": "yes"})
+    with pytest.raises(UserError, match="one label only"):
+        labeled.LabeledData(task=task, files=str(tmp_path), **settings)._read()
