@@ -50,11 +50,11 @@ def run(
     settings = {"shots": shots, "seed": seed, "limit": limit, "files": files}
     config = {"task": tags[1], "encoder": str(folder), **settings}
     clear(out, uses=folder)
-    write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
     came = [*lineage.read(folder), {"stage": "task", "name": tags[1], "sha256": digest(rows), "rows": len(rows)}]
     logged = {**config, "lineage": came}
-    logger = tracking.wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
     lineage.write(out, [*came, lineage.run_stage("zeroshot", out, seed=seed, config=config)])
+    write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    logger = tracking.wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
     if logger is not None:
         tracking.use_artifact(logger, folder)
     print(f"encoder     {folder}: {zeroshot.method(encoder, task)}")

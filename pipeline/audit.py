@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from pipeline.encoders.base import Batch, Encoder
 from pipeline.encoders.elmo import Elmo
 from pipeline.encoders.gpt import Gpt
 from pipeline.encoders.transformer import KeyValues
-from pipeline.masking import sentence_pairs
+from pipeline.masking import Pair, sentence_pairs
 from pipeline.objectives import Objective
 from pipeline.tokenizer import Tokenizer
 from pipeline.windows import Blocks
@@ -189,6 +190,21 @@ def pairs(batches: list[Batch], steps: Steps) -> Iterator[Check]:
     made = sentence_pairs(steps.windows, rows, limit=steps.windows.length, seed=0, rng=np.random.default_rng(0))
     inside = sum(pair.label == 1 and pair.documents[0] == pair.documents[1] for pair in made)
     yield none("random sentences come from the same document", inside, f"of {sum(p.label for p in made):,}")
+    told = told_by_the_end(made)
+    yield Check("the last token alone does not tell random sentences", told < 0.6, f"right in {told:.1%} of rows")
+
+
+def told_by_the_end(made: list[Pair]) -> float:
+    """How often the label of a pair is guessed by its last token: learned on every second pair, tried on the others."""
+    known: dict[int, Counter[int]] = {}
+    for pair in made[::2]:
+        known.setdefault(int(pair.b[-1]) if len(pair.b) else -1, Counter())[pair.label] += 1
+    others = made[1::2]
+    guesses = [known.get(int(pair.b[-1]) if len(pair.b) else -1) for pair in others]
+    right = [
+        0.5 if not g else float(g.most_common(1)[0][0] == pair.label) for g, pair in zip(guesses, others, strict=True)
+    ]
+    return sum(right) / max(1, len(right))
 
 
 def shifted(batches: list[Batch], inputs: str, labels: str, shift: int) -> int:

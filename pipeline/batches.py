@@ -7,6 +7,7 @@ these, never from global state or from the number of workers.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -115,7 +116,7 @@ class MaskedPairs:
         else:
             pairer = sentence_pairs if self.next_sentence == "nsp" else swapped_pairs
             pairs = pairer(windows, rows, limit=windows.length, seed=seed, rng=rng)
-        ids, segments, mask = _join(pairs, tokenizer)
+        ids, segments, mask = _join(pairs, tokenizer, most=windows.length + 3)
         continues = tokenizer.continues_word if self.whole_word else None
         masked = mask_tokens(
             ids,
@@ -298,11 +299,14 @@ def token_floors(store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]
     return math.log(len(tokenizer)), store.unigram_entropy(len(tokenizer))
 
 
-def _join(pairs: list[Pair], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """[CLS] a [SEP] b [SEP], padded: ids, segment ids and mask, each (B, T). Without b: [CLS] a [SEP]."""
+def _join(pairs: list[Pair], tokenizer: Tokenizer, *, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[CLS] a [SEP] b [SEP], padded: ids, segment ids and mask, each (B, T). Without b: [CLS] a [SEP].
+
+    `most`: the encoder may have no more positions.
+    """
     cls, sep, pad = (tokenizer.id(role) for role in ("cls", "sep", "pad"))
     sizes = [len(pair.a) + len(pair.b) + (3 if len(pair.b) else 2) for pair in pairs]
-    ids = np.full((len(pairs), round_up(max(sizes))), pad, dtype=np.int64)
+    ids = np.full((len(pairs), max(*sizes, min(round_up(max(sizes)), most))), pad, dtype=np.int64)
     segments, mask = np.zeros_like(ids), np.zeros(ids.shape, dtype=bool)
     for row, (pair, size) in enumerate(zip(pairs, sizes, strict=True)):
         second = len(pair.a) + 2
@@ -355,6 +359,15 @@ class Steps:
             self._start(0, 0)
         while step >= self.first_step + self.steps:
             self._start(self.epoch + 1, self.first_step + self.steps)
+        return self._batch(step)
+
+    def whole(self) -> Iterator[Batch]:
+        """The batches of the first epoch, and what is left after the last full one."""
+        self._start(0, 0)
+        count = self.steps if self.maker.consecutive else -(-self.rows // self.batch_size)
+        return (self._batch(step) for step in range(count))
+
+    def _batch(self, step: int) -> Batch:
         if self.maker.consecutive:
             rows = np.arange(min(self.batch_size, self.rows)) * self.steps + step - self.first_step
         else:

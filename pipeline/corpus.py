@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from pipeline import UserError, sample, store, text
 from pipeline import tokenizer as tokenizers
 from pipeline.batches import BatchMaker, Steps
 from pipeline.encoders.base import Batch
-from pipeline.folders import cache_folder, digest, locked, write_atomically
+from pipeline.folders import cache_folder, digest, locked, write_atomically, write_folder
 from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer
@@ -84,14 +85,21 @@ class CorpusData(lightning.LightningDataModule):
         super().__init__()
         if sum(origin is not None for origin in (files, hub, sample_documents)) != 1:
             raise UserError("The corpus needs exactly one of data.files, data.hub and data.sample_documents.")
-        for name, value in (("length", length), ("batch_size", batch_size), ("validation_rows", validation_rows)):
-            if value < (8 if name == "length" else 1):
-                raise UserError(f"data.{name} is {value}, which is too small.")
+        least = {"length": (length, 8), "batch_size": (batch_size, 1), "workers": (workers, 0)}
+        least |= {"validation_rows": (validation_rows, 1), "validation_every": (validation_every, 2)}
+        for name, (value, low) in least.items():
+            if value < low:
+                raise UserError(f"data.{name} is {value}, which is too small; it must be at least {low}.")
+        try:
+            re.compile(document_start or "")
+        except re.error as error:
+            raise UserError(f"data.document_start is no regular expression: {error}.") from None
         self.files, self.hub, self.sample_documents = files, hub, sample_documents
         self.text_column, self.document_start = text_column, document_start
         self.options, self.maker = tokenizer, batches
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.validation_rows, self.validation_every, self.workers = validation_rows, validation_every, workers
+        self.left_out: list[str] = []  # files named as a test part
         self.tokenizer: Tokenizer
         self.train: TokenStore
         self.valid: TokenStore
@@ -114,7 +122,7 @@ class CorpusData(lightning.LightningDataModule):
             name = "validation" if valid else f"validation, 1 in {every}"
             self.valid = store.build(valid or train, self.tokenizer, root, keep=None if valid else held_out, name=name)
         except UserError as error:
-            if valid:
+            if valid or "holds no text" not in str(error):
                 raise
             raise UserError(
                 f"The corpus has {self.train.meta['documents']} document, too few to set some aside for validation; "
@@ -138,14 +146,16 @@ class CorpusData(lightning.LightningDataModule):
         if self.sample_documents is not None:
             folder = cache_folder() / "sample" / digest(self.sample_documents, _code_of_sample())[:16]
             with locked(folder, "the sample corpus"):
-                if not (folder / "valid.txt").exists():
-                    sample.write_corpus(folder, documents_count=self.sample_documents, seed=0)
+                if not folder.exists():
+                    count = self.sample_documents
+                    write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
         found = text.find_files(self.files)
         parts = {split: [f for f in found if text.split_of(f) == split] for split in ("train", "valid")}
         if len(found) == 1 or not parts["train"]:  # one file is the corpus, whatever its name
             return read(files=found), None
+        self.left_out = [f.name for f in found if text.split_of(f) == "test"]
         return read(files=parts["train"]), read(files=parts["valid"]) if parts["valid"] else None
 
     def _tokenizer(self, source: Source) -> Tokenizer:
@@ -173,6 +183,7 @@ class CorpusData(lightning.LightningDataModule):
         counts = {key: self.train.meta[key] for key in ("documents", "sentences", "tokens", "bytes")}
         return [
             {"stage": "corpus", "name": name, "sha256": self.train.meta["corpus"], **counts},
+            {"stage": "validation text", "sha256": self.valid.meta["corpus"]},
             {"stage": "tokenizer", "scheme": self.tokenizer.scheme, "sha256": self.tokenizer.hash},
         ]
 
@@ -196,6 +207,8 @@ class CorpusData(lightning.LightningDataModule):
                 lines.append(f"            {meta['long_words']:,} words over {store.LONGEST_WORD} bytes are cut there")
             if meta["duplicate_lines"] > 0.3 * meta["lines"]:
                 lines.append("            Note: many lines are repeated; a model learns to copy these first.")
+        if self.left_out:
+            lines.append(f"left out    {', '.join(self.left_out)}: named as a test part")
         return "\n".join(lines)
 
     # ------------------------------------------------------------------ token stores -> batches

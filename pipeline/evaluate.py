@@ -31,8 +31,8 @@ def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[s
     steps = Steps(data.maker, store, encoder.tokenizer, length=data.length, batch_size=ROWS, seed=0)
     sums: dict[str, list[float]] = {}
     encoder.eval()
-    for step in tqdm(range(steps.steps), desc="evaluate", unit="batch", leave=False, delay=1):
-        for name, loss in objective(encoder, steps(step)).items():
+    for batch in tqdm(steps.whole(), total=-(-steps.rows // ROWS), desc="evaluate", unit="batch", leave=False, delay=1):
+        for name, loss in objective(encoder, batch).items():
             parts = (loss.sum, loss.count, loss.correct, loss.spelling)
             values = [float("nan") if part is None else float(part) for part in parts]
             sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), values, strict=True)]

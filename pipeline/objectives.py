@@ -169,14 +169,13 @@ class BidirectionalLM:
 
     def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]:
         assert isinstance(encoder, Elmo)
-        assert encoder.output is not None
         ahead, back = encoder.directions(encoder(batch).layers[-1])
         names = (("forward", "next"), ("backward", "previous"))
         asked = [batch[of] >= 0 for _, of in names]
         hidden = torch.cat([ahead[asked[0]], back[asked[1]]])
         labels = torch.cat([batch[of][mask] for (_, of), mask in zip(names, asked, strict=True)])
         with torch.autocast(hidden.device.type, enabled=False):  # the library's layer does not take two types
-            scores = encoder.output(hidden.float(), labels).output.split([int(mask.sum()) for mask in asked])
+            scores = encoder.softmax()(hidden.float(), labels).output.split([int(mask.sum()) for mask in asked])
         return {
             name: Loss(-part.sum(), torch.tensor(len(part)), spelling=batch[f"spelling/{of}"].sum())
             for (name, of), part in zip(names, scores, strict=True)

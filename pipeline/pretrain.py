@@ -72,7 +72,7 @@ class Training(lightning.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        limit = math.inf if gradient_clip_val is None else gradient_clip_val
+        limit = gradient_clip_val or math.inf  # 0 is no clipping, as Lightning has it
         if is_sharded(self.trainer):  # no process has the whole gradient
             norm = self.trainer.model.clip_grad_norm_(limit)  # type: ignore[union-attr, operator]
         else:

@@ -9,14 +9,17 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from pipeline import UserError, checkpoints, lineage, tracking
 from pipeline.checkpoints import Latest, WholeCheckpoints
@@ -41,10 +44,17 @@ FIXED = ("trainer.accumulate_grad_batches",)
 BEFORE = {"model.embeddings": "random"}  # what was so before it became a setting
 
 
+SIGN = "lineage.json"  # of a folder that a run made: the first that it writes, the last that is cleared
+LOCKS: list[FileLock] = []
+
+
 def check_run_folder(out: Path, options: argparse.Namespace) -> None:
-    """Refuses to write over a run; makes sure that the folder can be written."""
+    """Refuses to write over anything; makes sure that the folder can be written, and by this process alone."""
     if not is_main():
         return
+    foreign = [name for name in RUN_FILES if (out / name).exists()]
+    if foreign and SIGN not in foreign:
+        raise UserError(f"{out} holds {foreign[0]} but no run, and a run would clear it; choose another OUT=.")
     if not options.overwrite and not options.resume:
         for sign, state in (
             ("metrics.json", "a finished run"),
@@ -55,12 +65,15 @@ def check_run_folder(out: Path, options: argparse.Namespace) -> None:
                 raise UserError(
                     f"{out} holds {state}; set RESUME=1 to go on with it, OVERWRITE=1 to start anew, or another OUT=."
                 )
+    lock = FileLock(out / ".lock", is_singleton=True)  # held until the process ends, however it does
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / ".writable").touch()
-        (out / ".writable").unlink()
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"Another run is writing into {out}; wait for it, or choose another OUT=.") from None
     except OSError as error:
         raise UserError(f"The run folder {out} cannot be written: {error.strerror}.") from None
+    LOCKS.append(lock)
 
 
 def clear(out: Path, *, uses: Path | None = None) -> None:
@@ -71,7 +84,7 @@ def clear(out: Path, *, uses: Path | None = None) -> None:
     """
     if uses is not None and out.resolve() in uses.resolve().parents:
         raise UserError(f"{uses} lies in the run folder {out}, which would be cleared; choose another OUT=.")
-    for name in RUN_FILES:
+    for name in sorted(RUN_FILES, key=SIGN.__eq__):
         path = out / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
@@ -153,11 +166,11 @@ class Run:
         if self.resume_from is None:
             clear(out, uses=uses)
         self.history.restore(self.resume_step)
-        write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-        config["lineage"] = stages
-        self.wandb = tracking.wandb_logger(out, job_type=job_type, group=group, tags=tags, config=config)
+        plain, config["lineage"] = yaml.safe_dump(config, sort_keys=False), stages
         self.stages = [*stages, lineage.run_stage(job_type, out, seed=options.seed, config=flat(config))]
         lineage.write(out, self.stages)
+        write_atomically(out / "config.yaml", plain)
+        self.wandb = tracking.wandb_logger(out, job_type=job_type, group=group, tags=tags, config=config)
         if self.wandb is not None and self.resume_from is not None:
             self.wandb.go_on(self.history)
         if uses is not None and self.wandb is not None:
@@ -217,7 +230,8 @@ class Run:
             # Heads of pretraining are not used in fine-tuning, rare words not by every process. Buffers are the same
             # everywhere; to send them at each step would hang where one process has fewer batches than another.
             strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
-        return self.cli.instantiate_trainer(
+        make = partial(
+            self.cli.instantiate_trainer,
             callbacks=callbacks,
             plugins=[*(settings.plugins or []), WholeCheckpoints()],
             logger=[logger for logger in (self.history, self.wandb) if logger is not None],
@@ -230,6 +244,10 @@ class Run:
             num_sanity_val_steps=0,
             default_root_dir=self.out,
         )
+        try:
+            return make()
+        except (MisconfigurationException, ModuleNotFoundError) as error:  # no such device
+            raise UserError(f"The trainer cannot be made: {str(error).splitlines()[0].rstrip('.')}.") from None
 
     def _train(self, steps: int) -> None:
         keep_memory()

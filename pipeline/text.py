@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,14 +95,14 @@ class Source:
                     continue
                 try:
                     row = json.loads(line)
-                except json.JSONDecodeError:
+                except (json.JSONDecodeError, RecursionError):
                     raise UserError(f"{path}, line {number} is not JSON.") from None
                 if not isinstance(row, dict) or not isinstance(row.get(self.column), str):
                     raise UserError(
                         f"{path}, line {number} has no text under the key '{self.column}'; set data.text_column "
                         "to the key that holds it."
                     )
-                yield row[self.column]
+                yield whole_characters(row[self.column]) if "\\ud" in line.lower() else row[self.column]
 
     def _parquet_rows(self, path: Path) -> Iterator[str]:
         import pyarrow.parquet
@@ -110,11 +111,17 @@ class Source:
             table = pyarrow.parquet.ParquetFile(path)
         except pyarrow.ArrowInvalid:
             raise UserError(f"{path} is not a Parquet file.") from None
+        strings = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
         if self.column not in table.schema_arrow.names:
             names = ", ".join(table.schema_arrow.names)
             raise UserError(f"{path} has no column '{self.column}' (it has {names}); set data.text_column.")
-        for batch in table.iter_batches(batch_size=256, columns=[self.column]):
-            yield from (text for text in batch.column(0).to_pylist() if text)
+        if not any(is_one(kind := table.schema_arrow.field(self.column).type) for is_one in strings):
+            raise UserError(f"The column '{self.column}' of {path} holds {kind}, not text; set data.text_column.")
+        try:
+            for batch in table.iter_batches(batch_size=256, columns=[self.column]):
+                yield from (text for text in batch.column(0).to_pylist() if text)
+        except (OSError, pyarrow.ArrowException):
+            raise UserError(f"{path} is damaged: it cannot be read to its end.") from None
 
     def _hub_rows(self) -> Iterator[str]:
         for row in patient_rows(lambda: open_hub(**self.hub, streaming=True), self.hub["path"]):
@@ -122,6 +129,11 @@ class Source:
                 raise UserError(f"{self.hub['path']} has no column '{self.column}' (it has {', '.join(row)}).")
             if row[self.column]:
                 yield row[self.column]
+
+
+def whole_characters(text: str) -> str:
+    """Joins the halves of characters that JSON wrote apart; a half alone, as web dumps have, becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def open_hub(*, path: str, **arguments: Any) -> Any:
@@ -182,9 +194,9 @@ def patient_rows(open_stream: Callable[[], Any], name: str) -> Iterator[dict[str
 
 
 def format_of(path: Path) -> str | None:
-    """`.txt`, `.jsonl` or `.parquet`, also under `.gz` and `.xz`; None for anything else."""
+    """`.txt` or `.jsonl`, also under `.gz` and `.xz`, or `.parquet`; None for anything else."""
     name = path.with_suffix("") if path.suffix in COMPRESSIONS else path
-    return name.suffix if name.suffix in FORMATS else None
+    return name.suffix if name.suffix in FORMATS and (name == path or name.suffix != ".parquet") else None
 
 
 def find_files(location: str) -> list[Path]:
@@ -193,11 +205,11 @@ def find_files(location: str) -> list[Path]:
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file() and format_of(file))
         if not found:
-            raise UserError(f"The folder {path} holds no .txt, .jsonl or .parquet file (.gz and .xz of these too).")
+            raise UserError(f"The folder {path} holds no .txt or .jsonl (.gz and .xz of these too) or .parquet file.")
         return found
     if path.is_file():
         if format_of(path) is None:
-            raise UserError(f"{path} is no .txt, .jsonl or .parquet file (.gz and .xz of these too).")
+            raise UserError(f"{path} is no .txt or .jsonl (.gz and .xz of these too) or .parquet file.")
         return [path]
     found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if format_of(Path(name)))
     if not found:
@@ -207,11 +219,8 @@ def find_files(location: str) -> list[Path]:
 
 def split_of(path: Path) -> str:
     """`valid` or `test` for a file that is named so (valid.txt, dev-00.jsonl), else `train`."""
-    stem = path.name.lower()
-    for split, names in (("valid", ("valid", "val.", "val-", "val_", "dev")), ("test", ("test",))):
-        if stem.startswith(names):
-            return split
-    return "train"
+    found = re.match(r"(validation|valid|val|dev|test)(?![a-z])", path.name.lower())
+    return "train" if found is None else "test" if found[1] == "test" else "valid"
 
 
 class _Counting:
@@ -251,7 +260,7 @@ def decoded(lines: IO[bytes], path: Path) -> Iterator[str]:
         raise UserError(
             f"{path} is not UTF-8 text (line {number}); convert it first, with iconv for instance."
         ) from None
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError):
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError):
         raise UserError(f"{path} is damaged: it does not decompress.") from None
 
 

@@ -47,7 +47,7 @@ def token_nats(encoder: Encoder, text: str) -> str:
     """Log-probability of each token of a text: GPT given those before, BERT given all others, ELMo both ways."""
     [ids] = encoder.tokenize([text])
     batch = encoder.collate([ids])
-    ids = ids[: int(batch["mask"].sum()) - 2]
+    count, ids = len(ids), ids[: int(batch["mask"].sum()) - 2]
     if isinstance(encoder, Bert):  # a copy for each token, with a mask in its place
         places = torch.arange(1, len(ids) + 1)
         copies = {name: value.repeat(len(ids), 1) for name, value in batch.items()}
@@ -64,7 +64,10 @@ def token_nats(encoder: Encoder, text: str) -> str:
     for name, *values in zip(names, *columns, strict=True):
         lines.append(f"{name:<{width}}  " + "  ".join(f"{v:>{len(h)}.3f}" for v, h in zip(values, heads, strict=True)))
     sums = "  ".join(f"{sum(column):>{len(head)}.3f}" for column, head in zip(columns, heads, strict=True))
-    return "\n".join([*lines, f"{'sum':<{width}}  {sums}"])
+    note = (
+        [f"(The text has {count} tokens; only the first {len(ids)} fit and are counted.)"] if len(ids) < count else []
+    )
+    return "\n".join([*lines, f"{'sum':<{width}}  {sums}", *note])
 
 
 def _shown(encoder: Encoder, token: int) -> str:

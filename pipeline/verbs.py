@@ -57,12 +57,15 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         return
     out = run_folder(options, options.verb, options.model)
     trainer = cli.config_init.trainer
+    check_counts(cli)
     alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
     if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
         raise UserError(
             "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
             "false, or train in one process without accumulation."
         )
+    if options.verb == "profile" and (out / "encoder").exists():
+        raise UserError(f"{out} holds a pretrained encoder; choose another OUT= for the profile.")
     check_run_folder(out, options)
     data.prepare()
     print(data.report())
@@ -116,6 +119,19 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     print(f"Next: make finetune {model}TASK=sentiment FROM={saved}")
 
 
+def check_counts(cli: Any) -> None:
+    """Refuses settings of a training that are too small; Lightning would go on with some of them and train nothing."""
+    trainer, rest = cli.config_init.trainer, cli.config_init
+    counts = {f"trainer.{name}": getattr(trainer, name) for name in ("log_every_n_steps", "accumulate_grad_batches")}
+    if "validate_every" in rest:
+        counts |= {"trainer.max_steps": trainer.max_steps, "validate_every": rest.validate_every}
+    else:
+        counts["validations"] = rest.validations
+    for name, value in counts.items():
+        if value < 1:
+            raise UserError(f"{name} is {value}; it must be at least 1.")
+
+
 def shards_weights(strategy: Any) -> bool:
     """Whether each process will hold a part of the weights only: by name, as on the command line, or as an object."""
     return "fsdp" in (strategy if isinstance(strategy, str) else type(strategy).__name__).lower()
@@ -163,7 +179,7 @@ def audit(options: argparse.Namespace, flags: list[str]) -> None:
 def try_out(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `try`."""
     folder = encoder_folder(options)
-    encoder = encoders.load(folder)
+    encoder = encoders.load_with_heads(folder)
     if options.word is None or options.prompt is not None or not isinstance(encoder, Elmo):
         if flags:
             raise UserError(f"try does not know the flag {flags[0]}; see python -m pipeline try --help.")
@@ -176,7 +192,7 @@ def try_out(options: argparse.Namespace, flags: list[str]) -> None:
 
 def evaluate(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `evaluate`."""
-    encoder = encoders.load(encoder_folder(options))
+    encoder = encoders.load_with_heads(encoder_folder(options))
     cli = pretraining(options, flags)
     figures = evaluating.evaluate(encoder, cli.model.objective, cli.datamodule)
     for name, value in figures.items():
@@ -207,8 +223,7 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     if options.data is not None:
         flags = ["--data.files", options.data, *flags]
     cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", file], flags, cli_class=FineTuneCLI)
-    if cli.config_init.validations < 1:
-        raise UserError(f"validations is {cli.config_init.validations}; there must be one at least.")
+    check_counts(cli)
     if shards_weights(cli.config_init.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     check_run_folder(out, options)
@@ -252,7 +267,7 @@ def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
     if flags:
         raise UserError(f"zeroshot does not know the flag {flags[0]}; see python -m pipeline zeroshot --help.")
     folder, file = encoder_folder(options), task_file(options.task)
-    task, encoder = task_of(file), encoders.load(folder)
+    task, encoder = task_of(file), encoders.load_with_heads(folder)
     out = run_folder(options, "zeroshot", f"{options.model}-{file.stem}")
     if options.resume:
         raise UserError("A zero-shot run is not resumed: set OVERWRITE=1 to ask again.")
@@ -280,7 +295,7 @@ def lm_eval(options: argparse.Namespace, flags: list[str]) -> None:
         if not (error.name or "").startswith("lm_eval"):
             raise
         raise UserError("lm-eval is not installed; pip install -c constraints.txt -e '.[lm-eval]'.") from None
-    encoder = encoders.load(options.encoder)
+    encoder = encoders.load_with_heads(options.encoder)
     print(lm_eval_model.run(encoder, options.tasks.split(","), limit=options.limit, include=options.include_path))
 
 

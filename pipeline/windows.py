@@ -45,7 +45,8 @@ class Windows:
 
     A document of at most `length` tokens is one window. A longer one is cut every `length` tokens, each cut
     moved back to the begin of its sentence (a sentence longer than half a window is cut inside), so that
-    windows are disjoint and hold every token. `phase` shifts all cuts, for another cutting every epoch.
+    windows are disjoint, hold every token, and are at most half as long again as asked for. `phase` shifts all
+    cuts, for another cutting every epoch.
     """
 
     def __init__(self, store: TokenStore, length: int, phase: int = 0) -> None:
@@ -71,7 +72,8 @@ class Windows:
         position = np.clip(low + cut, low, high)
         sentences = self.store.sentences
         sentence = sentences[np.searchsorted(sentences, position, side="right") - 1]
-        return np.where(position - sentence < self.length // 2, np.maximum(sentence, low), position)
+        # Not back to the begin of the document: the window before would be empty.
+        return np.where((position - sentence < self.length // 2) & (sentence > low), sentence, position)
 
     def sentence_starts(self, begin: int, end: int) -> np.ndarray:
         """Sentence begins strictly inside (begin, end)."""

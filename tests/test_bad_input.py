@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from pipeline import UserError
@@ -19,6 +22,10 @@ def files(folder: Path) -> dict[str, bytes]:
     everything = {"empty.txt": b"", "blank.txt": b"\n \n\n", "binary.txt": b"\0\1\2" * 100, "latin.txt": b"caf\xe9\n"}
     everything["one.txt"] = b"Only one document.\nWith two lines.\n"
     everything["body.jsonl"] = b'{"body": "text"}\n'
+    everything["deep.jsonl"] = b"[" * 100_000 + b"\n"
+    packed = gzip.compress(random.Random(0).randbytes(3000).hex().encode())
+    everything["damaged.txt.gz"] = packed[:500] + b"??" + packed[502:]
+    pyarrow.parquet.write_table(pyarrow.table({"text": [1, 2]}), folder / "numbers.parquet")
     for name, content in everything.items():
         (folder / name).write_bytes(content)
     return everything
@@ -41,6 +48,18 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--trainer.max_stepz=3"], "max_stepz"),
         (["--data.batch_size=many"], "batch_size"),
         (["--data.batch_size=0"], "too small"),
+        (["--data.workers=-1"], "too small"),
+        (["--data.validation_every=0"], "too small"),
+        (["--data.document_start=("], "no regular expression"),
+        (["--trainer.max_steps=0"], "max_steps is 0"),
+        (["--trainer.max_steps=-1"], "max_steps is -1"),
+        (["--validate_every=0"], "validate_every is 0"),
+        (["--trainer.log_every_n_steps=0"], "log_every_n_steps is 0"),
+        (["--trainer.accumulate_grad_batches=0"], "accumulate_grad_batches is 0"),
+        (["--trainer.accelerator=tpu"], "trainer cannot be made"),
+        (["--corpus", "deep.jsonl"], "deep.jsonl, line 1 is not JSON"),
+        (["--corpus", "damaged.txt.gz"], "does not decompress"),
+        (["--corpus", "numbers.parquet"], "holds int64, not text"),
         (["--precision=64"], "precision"),
         (["--data.length=64"], "only 48 positions"),
         (["--model.encoder.init_args.heads=5"], "multiple of the number of heads"),

@@ -16,6 +16,7 @@ from pipeline import UserError
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.transformer import Block, Dropout, attention
 from pipeline.tokenizer import Tokenizer, train_wordpiece
+from tests.conftest import run
 
 TEXTS = ["A short one.", "A rather longer sentence, with a comma and Zürich.", "Odd: ¿qué? 日本 🙂 !!"]
 
@@ -192,6 +193,30 @@ def test_local_start_looks_at_neighbours(tokenizer: Tokenizer) -> None:
         assert there > 2 * mirrored
 
 
+def test_a_head_that_is_not_there_is_not_asked(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    for name, kind in (("bare", BertModel), ("masked", BertForMaskedLM)):
+        kind(config).save_pretrained(tmp_path / name)
+        tokenizer.save(tmp_path / name, max_length=512)
+    for verb, flags in (
+        ("try", ["--prompt", "a [MASK]"]),
+        ("zeroshot", []),
+        ("evaluate", ["--data.sample_documents=40"]),
+    ):
+        with pytest.raises(UserError, match="it gives vectors, but no probabilities"):
+            run(verb, "--from", str(tmp_path / "bare"), *flags)
+    run("try", "--from", str(tmp_path / "masked"), "--prompt", "a [MASK]")
+    with pytest.raises(UserError, match="no next-sentence head"):
+        run("evaluate", "--from", str(tmp_path / "masked"), "--data.sample_documents=40")
+    run(
+        "evaluate",
+        "--from",
+        str(tmp_path / "masked"),
+        "--data.sample_documents=40",
+        "--data.batches.init_args.next_sentence=off",
+    )
+
+
 def test_refusals(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no encoder folder"):
         pipeline.encoders.load(tmp_path / "nowhere")
@@ -208,6 +233,10 @@ def test_refusals(tokenizer: Tokenizer, tmp_path: Path) -> None:
     refused("do not belong together", vocab_size=10)
     refused("hidden_act", hidden_act="relu")
     refused("has shape", intermediate_size=100)
+    changed = {name: value for name, value in config.items() if name != "hidden_size"}
+    (folder / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(UserError, match="has no 'hidden_size'"):
+        pipeline.encoders.load(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match="not JSON"):
         pipeline.encoders.load(folder)

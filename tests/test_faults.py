@@ -229,6 +229,54 @@ def test_a_checkpoint_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert figures(out)["steps"] == 8
 
 
+def test_another_validation_text_is_another_run(tmp_path: Path) -> None:
+    data, out = tmp_path / "texts", tmp_path / "run"
+    data.mkdir()
+    corpus(data / "train.txt", 900)
+    corpus(data / "valid.txt", 200)
+    flags = ["--out", str(out), "--corpus", str(data), *(flag for flag in SHORT if "sample_documents" not in flag)]
+    run("pretrain", *flags, "--trainer.max_steps=4")
+    corpus(data / "valid.txt", 210)
+    with pytest.raises(UserError, match="content of the validation text"):
+        run("pretrain", *flags, "--resume")
+
+
+def test_files_that_are_not_of_a_run_stay(pretrained: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "encoder").mkdir(parents=True)
+    corpus(mine / "data.txt", 900)
+    text_before = (mine / "data.txt").read_text()
+    flags = [flag for flag in SHORT if "sample_documents" not in flag]
+    for more in ([], ["--overwrite"]):
+        with pytest.raises(UserError, match="holds encoder but no run"):
+            run("pretrain", "--corpus", str(mine / "data.txt"), "--out", str(mine), *flags, *more)
+        with pytest.raises(UserError, match="holds encoder but no run"):
+            run("zeroshot", "--from", str(pretrained / "encoder"), "--out", str(mine), *more)
+    assert (mine / "data.txt").read_text() == text_before
+    assert (mine / "encoder").is_dir()
+    with pytest.raises(UserError, match="holds a pretrained encoder"):
+        run("profile", "--out", str(pretrained), *SMALL)
+    assert (pretrained / "metrics.json").is_file()
+
+
+def test_of_two_runs_in_a_folder_one_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SMALL, "--validate_every=500"]
+    environment = {**os.environ, "WANDB_MODE": "disabled"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    running = subprocess.Popen([*first, "--trainer.max_steps=100000"], env=environment, **quiet)
+    try:
+        end = time.monotonic() + 120
+        while not (out / "config.yaml").exists() and time.monotonic() < end:
+            time.sleep(0.2)
+        is_plain(command("pretrain", "--out", str(out), "--seed", "1", *SHORT), "Another run is writing into")
+    finally:
+        running.kill()
+        running.wait()
+    run("pretrain", "--out", str(out), "--seed", "1", *SHORT)  # what was killed holds nothing
+    assert figures(out)["steps"] == 8
+
+
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch executed",)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline import sample, sample_tasks, store
+from pipeline.audit import told_by_the_end
 from pipeline.batches import MaskedPairs, Steps
 from pipeline.masking import mask_tokens, pair_count, sentence_pairs, swapped_pairs, truncate_pair
 from pipeline.store import TokenStore
@@ -110,17 +111,24 @@ def test_next_sentence_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
         assert 0 < len(pair.a) + len(pair.b) <= 61
         assert pair.a.tobytes() in text
         assert pair.b.tobytes() in text
-    # The lengths must not give the label away.
+    # Neither the lengths nor the last token may give the label away.
     sizes = np.array([len(pair.a) + len(pair.b) for pair in pairs])
     assert abs(sizes[labels == 1].mean() - sizes[labels == 0].mean()) < 3
+    assert told_by_the_end(pairs) < 0.6
 
 
 def test_sentence_order_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
     windows = Windows(world[0], 61)
     pairs = swapped_pairs(windows, np.arange(100), limit=10_000, seed=5, rng=np.random.default_rng(0))
     assert sum(pair.label for pair in pairs) == 50
-    starts = {begin: i for i, begin in enumerate(windows.bounds(np.arange(100))[1].tolist())}
-    assert len(starts) == 100
+    _, begins, ends = windows.bounds(np.arange(100))
+    whole = 0
+    for pair, begin, end in zip(pairs, begins, ends, strict=True):
+        text = world[0].tokens[begin:end]
+        if len(pair.a) + len(pair.b) == len(text):  # not one of those that are cut short
+            whole += 1
+            assert (np.concatenate([pair.b, pair.a] if pair.label else [pair.a, pair.b]) == text).all()
+    assert whole > 80
     batch = steps(world, next_sentence="sop")(0)
     assert "pair_labels" in batch
     assert "pair_labels" not in steps(world, next_sentence="off")(0)

@@ -120,6 +120,28 @@ def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
     assert ends[0]["tokens"] == ends[1]["tokens"]
 
 
+def test_no_clipping(tmp_path: Path) -> None:
+    """0 is what Lightning calls no clipping, and not a gradient of length 0."""
+    for name, value in (("none", "null"), ("zero", "0"), ("tiny", "1e-9")):
+        run(
+            "pretrain",
+            "--out",
+            str(tmp_path / name),
+            *SHORT,
+            "--trainer.max_steps=4",
+            f"--trainer.gradient_clip_val={value}",
+        )
+    none, zero, tiny = (figures(tmp_path / name)["val/loss"] for name in ("none", "zero", "tiny"))
+    assert zero == none
+    assert tiny > none + 0.01
+
+
+def test_rows_as_long_as_the_positions_of_an_encoder(tmp_path: Path) -> None:
+    sizes = ["--data.length=44", "--model.encoder.init_args.max_length=44"]  # padding is to multiples of 8
+    run("pretrain", "--out", str(tmp_path / "run"), *SHORT, "--trainer.max_steps=2", *sizes)
+    assert math.isfinite(figures(tmp_path / "run")["val/loss"])
+
+
 def test_same_seed_same_run_other_seed_another(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         flags = [*SHORT, "--trainer.max_steps=4", "--model.embeddings=cooccurrence"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline import UserError, store
+from pipeline.batches import MaskedPairs, Steps
 from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer, train_wordpiece
@@ -84,18 +85,27 @@ def test_meta_is_plain_json(built: TokenStore, tmp_path: Path) -> None:
     assert {"corpus", "tokenizer", "tokens", "bytes", "unknown"} <= set(meta)
 
 
-@pytest.mark.parametrize(("length", "phase"), [(10, 0), (10, 7), (64, 0), (64, 33), (10_000, 5)])
+@pytest.mark.parametrize(("length", "phase"), [(10, 0), (10, 7), (64, 0), (64, 33), (61, 60), (10_000, 5)])
 def test_windows_are_disjoint_and_hold_every_token(built: TokenStore, length: int, phase: int) -> None:
     windows = Windows(built, length, phase)
     documents, begins, ends = windows.bounds(np.arange(len(windows)))
     assert begins[0] == 0
     assert ends[-1] == len(built.tokens)
     assert (begins[1:] == ends[:-1]).all()
-    assert (ends >= begins).all()
+    assert (ends > begins).all()
     starts = built.document_starts
     assert ((begins >= starts[documents]) & (ends <= starts[documents + 1])).all()
     if length >= 64:
         assert np.isin(begins, built.sentences).all()
+
+
+def test_a_whole_epoch_has_every_row_once(built: TokenStore, tokenizer: Tokenizer) -> None:
+    maker = MaskedPairs(mask_rate=0.15, whole_word=False, next_sentence="nsp")
+    steps = Steps(maker, built, tokenizer, length=32, batch_size=7, seed=0)
+    steps(3 * steps.steps)  # wherever it was before
+    rows = np.concatenate([batch["rows"].numpy() for batch in steps.whole()])
+    assert sorted(rows) == list(range(steps.rows))
+    assert steps.rows % 7
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 1000, 4097])

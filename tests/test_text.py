@@ -77,7 +77,16 @@ def test_folders_patterns_and_splits(tmp_path: Path) -> None:
     assert [path.name for path in find_files(str(tmp_path))] == ["train-00.jsonl.xz", "valid.jsonl.xz"]
     assert [path.name for path in find_files(f"{tmp_path}/train*")] == ["train-00.jsonl.xz"]
     assert split_of(Path("valid.jsonl.xz")) == "valid"
-    assert split_of(Path("valley.txt")) == "train"
+    names = ("valley.txt", "testament.txt", "devil.txt", "Device-1.txt", "validity.txt")
+    assert {split_of(Path(name)) for name in names} == {"train"}
+    names = ("valid.txt", "val_1.txt", "validation.jsonl", "dev-00.jsonl", "dev1.txt", "Valid.txt")
+    assert {split_of(Path(name)) for name in names} == {"valid"}
+    assert {split_of(Path(name)) for name in ("test.txt", "test-00.jsonl.xz", "test2.txt")} == {"test"}
+
+
+def test_halves_of_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d\\ude00 b \\ud83d c"}\n')
+    assert documents(tmp_path / "a.jsonl") == [["a \U0001f600 b \ufffd c"]]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,17 @@ from pipeline import UserError
 from pipeline import tokenizer as tokenizers
 from pipeline.encoders.base import Encoded, Encoder, Receipt, read_config, read_state
 
-__all__ = ["Encoded", "Encoder", "Receipt", "encoder_class", "family", "load", "load_with_receipt", "names"]
+__all__ = [
+    "Encoded",
+    "Encoder",
+    "Receipt",
+    "encoder_class",
+    "family",
+    "load",
+    "load_with_heads",
+    "load_with_receipt",
+    "names",
+]
 
 # Model types of Hugging Face that have another name here.
 ALIASES = {"gpt2": "gpt", "openai-gpt": "gpt"}
@@ -44,6 +54,19 @@ def load(folder: str | Path) -> Encoder:
     return load_with_receipt(Path(folder))[0]
 
 
+def load_with_heads(folder: Path) -> Encoder:
+    """As `load`, of an encoder that will be asked for probabilities.
+
+    Raises:
+        UserError: a tensor is not there, so that its answers would be random.
+    """
+    encoder, receipt = load_with_receipt(folder)
+    if receipt.new:
+        names = ", ".join(receipt.new[:3]) + (", ..." if len(receipt.new) > 3 else "")
+        raise UserError(f"{folder} has no {names}: it gives vectors, but no probabilities.")
+    return encoder
+
+
 def load_with_receipt(folder: Path, *, weights: bool = True) -> tuple[Encoder, Receipt]:
     """As `load`, with the list of what was loaded; `weights=False` gives the same architecture, fresh weights."""
     config = read_config(folder)
@@ -54,7 +77,10 @@ def load_with_receipt(folder: Path, *, weights: bool = True) -> tuple[Encoder, R
             f"The tokenizer in {folder} has {len(tokenizer):,} tokens, the encoder's embedding only "
             f"{config['vocab_size']:,}: they do not belong together."
         )
-    encoder = kind.from_config(config, tokenizer)
+    try:
+        encoder = kind.from_config(config, tokenizer)
+    except KeyError as key:
+        raise UserError(f"{folder / 'config.json'} has no {key}, which a {config['model_type']} needs.") from None
     state = read_state(folder)
     receipt = encoder.import_state(state) if weights else Receipt([], sorted(encoder.export_state()), sorted(state))
     if weights and not receipt.loaded:

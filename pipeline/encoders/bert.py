@@ -178,7 +178,8 @@ class Bert(Encoder):
 
     def next_sentence_logits(self, encoded: Encoded) -> Tensor:
         """(B, 2): 0 = the second text follows the first, 1 = it does not (the order of the original)."""
-        assert self.next_sentence is not None
+        if self.next_sentence is None:
+            raise UserError("This BERT has no next-sentence head; set data.batches.init_args.next_sentence to off.")
         return self.next_sentence(self.pooled(encoded))
 
     def layer_groups(self) -> list[list[nn.Parameter]]:

@@ -173,26 +173,26 @@ class Elmo(Encoder):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., 2, V): log-probabilities of the next word forward and of the one before backward."""
-        softmax = self._softmax()
+        softmax = self.softmax()
         both = torch.stack(hidden.chunk(2, -1), -2)
         return softmax.log_prob(both.flatten(0, -2).float()).view(*both.shape[:-1], -1)
 
     def guesses(self, hidden: Tensor) -> Tensor:
         """Top layer (N, D) -> the likeliest next word of each, (N,)."""
-        return self._softmax().predict(hidden.chunk(2, -1)[0].float())
+        return self.softmax().predict(hidden.chunk(2, -1)[0].float())
 
     def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """(B, T, 2): log p(word | all before it) and log p(word | all after it), 0 where there are none."""
         targets = batch["input_ids"] if targets is None else targets
         ahead, back = (encoded or self(batch)).layers[-1].chunk(2, -1)
         asked = batch["mask"][:, 1:]
-        softmax = self._softmax()
+        softmax = self.softmax()
         scores = torch.zeros(*targets.shape, 2, device=targets.device)
         scores[:, 1:, 0][asked] = softmax(ahead[:, :-1][asked].float(), targets[:, 1:][asked]).output
         scores[:, :-1, 1][asked] = softmax(back[:, 1:][asked].float(), targets[:, :-1][asked]).output
         return scores
 
-    def _softmax(self) -> nn.AdaptiveLogSoftmaxWithLoss:
+    def softmax(self) -> nn.AdaptiveLogSoftmaxWithLoss:
         if self.output is None:
             raise UserError("This ELMo has no output layer: it gives vectors, not probabilities.")
         return self.output
