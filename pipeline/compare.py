@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from pipeline import UserError, metrics, plots, tracking
 from pipeline.configuration import recipe, task_file, task_of
-from pipeline.folders import file_hash, write_atomically
+from pipeline.folders import digest, file_hash, write_atomically
 from pipeline.labeled import content_of
 
 FineTune = Callable[..., None]  # by name: flags, model, task, arm, seed, data, encoder, out, resume
@@ -139,18 +139,23 @@ def run(
     """One fine-tune in its folder, unless it is finished; its figures."""
     encoder, location = grid.encoder(model), grid.tasks[task]
     data = None if location is None else str(Path(grid.data).expanduser() / location)
-    shared: dict[str, Any] = {"task": task, "data": data, "encoder": encoder, "flags": flags}
-    one = partial(finetune, **shared, model=model, arm=arm, seed=seed, out=folder)
+    shared: dict[str, Any] = {"task": task, "data": data, "encoder": encoder, "arm": arm, "flags": flags}
+    one = partial(finetune, **shared, model=model, seed=seed, out=folder)
     return summary(once(folder, cell_of(**shared), one))
 
 
-def cell_of(*, task: str, data: str | None, encoder: Path, flags: list[str]) -> dict[str, Any]:
-    """What the figures of a fine-tune depend on, beside the name of its folder."""
-    weights = encoder / "model.safetensors"
-    if not weights.is_file():
+def cell_of(*, task: str, data: str | None, encoder: Path, arm: str, flags: list[str]) -> dict[str, Any]:
+    """What the figures of a fine-tune depend on, beside its seed; fresh weights are the same for any encoder's."""
+    if not (encoder / "model.safetensors").is_file():
         raise UserError(f"There is no encoder in {encoder}; run `make pretrain` for it first, or set FROM=.")
-    made_of = {"encoder": file_hash(weights), "data": content_of(task_of(task_file(task)), data), "files": recipe(task)}
-    return {**made_of, "flags": flags}
+    names = ["config.json", "tokenizer.json", *([] if arm in ("scratch", "random") else ["model.safetensors"])]
+    return {
+        "encoder": digest([file_hash(encoder / name) for name in names if (encoder / name).is_file()]),
+        "arm": arm,
+        "data": content_of(task_of(task_file(task)), data),
+        "files": recipe(task),
+        "flags": flags,
+    }
 
 
 def once(folder: Path, cell: dict[str, Any], run: Callable[..., None]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
     rows = sum(not task.is_ignored(row) for row in rows_of(task, options.data, "train") or [])
     if rows_of(task, options.data, "valid") is None:
         rows -= task.valid_rows
-    cell = comparing.cell_of(**shared, flags=further)
+    cell = comparing.cell_of(**shared, arm="full", flags=further)
     prompts = repr((task.prompts, options.seed))
     figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds, cell=cell, prompts=prompts)
     for number, scores in figures["finetuned"].items():

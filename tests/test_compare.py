@@ -102,6 +102,16 @@ def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys
     assert made == [False] * 3
 
 
+def test_fresh_weights_do_not_depend_on_those_of_the_encoder(pretrained: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(pretrained / "encoder", tmp_path / "other")
+    with (other / "model.safetensors").open("ab") as file:
+        file.write(b" ")
+    for arm, same in (("full", False), ("frozen", False), ("scratch", True), ("random", True)):
+        settings: dict = {"task": "sentiment", "data": None, "arm": arm, "flags": []}
+        cells = [compare.cell_of(encoder=folder, **settings) for folder in (pretrained / "encoder", other)]
+        assert (cells[0] == cells[1]) == same
+
+
 def test_files_of_a_fine_tune_are_part_of_what_it_is(tmp_path: Path) -> None:
     text = (REPOSITORY / "configs/tasks/sentiment.yaml").read_text()
     changes = {"same": "", "comment": "# of mine\n", "more": "  batch_size: 16\n"}
