@@ -199,6 +199,10 @@ class Latest(Checkpoint):
             return self.asked
         return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
 
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """Gives the signals back before Lightning does: afterwards it would get its own again, and all that they hold."""
+        self.teardown(trainer, module, "fit")
+
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import gc
 import json
 import math
 import os
@@ -20,7 +21,9 @@ from safetensors.torch import load_file
 
 import pipeline
 from pipeline import UserError
+from pipeline.checkpoints import Latest
 from pipeline.optim import rate_at
+from pipeline.pretrain import Pretraining
 from pipeline.speed import Speed
 from pipeline.tracking import CLOCKED
 from tests.conftest import SMALL, figures, run
@@ -118,6 +121,16 @@ def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
     ends = [figures(tmp_path / name) for name in ("whole", "parts")]
     assert ends[0]["val/mlm_loss"] == pytest.approx(ends[1]["val/mlm_loss"], abs=1e-4)
     assert ends[0]["tokens"] == ends[1]["tokens"]
+
+
+def test_a_run_leaves_nothing_in_its_process(tmp_path: Path) -> None:
+    """Signals have the handlers that they had; the models of many runs do not pile up."""
+    before = [signal.getsignal(number) for number in Latest.SIGNALS]
+    for number in range(3):
+        run("pretrain", "--out", str(tmp_path / str(number)), *SHORT, "--trainer.max_steps=2")
+        assert [signal.getsignal(number) for number in Latest.SIGNALS] == before
+    gc.collect()
+    assert sum(type(thing) is Pretraining for thing in gc.get_objects()) <= 1  # jsonargparse keeps its last parser
 
 
 def test_no_clipping(tmp_path: Path) -> None:
