@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +24,10 @@ from pipeline.encoders.base import Batch, Encoder
 from pipeline.encoders.elmo import Elmo
 from pipeline.encoders.gpt import Gpt
 from pipeline.encoders.transformer import KeyValues
-from pipeline.masking import Pair, sentence_pairs
+from pipeline.masking import Pair, pair_count, sentence_pairs
 from pipeline.objectives import Objective
 from pipeline.tokenizer import Tokenizer
-from pipeline.windows import Blocks
+from pipeline.windows import Blocks, Windows
 
 BATCHES = 40  # batches that shares are counted on
 SIGMAS = 4.5  # width of the intervals: one false alarm in 150,000 checks
@@ -186,24 +188,35 @@ def _broken_words(original: Tensor, batch: Batch, tokenizer: Tokenizer) -> int:
 def pairs(batches: list[Batch], steps: Steps) -> Iterator[Check]:
     labels = torch.cat([batch["pair_labels"] for batch in batches])
     yield share("random next sentences", int(labels.sum()), len(labels), 0.5)
-    rows = np.arange(min(steps.rows, 2000))
-    made = sentence_pairs(steps.windows, rows, limit=steps.windows.length, seed=0, rng=np.random.default_rng(0))
+    made: list[Pair] = []
+    for phase in (0, steps.windows.length - 8):  # the cuts of the first epoch, and of a later one
+        windows = Windows(steps.windows.store, steps.windows.length, phase)
+        rows = np.arange(min(pair_count(windows), 4000))
+        made += sentence_pairs(windows, rows, limit=windows.length, seed=0, rng=np.random.default_rng(0))
     inside = sum(pair.label == 1 and pair.documents[0] == pair.documents[1] for pair in made)
     yield none("random sentences come from the same document", inside, f"of {sum(p.label for p in made):,}")
-    told = told_by_the_end(made)
-    yield Check("the last token alone does not tell random sentences", told < 0.6, f"right in {told:.1%} of rows")
+    for what, sign in SIGNS.items():
+        told = told_by(sign, made)
+        yield Check(f"{what} does not tell random sentences", told < 0.6, f"right in {told:.1%} of rows")
 
 
-def told_by_the_end(made: list[Pair]) -> float:
-    """How often the label of a pair is guessed by its last token: learned on every second pair, tried on the others."""
-    known: dict[int, Counter[int]] = {}
+SIGNS: dict[str, Callable[[Pair], Any]] = {  # by which a model must not know a random pair
+    "the first token of the second text": lambda pair: pair.b[:1].tolist(),
+    "the last token of the second text": lambda pair: pair.b[-1:].tolist(),
+    "the length of both texts": lambda pair: [(len(pair.a) + len(pair.b)) // 8, len(pair.b) // 16],
+}
+
+
+def told_by(sign: Callable[[Pair], Any], made: list[Pair]) -> float:
+    """How often the label of a pair is guessed by a sign: learned from half of the pairs, tried on the others."""
+    made = random.Random(0).sample(made, len(made))  # the places of a triple are each of their own kind
+    known: dict[str, Counter[int]] = {}
     for pair in made[::2]:
-        known.setdefault(int(pair.b[-1]) if len(pair.b) else -1, Counter())[pair.label] += 1
-    others = made[1::2]
-    guesses = [known.get(int(pair.b[-1]) if len(pair.b) else -1) for pair in others]
-    right = [
-        0.5 if not g else float(g.most_common(1)[0][0] == pair.label) for g, pair in zip(guesses, others, strict=True)
-    ]
+        known.setdefault(str(sign(pair)), Counter())[pair.label] += 1
+    right = []
+    for pair in made[1::2]:
+        seen = known.get(str(sign(pair)))
+        right.append(float(seen.most_common(1)[0][0] == pair.label) if seen else 0.5)
     return sum(right) / max(1, len(right))
 
 

@@ -200,7 +200,7 @@ class Latest(Checkpoint):
         return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
-        """Gives the signals back before Lightning does: afterwards it would get its own again, and all that they hold."""
+        """Gives the signals back before Lightning does: after it, they would get its own again and all they hold."""
         self.teardown(trainer, module, "fit")
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:

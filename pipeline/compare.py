@@ -9,6 +9,7 @@ import csv
 import io
 import itertools
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -173,7 +174,9 @@ def once(folder: Path, cell: dict[str, Any], run: Callable[..., None]) -> dict[s
         if figures.is_file():
             differs = [name for name in cell if cell[name] != before.get(name)]
             tqdm.write(f"{folder.name} is run anew: not of the same {', '.join(differs)}.", file=sys.stderr)
-            figures.unlink()  # a kill must not leave it beside the new note
+        if not same:  # a kill must not leave anything of another run beside the new note
+            figures.unlink(missing_ok=True)
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         write_atomically(note, json.dumps(cell) + "\n")
         with tracking.quiet(folder / "log.txt"):
             run(resume=same and (folder / "checkpoints" / "last.ckpt").is_file())

@@ -152,7 +152,9 @@ def recipe(task: str) -> str:
     file = task_file(task)
     task_of(file)  # refuses what is not valid
     shared, content = (yaml.safe_load(path.read_text()) for path in (CONFIGS / "finetune.yaml", file))
-    content["data"]["task"].get("init_args", {}).pop("prompts", None)
+    kind = content["data"]["task"]  # its name alone, where nothing is set
+    if isinstance(kind, dict):
+        kind.get("init_args", {}).pop("prompts", None)
     return digest(repr((shared, content)))
 
 

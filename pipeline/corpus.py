@@ -146,7 +146,7 @@ class CorpusData(lightning.LightningDataModule):
         if self.sample_documents is not None:
             folder = cache_folder() / "sample" / digest(self.sample_documents, _code_of_sample())[:16]
             with locked(folder, "the sample corpus"):
-                if not folder.exists():
+                if not (folder / "valid.txt").exists():
                     count = self.sample_documents
                     write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])

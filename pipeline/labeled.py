@@ -25,7 +25,7 @@ from pipeline.readers import SUFFIXES, kind_of, read_rows
 from tasks.base import SPLITS, Example, LabelError, Row, Task
 
 POOL = 50  # batches whose rows are sorted by length together
-SHARD = re.compile(r"-\d+-of-\d+\.")  # in the name of a part of a part
+SHARD = re.compile(r"-\d+-of-(\d+)[-.]")  # in the name of a part of a part
 
 
 class LabeledData(lightning.LightningDataModule):
@@ -220,9 +220,12 @@ def files_of(task: Task, files: str, split: str) -> list[Path]:
     if task.head == "none":
         return found
     found = [path for path in found if fnmatch(path.name, f"{name}.*")] or found
-    if len(found) > 1 and not all(SHARD.search(path.name) for path in found):
+    shards = [match[1] for path in found if (match := SHARD.search(path.name))]
+    if len(found) > 1 and len(shards) < len(found):
         names = ", ".join(path.name for path in found)
         raise UserError(f"Which file is the {split} part in {files}? There are {names}; shards end in -00000-of-00002.")
+    if shards and len(shards) != int(shards[0]):
+        raise UserError(f"The {split} part in {files} has {len(shards)} of {int(shards[0])} shards.")
     return found
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
 from pipeline import UserError
+from pipeline.folders import written_atomically
 from pipeline.readers import READERS, lines_of
 from pipeline.text import json_line
 from pipeline.tuned import TunedModel
@@ -75,6 +77,13 @@ def open_source(path: str) -> IO[str]:
         return open(path, encoding="utf-8", newline="\n")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def open_target(path: Path) -> AbstractContextManager[IO[str]]:
+    """A file that appears whole or not at all; a pipe or a device is written to as it is."""
+    if path.exists() and not path.is_file():
+        return open(path, "w", encoding="utf-8")
+    return written_atomically(path.resolve())
 
 
 def form_of(path: str, asked: str | None) -> str:

@@ -103,7 +103,7 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
         UserError: it is of another run: what differs is named.
     """
     for name in sorted({*now, *before}):
-        old, new = before.get(name, BEFORE.get(name)), now.get(name, BEFORE.get(name))
+        old, new = (found.get(name, BEFORE.get(name, now.get(name))) for found in (before, now))
         if old == new:
             continue
         if name.startswith(FREE) and name not in FIXED:

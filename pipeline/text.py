@@ -115,7 +115,9 @@ class Source:
         if self.column not in table.schema_arrow.names:
             names = ", ".join(table.schema_arrow.names)
             raise UserError(f"{path} has no column '{self.column}' (it has {names}); set data.text_column.")
-        if not any(is_one(kind := table.schema_arrow.field(self.column).type) for is_one in strings):
+        kind = table.schema_arrow.field(self.column).type
+        kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+        if not any(is_one(kind) for is_one in strings):
             raise UserError(f"The column '{self.column}' of {path} holds {kind}, not text; set data.text_column.")
         try:
             for batch in table.iter_batches(batch_size=256, columns=[self.column]):
@@ -219,8 +221,9 @@ def find_files(location: str) -> list[Path]:
 
 def split_of(path: Path) -> str:
     """`valid` or `test` for a file that is named so (valid.txt, dev-00.jsonl), else `train`."""
-    found = re.match(r"(validation|valid|val|dev|test)(?![a-z])", path.name.lower())
-    return "train" if found is None else "test" if found[1] == "test" else "valid"
+    names = r"(valid(ation|ate|set)?|val|dev(elopment|set)?|test(ing|set|s)?)(?![a-z])"
+    found = re.match(names, path.name.lower())
+    return "train" if found is None else "test" if found[1].startswith("test") else "valid"
 
 
 class _Counting:

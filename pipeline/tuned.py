@@ -205,10 +205,11 @@ def load(folder: str | Path) -> TunedModel:
     config = read_config(folder)
     if "head" not in config or "id2label" not in config:
         raise UserError(f"{folder} is an encoder without a head; fine-tune it first (make finetune FROM={folder}).")
+    other = UserError(f"{folder} was saved by another version of this program; fine-tune it again.")
     try:
         options = HeadOptions(**config["head"])
     except TypeError:
-        raise UserError(f"{folder} was saved by another version of this program; fine-tune it again.") from None
+        raise other from None
     encoder = encoders.encoder_class(config["model_type"]).from_config(config, tokenizers.load(folder))
     labels = [config["id2label"][str(index)] for index in range(len(config["id2label"]))]
     model = TunedModel(encoder, labels=labels, options=options)
@@ -218,5 +219,8 @@ def load(folder: str | Path) -> TunedModel:
     if model.layout is not None:
         head = {name.replace(model.layout.name, "classifier"): value for name, value in head.items()}
     encoder.import_state(state)
-    model.head.load_state_dict(head)
+    try:
+        model.head.load_state_dict(head)
+    except RuntimeError:  # tensors by other names
+        raise other from None
     return model.eval()

@@ -32,7 +32,7 @@ from pipeline.configuration import (
 from pipeline.corpus import CorpusData
 from pipeline.encoders.elmo import Elmo
 from pipeline.finetune import FineTuning
-from pipeline.folders import write_atomically, write_folder, written_atomically
+from pipeline.folders import write_atomically, write_folder
 from pipeline.labeled import LabeledData
 from pipeline.new_task import new_task
 from pipeline.pretrain import Pretraining
@@ -308,7 +308,7 @@ def predict(options: argparse.Namespace, flags: list[str]) -> None:
     with contextlib.ExitStack() as files:
         model = tuned.load(options.model)
         source = files.enter_context(predicting.open_source(options.input))
-        target = files.enter_context(written_atomically(options.out)) if options.out else sys.stdout
+        target = files.enter_context(predicting.open_target(options.out)) if options.out else sys.stdout
         try:
             predicting.predict(model, source, options.input, target=target, **settings)
         except UnicodeDecodeError:

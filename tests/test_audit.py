@@ -34,8 +34,8 @@ def report(model: str, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[
 @pytest.mark.parametrize(
     ("model", "count", "flags"),
     [
-        ("bert", 12, []),
-        ("bert", 13, ["--data.batches.init_args.whole_word=true"]),
+        ("bert", 14, []),
+        ("bert", 15, ["--data.batches.init_args.whole_word=true"]),
         ("gpt", 8, []),
         ("gpt", 8, ["--model.encoder.init_args.norm=post", "--data.batches.init_args.packing=document"]),
         ("elmo", 9, []),
@@ -103,14 +103,17 @@ def blurred(function: Callable) -> Callable:
     return broken
 
 
-def cut_in_a_sentence(function: Callable) -> Callable:
-    """Partners of the very length asked for."""
+def partners(change: Callable) -> Callable:
+    """The begin and end of what comes from elsewhere, changed."""
 
-    def broken(windows: Any, document: int, length: int, rng: Any) -> tuple[int, int, int]:
-        other, begin, _ = function(windows, document, length, rng)
-        return other, begin, min(begin + length, int(windows.starts[other + 1]))
+    def breaking(function: Callable) -> Callable:
+        def broken(*args: Any) -> tuple[int, tuple[int, int]]:
+            other, (begin, end) = function(*args)
+            return other, change(begin, end)
 
-    return broken
+        return broken
+
+    return breaking
 
 
 BREAKAGES: list[tuple[str, str, object, str, Callable]] = [
@@ -133,14 +136,28 @@ BREAKAGES: list[tuple[str, str, object, str, Callable]] = [
         "random sentences come from the same document",
         masking,
         "_elsewhere",
-        lambda f: lambda windows, document, *_: (document, *map(int, windows.starts[document : document + 2])),
+        lambda f: lambda windows, document, *_: (document, tuple(map(int, windows.starts[document : document + 2]))),
     ),
     (
         "bert",
-        "the last token alone does not tell random sentences",
+        "the first token of the second text does not tell random sentences",
         masking,
         "_elsewhere",
-        lambda f: cut_in_a_sentence(f),
+        partners(lambda a, b: (a + 2, b + 2)),
+    ),
+    (
+        "bert",
+        "the last token of the second text does not tell random sentences",
+        masking,
+        "_elsewhere",
+        partners(lambda a, b: (a, max(a, b - 2))),
+    ),
+    (
+        "bert",
+        "the length of both texts does not tell random sentences",
+        masking,
+        "_elsewhere",
+        partners(lambda a, b: (a, a + (b - a) // 3)),
     ),
     ("bert", "padding does not matter", bert, "padding_bias", lambda f: lambda mask: None),
     (

@@ -30,6 +30,9 @@ def test_files_of_a_part(tmp_path: Path) -> None:
     rows = rows_of(task, str(tmp_path), "test") or []
     assert [row["text"] for _, row in rows] == ["of test-00000-of-00002.tsv", "of test-00001-of-00002.tsv"]
     assert rows_of(task, str(tmp_path), "valid") is None
+    (tmp_path / "test-00001-of-00002.tsv").unlink()
+    with pytest.raises(UserError, match="has 1 of 2 shards"):
+        rows_of(task, str(tmp_path), "test")
     written(tmp_path, "train.csv")
     with pytest.raises(UserError, match=r"Which file is the train part .* train.csv, train.tsv"):
         rows_of(task, str(tmp_path), "train")

@@ -79,9 +79,9 @@ def test_folders_patterns_and_splits(tmp_path: Path) -> None:
     assert split_of(Path("valid.jsonl.xz")) == "valid"
     names = ("valley.txt", "testament.txt", "devil.txt", "Device-1.txt", "validity.txt")
     assert {split_of(Path(name)) for name in names} == {"train"}
-    names = ("valid.txt", "val_1.txt", "validation.jsonl", "dev-00.jsonl", "dev1.txt", "Valid.txt")
+    names = ("valid.txt", "val_1.txt", "validation.jsonl", "dev-00.jsonl", "dev1.txt", "Valid.txt", "development.txt")
     assert {split_of(Path(name)) for name in names} == {"valid"}
-    assert {split_of(Path(name)) for name in ("test.txt", "test-00.jsonl.xz", "test2.txt")} == {"test"}
+    assert {split_of(Path(name)) for name in ("test.txt", "test-00.jsonl.xz", "test2.txt", "testing.txt")} == {"test"}
 
 
 def test_halves_of_characters(tmp_path: Path) -> None:
