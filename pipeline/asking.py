@@ -52,9 +52,10 @@ def run(
     clear(out, uses=folder)
     came = [*lineage.read(folder), {"stage": "task", "name": tags[1], "sha256": digest(rows), "rows": len(rows)}]
     logged = {**config, "lineage": came}
-    lineage.write(out, [*came, lineage.run_stage("zeroshot", out, seed=seed, config=config)])
+    lineage.write(out, came)  # now the folder is known for a run's
     write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
     logger = tracking.wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
+    lineage.write(out, [*came, lineage.run_stage("zeroshot", out, seed=seed, config=config)])
     if logger is not None:
         tracking.use_artifact(logger, folder)
     print(f"encoder     {folder}: {zeroshot.method(encoder, task)}")

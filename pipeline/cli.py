@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipeline import many, predicting, verbs
 from pipeline.new_task import KINDS
+from pipeline.runs import release
 
 ARMS = ("full", "frozen", "scratch", "random")
 
@@ -141,7 +142,10 @@ def main(args: list[str]) -> None:
         "sweep": verbs.sweep,
         "sync": verbs.sync,
     }.get(options.verb, verbs.pretrain)
-    verb(options, flags)
+    try:
+        verb(options, flags)
+    finally:
+        release()
 
 
 def _quiet() -> None:

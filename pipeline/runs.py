@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -65,7 +66,7 @@ def check_run_folder(out: Path, options: argparse.Namespace) -> None:
                 raise UserError(
                     f"{out} holds {state}; set RESUME=1 to go on with it, OVERWRITE=1 to start anew, or another OUT=."
                 )
-    lock = FileLock(out / ".lock", is_singleton=True)  # held until the process ends, however it does
+    lock = FileLock(out / ".lock", is_singleton=True)  # held until the verb or the process ends, however it does
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
@@ -74,6 +75,12 @@ def check_run_folder(out: Path, options: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"The run folder {out} cannot be written: {error.strerror}.") from None
     LOCKS.append(lock)
+
+
+def release() -> None:
+    """Gives back the run folders that this process has written into."""
+    while LOCKS:
+        LOCKS.pop().release(force=True)
 
 
 def clear(out: Path, *, uses: Path | None = None) -> None:
@@ -167,10 +174,11 @@ class Run:
             clear(out, uses=uses)
         self.history.restore(self.resume_step)
         plain, config["lineage"] = yaml.safe_dump(config, sort_keys=False), stages
-        self.stages = [*stages, lineage.run_stage(job_type, out, seed=options.seed, config=flat(config))]
-        lineage.write(out, self.stages)
+        lineage.write(out, stages)  # now the folder is known for a run's
         write_atomically(out / "config.yaml", plain)
         self.wandb = tracking.wandb_logger(out, job_type=job_type, group=group, tags=tags, config=config)
+        self.stages = [*stages, lineage.run_stage(job_type, out, seed=options.seed, config=flat(config))]
+        lineage.write(out, self.stages)
         if self.wandb is not None and self.resume_from is not None:
             self.wandb.go_on(self.history)
         if uses is not None and self.wandb is not None:
@@ -266,6 +274,7 @@ class Run:
             plain = self._in_plain_words(error)
             if plain is None:
                 raise
+            print(file=sys.stderr)  # a process that dies can stop the bar in the middle of its line
             raise plain from None
 
     def _stop_the_others(self) -> None:

@@ -273,6 +273,7 @@ def test_of_two_runs_in_a_folder_one_is_refused(tmp_path: Path) -> None:
     finally:
         running.kill()
         running.wait()
+        time.sleep(1)  # what it was just about to start lives a moment longer
     run("pretrain", "--out", str(out), "--seed", "1", *SHORT)  # what was killed holds nothing
     assert figures(out)["steps"] == 8
 

@@ -117,18 +117,18 @@ def test_what_of_a_configuration_is_public() -> None:
 def test_a_score_can_be_traced_to_its_corpus(pretrained: Path, tmp_path: Path) -> None:
     encoder = pretrained / "encoder"
     stages = json.loads((encoder / "lineage.json").read_text())
-    assert [stage["stage"] for stage in stages] == ["corpus", "tokenizer", "pretrain", "encoder"]
+    assert [stage["stage"] for stage in stages] == ["corpus", "validation text", "tokenizer", "pretrain", "encoder"]
     assert json.loads((pretrained / "lineage.json").read_text()) == stages
     assert stages[-1]["sha256"] == sha256(encoder / "model.safetensors")
-    assert stages[2]["wandb"] == (pretrained / "wandb/run-id").read_text()
+    assert stages[3]["wandb"] == (pretrained / "wandb/run-id").read_text()
     more = ["--from", str(encoder), "--data.epochs=1", "--data.train_rows=40"]
     run("finetune", "--out", str(tmp_path / "tuned"), *more, wandb=True)
     run("zeroshot", "--from", str(encoder), "--out", str(tmp_path / "asked"), "--limit", "8")
     tuned = json.loads((tmp_path / "tuned/lineage.json").read_text())
     asked = json.loads((tmp_path / "asked/lineage.json").read_text())
-    assert [stage["stage"] for stage in tuned[4:]] == ["task", "finetune", "model"]
-    assert [stage["stage"] for stage in asked[4:]] == ["task", "zeroshot"]
-    assert tuned[:4] == asked[:4] == stages
+    assert [stage["stage"] for stage in tuned[5:]] == ["task", "finetune", "model"]
+    assert [stage["stage"] for stage in asked[5:]] == ["task", "zeroshot"]
+    assert tuned[:5] == asked[:5] == stages
     assert tuned[-1]["sha256"] == sha256(tmp_path / "tuned/model/model.safetensors")
     assert str(tmp_path) not in json.dumps([tuned, asked])
     assert any(file.name.startswith("wrong") for file in (tmp_path / "tuned/wandb").rglob("*.table.json"))
