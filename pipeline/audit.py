@@ -195,9 +195,11 @@ def pairs(batches: list[Batch], steps: Steps) -> Iterator[Check]:
         made += sentence_pairs(windows, rows, limit=windows.length, seed=0, rng=np.random.default_rng(0))
     inside = sum(pair.label == 1 and pair.documents[0] == pair.documents[1] for pair in made)
     yield none("random sentences come from the same document", inside, f"of {sum(p.label for p in made):,}")
+    most = 0.53 + 4 * 0.5 / math.sqrt(max(1, len(made) // 2))  # four standard errors over a little
     for what, sign in SIGNS.items():
         told = told_by(sign, made)
-        yield Check(f"{what} does not tell random sentences", told < 0.6, f"right in {told:.1%} of rows")
+        detail = f"right in {told:.1%} of rows, at most {most:.1%}"
+        yield Check(f"{what} does not tell random sentences", told < most, detail)
 
 
 SIGNS: dict[str, Callable[[Pair], Any]] = {  # by which a model must not know a random pair
