@@ -13,7 +13,7 @@ from pipeline import UserError, lineage, plots, tracking, zeroshot
 from pipeline.encoders.base import Encoder
 from pipeline.folders import digest, write_atomically
 from pipeline.labeled import rows_of
-from pipeline.runs import clear
+from pipeline.run_folder import clear
 from pipeline.text import Source, find_files, json_line
 from pipeline.zeroshot import Result
 from tasks.base import LabelError, Row, Task

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeline import many, predicting, verbs
 from pipeline.new_task import KINDS
-from pipeline.runs import release
+from pipeline.run_folder import release
 
 ARMS = ("full", "frozen", "scratch", "random")
 

@@ -149,12 +149,13 @@ def cell_of(*, task: str, data: str | None, encoder: Path, arm: str, flags: list
     """What the figures of a fine-tune depend on, beside its seed; fresh weights are the same for any encoder's."""
     if not (encoder / "model.safetensors").is_file():
         raise UserError(f"There is no encoder in {encoder}; run `make pretrain` for it first, or set FROM=.")
+    file = task_file(task)
     names = ["config.json", "tokenizer.json", *([] if arm in ("scratch", "random") else ["model.safetensors"])]
     return {
         "encoder": digest([file_hash(encoder / name) for name in names if (encoder / name).is_file()]),
         "arm": arm,
-        "data": content_of(task_of(task_file(task)), data),
-        "files": recipe(task),
+        "data": content_of(task_of(file), data),
+        "files": recipe(file),
         "flags": flags,
     }
 

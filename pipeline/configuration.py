@@ -147,10 +147,8 @@ def task_file(task: str) -> Path:
     return file
 
 
-def recipe(task: str) -> str:
-    """A hash of what the files say of a fine-tune, by which another one is known; prompts do not matter to it."""
-    file = task_file(task)
-    task_of(file)  # refuses what is not valid
+def recipe(file: Path) -> str:
+    """A hash of what a task's file and the shared one say of a fine-tune; prompts do not matter to it."""
     shared, content = (yaml.safe_load(path.read_text()) for path in (CONFIGS / "finetune.yaml", file))
     kind = content["data"]["task"]  # its name alone, where nothing is set
     if isinstance(kind, dict):

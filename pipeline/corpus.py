@@ -121,8 +121,8 @@ class CorpusData(lightning.LightningDataModule):
         try:
             name = "validation" if valid else f"validation, 1 in {every}"
             self.valid = store.build(valid or train, self.tokenizer, root, keep=None if valid else held_out, name=name)
-        except UserError as error:
-            if valid or "holds no text" not in str(error):
+        except store.NoText as error:
+            if valid:
                 raise
             raise UserError(
                 f"The corpus has {self.train.meta['documents']} document, too few to set some aside for validation; "

@@ -209,6 +209,6 @@ def balanced(data: LabeledData) -> Tensor:
     """(C,): N / (C n_c), so that the mean weight of the training part is 1 (King and Zeng 2001)."""
     counts: Counter[int] = Counter()
     for example in data.examples["train"]:
-        counts.update(example.label if isinstance(example.label, list) else [example.label])
+        counts.update(example.labels)
     classes = len(data.task.label_names)
     return torch.tensor([counts.total() / (classes * max(1, counts[index])) for index in range(classes)])

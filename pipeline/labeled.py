@@ -119,7 +119,7 @@ class LabeledData(lightning.LightningDataModule):
             parts = {split: self.task.examples(part) for split, part in rows.items() if part is not None}
         except LabelError as error:
             raise UserError(str(error)) from None
-        used = {label for example in parts["train"] for label in labels_of(example)}
+        used = {label for example in parts["train"] for label in example.labels}
         if len(used) < 2:
             found = ", ".join(self.task.label_names[label] for label in used)
             raise UserError(f"The training part has one label only ({found}).")
@@ -181,10 +181,6 @@ class LabeledData(lightning.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader:
         return self._evaluation("test")
-
-
-def labels_of(example: Example) -> list[int]:
-    return example.label if isinstance(example.label, list) else [example.label]
 
 
 def rows_of(task: Task, files: str | None, split: str) -> list[Row] | None:

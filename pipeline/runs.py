@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shutil
 import signal
 import sys
 import time
@@ -17,7 +16,6 @@ from typing import Any
 import lightning
 import torch
 import yaml
-from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -27,14 +25,8 @@ from pipeline.checkpoints import Latest, WholeCheckpoints
 from pipeline.folders import write_atomically, write_folder
 from pipeline.machine import keep_memory
 from pipeline.pretrain import Training
+from pipeline.run_folder import clear
 from pipeline.tracking import History, Progress, is_main
-
-# What a run writes: OVERWRITE=1 removes these and nothing else.
-RUN_FILES = (
-    *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
-    *("predictions.jsonl", "curves.png", "confusion.png", "types.png", "mix.png", "shots.png"),
-    *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
-)
 
 # What may differ when a run goes on; anything else makes another run. Of files the content is compared, not the name.
 FREE = (
@@ -43,57 +35,6 @@ FREE = (
 )
 FIXED = ("trainer.accumulate_grad_batches",)
 BEFORE = {"model.embeddings": "random"}  # what was so before it became a setting
-
-
-SIGN = "lineage.json"  # of a folder that a run made: the first that it writes, the last that is cleared
-LOCKS: list[FileLock] = []
-
-
-def check_run_folder(out: Path, options: argparse.Namespace) -> None:
-    """Refuses to write over anything; makes sure that the folder can be written, and by this process alone."""
-    if not is_main():
-        return
-    foreign = [name for name in RUN_FILES if (out / name).exists()]
-    if foreign and SIGN not in foreign:
-        raise UserError(f"{out} holds {foreign[0]} but no run, and a run would clear it; choose another OUT=.")
-    if not options.overwrite and not options.resume:
-        for sign, state in (
-            ("metrics.json", "a finished run"),
-            ("checkpoints/last.ckpt", "an interrupted run"),
-            ("checkpoints/previous.ckpt", "an interrupted run"),
-        ):
-            if (out / sign).exists():
-                raise UserError(
-                    f"{out} holds {state}; set RESUME=1 to go on with it, OVERWRITE=1 to start anew, or another OUT=."
-                )
-    lock = FileLock(out / ".lock", is_singleton=True)  # held until the verb or the process ends, however it does
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(f"Another run is writing into {out}; wait for it, or choose another OUT=.") from None
-    except OSError as error:
-        raise UserError(f"The run folder {out} cannot be written: {error.strerror}.") from None
-    LOCKS.append(lock)
-
-
-def release() -> None:
-    """Gives back the run folders that this process has written into."""
-    while LOCKS:
-        LOCKS.pop().release(force=True)
-
-
-def clear(out: Path, *, uses: Path | None = None) -> None:
-    """Removes what an earlier run left in a folder.
-
-    Raises:
-        UserError: what the new run uses is in there.
-    """
-    if uses is not None and out.resolve() in uses.resolve().parents:
-        raise UserError(f"{uses} lies in the run folder {out}, which would be cleared; choose another OUT=.")
-    for name in sorted(RUN_FILES, key=SIGN.__eq__):
-        path = out / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, Any]:

@@ -48,7 +48,7 @@ def gathered(
         parts: list[Any] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(parts, answers)
         answers = [answer for part in parts for answer in part]
-    gold = [list(example.label) if isinstance(example.label, list) else [example.label] for example in examples]
+    gold = [list(example.labels) for example in examples]
     predicted: list[list[int]] = [[] for _ in examples]
     probabilities: list[list[Tensor]] = [[] for _ in examples]
     for row, (labels, shares) in sorted(answers, key=lambda answer: answer[0]):

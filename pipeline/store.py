@@ -33,6 +33,10 @@ Keep = Callable[[int], bool]
 BATCH = 4_000  # sentences tokenised at once: enough to keep the tokenizer's threads busy, about 1 MB of text
 
 
+class NoText(UserError):
+    """A corpus, or the part of it that was asked for, without a word."""
+
+
 @dataclass(frozen=True)
 class TokenStore:
     """Flat tokens with sentence and document boundaries.
@@ -192,7 +196,7 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
         if words_file is not None:
             np.asarray([count["spelled_words"]], dtype=np.int64).tofile(words_file)
     if not count["tokens"]:
-        raise UserError(f"The corpus holds no text ({name}).")
+        raise NoText(f"The corpus holds no text ({name}).")
     hashes = {"corpus": source.fingerprint(), "tokenizer": tokenizer.hash}
     return {**count, "dtype": np.dtype(dtype).name, "vocab_size": len(tokenizer), **hashes}
 

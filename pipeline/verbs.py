@@ -37,7 +37,8 @@ from pipeline.labeled import LabeledData
 from pipeline.new_task import new_task
 from pipeline.pretrain import Pretraining
 from pipeline.results import finish, hand_off
-from pipeline.runs import Run, check_run_folder
+from pipeline.run_folder import check_run_folder
+from pipeline.runs import Run
 from pipeline.speed import Profile, Speed
 from pipeline.tokenizer import Tokenizer
 from pipeline.tracking import CLOCKED, is_main

@@ -23,6 +23,11 @@ class Example:
     text: str | tuple[str, str] | list[str]
     label: int | list[int]
 
+    @property
+    def labels(self) -> list[int]:
+        """One, or one for each word."""
+        return self.label if isinstance(self.label, list) else [self.label]
+
 
 @dataclass
 class Task:

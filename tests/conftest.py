@@ -122,9 +122,8 @@ def check_task(name: str, *, encoder: Path, folder: Path) -> None:
         task.learn_labels([("row", row) for row in rows])
         examples = task.examples([("row", row) for row in rows])
         for row, example in zip(rows, examples, strict=True):
-            labels = example.label if isinstance(example.label, list) else [example.label]
-            assert [task.label_names[label] for label in labels] == task.names(("row", row))
-        gold = [e.label if isinstance(e.label, list) else [e.label] for e in examples]
+            assert [task.label_names[label] for label in example.labels] == task.names(("row", row))
+        gold = [example.labels for example in examples]
         assert scores.scores(scores.Answers(gold, gold, []), task).figures[task.metric] == pytest.approx(1)
     out = folder / "run"
     small = [

@@ -118,11 +118,11 @@ def test_files_of_a_fine_tune_are_part_of_what_it_is(tmp_path: Path) -> None:
     found = {}
     for name, addition in changes.items():
         (tmp_path / f"{name}.yaml").write_text(text + addition)
-        found[name] = recipe(str(tmp_path / f"{name}.yaml"))
+        found[name] = recipe(tmp_path / f"{name}.yaml")
     asked = text.replace("So we were", "Then we were")
     assert asked != text
     (tmp_path / "prompts.yaml").write_text(asked)
-    assert found["same"] == found["comment"] == recipe(str(tmp_path / "prompts.yaml")) != found["more"]
+    assert found["same"] == found["comment"] == recipe(tmp_path / "prompts.yaml") != found["more"]
 
 
 def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,7 @@ FLOORS = [
         "pretrain",
         "finetune",
         "runs",
+        "run_folder",
         "speed",
         "results",
         "asking",
