@@ -15,6 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+__version__ = "0.8.0"
+
 
 class UserError(Exception):
     """Something the user can put right: shown as one plain sentence, exit status 2, no traceback."""

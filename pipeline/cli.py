@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline import many, predicting, verbs
+from pipeline import __version__, many, predicting, verbs
 from pipeline.new_task import KINDS
 from pipeline.run_folder import release
 
@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m pipeline", allow_abbrev=False, description=(__doc__ or "").split("\n")[0]
     )
+    top.add_argument("--version", action="version", version=__version__)
     verb = top.add_subparsers(dest="verb", metavar="VERB", required=True)
     shared = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     shared.add_argument("--model", default="bert", help="bert, gpt or elmo")

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipeline import __version__
 from pipeline.folders import digest, sha256, write_atomically
 
 FILE = "lineage.json"
@@ -31,7 +32,7 @@ def made(kind: str, folder: Path) -> Stage:
 
 def run_stage(kind: str, out: Path, *, seed: int, config: dict[str, Any]) -> Stage:
     """The stage of a run; its id in Weights & Biases, if it has one."""
-    stage = {"stage": kind, "name": out.name, "seed": seed, "config": digest(config)}
+    stage = {"stage": kind, "name": out.name, "seed": seed, "config": digest(config), "version": __version__}
     id_file = out / "wandb" / "run-id"
     return {**stage, "wandb": id_file.read_text()} if id_file.is_file() else stage
 

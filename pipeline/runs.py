@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from pipeline import UserError, checkpoints, lineage, tracking
+from pipeline import UserError, __version__, checkpoints, lineage, tracking
 from pipeline.checkpoints import Latest, WholeCheckpoints
 from pipeline.folders import write_atomically, write_folder
 from pipeline.machine import keep_memory
@@ -30,11 +30,11 @@ from pipeline.tracking import History, Progress, is_main
 
 # What may differ when a run goes on; anything else makes another run. Of files the content is compared, not the name.
 FREE = (
-    *("model.optimization.", "model.warmup_share", "trainer.", "precision", "valid", "patience", "log_text"),
+    *("version", "model.optimization.", "model.warmup_share", "trainer.", "precision", "valid", "patience", "log_text"),
     *("data.workers", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
 )
 FIXED = ("trainer.accumulate_grad_batches",)
-BEFORE = {"model.embeddings": "random"}  # what was so before it became a setting
+BEFORE = {"model.embeddings": "random", "version": "0.7.0 or before"}  # of checkpoints that do not say it
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Run:
         config = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
         content = {f"content of the {stage['stage']}": stage["sha256"] for stage in stages if "sha256" in stage}
         # As a checkpoint holds it, and as it is read from one.
-        self.module.identity = json.loads(json.dumps({**flat(config), **content}))
+        self.module.identity = json.loads(json.dumps({"version": __version__, **flat(config), **content}))
         self.resume_step = 0
         self.ended = False  # a run that had trained to its end when it was resumed
         self.resume_from: Path | None = None

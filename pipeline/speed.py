@@ -88,7 +88,8 @@ class Profile(lightning.Callback):
     def __init__(self, folder: Path) -> None:
         self.folder, self.seen = folder, 0
         kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
-        self.profiler = profile(activities=kinds, record_shapes=True, acc_events=True)
+        # Without shapes: recording them holds on to tensors, so each step takes new memory and looks slower than it is.
+        self.profiler = profile(activities=kinds, acc_events=True)
 
     def on_train_batch_start(self, *args: Any) -> None:
         if self.seen == self.SKIPPED:
@@ -99,7 +100,6 @@ class Profile(lightning.Callback):
         if self.seen == self.SKIPPED + self.STEPS:
             self.profiler.stop()
             by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-            events = self.profiler.key_averages(group_by_input_shape=True)
-            self.table = events.table(sort_by=by, row_limit=30, max_name_column_width=40, max_shapes_column_width=60)
+            self.table = self.profiler.key_averages().table(sort_by=by, row_limit=30, max_name_column_width=60)
             write_atomically(self.folder / "profile.txt", self.table + "\n")
             self.profiler.export_chrome_trace(str(self.folder / "trace.json"))

@@ -206,7 +206,9 @@ def test_no_checkpoint_is_whole(tmp_path: Path) -> None:
     assert (out / "encoder/model.safetensors").exists()  # nothing is lost
 
 
-def test_a_checkpoint_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_of_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "run"
     run("pretrain", "--out", str(out), *SHORT, "--trainer.max_steps=4")
     config = (out / "config.yaml").read_text()
@@ -220,10 +222,13 @@ def test_a_checkpoint_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixtu
             run("pretrain", "--out", str(out), "--resume", *SHORT, change)
     assert (out / "config.yaml").read_text() == config
     capsys.readouterr()
-    # The rate may change, and the new one holds.
+    # The rate may change, and the new one holds; so may the program, which says so.
+    monkeypatch.setattr("pipeline.runs.__version__", "99.0")
     more = ["--model.optimization.learning_rate=1e-5", "--model.optimization.schedule=constant"]
     run("pretrain", "--out", str(out), "--resume", *SHORT, *more)
-    assert "learning_rate is 1e-05 now, and was 0.001" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "learning_rate is 1e-05 now, and was 0.001" in said
+    assert f"version is 99.0 now, and was {pipeline.__version__}" in said
     state = checkpoints.read(out / "checkpoints/last.ckpt")
     assert state["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(1e-5)
     assert figures(out)["steps"] == 8

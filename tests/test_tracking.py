@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import pipeline
 from pipeline import verify_resume
 from pipeline.folders import sha256
 from pipeline.tracking import CLOCKED, public
@@ -120,6 +121,7 @@ def test_a_score_can_be_traced_to_its_corpus(pretrained: Path, tmp_path: Path) -
     assert [stage["stage"] for stage in stages] == ["corpus", "validation text", "tokenizer", "pretrain", "encoder"]
     assert json.loads((pretrained / "lineage.json").read_text()) == stages
     assert stages[-1]["sha256"] == sha256(encoder / "model.safetensors")
+    assert stages[3]["version"] == pipeline.__version__
     assert stages[3]["wandb"] == (pretrained / "wandb/run-id").read_text()
     more = ["--from", str(encoder), "--data.epochs=1", "--data.train_rows=40"]
     run("finetune", "--out", str(tmp_path / "tuned"), *more, wandb=True)
