@@ -36,16 +36,17 @@ help: ## this list
 	@echo "Targets"
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
-	@echo "  MODEL      [bert] which encoder: bert, gpt or elmo"
+	@echo "  MODEL      [bert] which encoder: bert, gpt or elmo (elmo-paper: of the published size)"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern"
 	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
 	@echo "  DATA       local folder or pattern that replaces the hub name of CORPUS or TASK"
-	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder to fine-tune, ours or Hugging Face's"
+	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder to fine-tune, prompt, try or evaluate, ours or Hugging"
+	@echo "             Face's; for compare with {model} in place of a name"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
-	@echo "  SEEDS      for finetune and compare: so many seeds in one command, and what they gained over scratch"
+	@echo "  SEEDS      for finetune and compare: so many seeds in one command, and what they gained over scratch; for worth"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
-	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM]] the run folder"
+	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/VERB/MODEL-TASK, results/NAME] what is written"
 	@echo "  RESUME=1   go on with the run in OUT"
 	@echo "  OVERWRITE=1  start anew over the run in OUT"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
@@ -60,6 +61,7 @@ help: ## this list
 	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
 	@echo "  PYTHON     [python3] the Python (3.10 or newer) that makes .venv"
+	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, each with --help"
 
 # One stamp for each set of packages; it is made anew when what it was made from changes.
 $(BIN)/.venv-made:

@@ -51,7 +51,8 @@ def main() -> int:
     except OSError as error:
         from pipeline.folders import is_no_room, reason
 
-        if not is_no_room(error) and not isinstance(error, PermissionError):
+        places = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
+        if not is_no_room(error) and not isinstance(error, places):
             raise
         what = "read or written" if isinstance(error, PermissionError) else "written"
         print(f"Error: {error.filename or 'A file'} could not be {what}: {reason(error)}.", file=sys.stderr)

@@ -126,7 +126,7 @@ def figures_of(task: Task, rows: list[Row], results: dict[int, list[Result]]) ->
         for number, part in enumerate(parts, start=1):
             figures |= {f"{prefix}/template_{number}/{name}": value for name, value in part.figures.items()}
         for column in getattr(task, "groups", []):
-            right = [answer.is_right("sum") for answer in parts[0].answers]
+            right = [answer.credit("sum") for answer in parts[0].answers]
             for name, (accuracy, _) in zeroshot.by_group(right, rows, column).items():
                 figures[f"{prefix}/{column}/{name}"] = accuracy
     return figures
@@ -147,6 +147,10 @@ def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str
             lines.append("| " + " | ".join(cells) + " |")
             if part.dropped:
                 lines.append(f"({part.dropped:,} examples did not fit in front of template {number})")
+            if part.shortened:
+                lines.append(
+                    f"({part.shortened:,} texts behind the candidates of template {number} were cut at their end)"
+                )
         found = zeroshot.summary(parts)
         if len(parts) > 1:
             spread = f"{found['accuracy_min']:.3f} to {found['accuracy_max']:.3f}"
@@ -158,7 +162,7 @@ def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str
     else:
         lines.append(f"perplexity of the word {first['perplexity']:.2f}")
     for name, text in (
-        ("cut", "contexts were cut on the left"),
+        ("cut", "texts were cut on the left"),
         ("unknown_words", "rows have words unknown to it"),
         ("ties", "rows are ties"),
     ):
@@ -166,7 +170,7 @@ def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str
             lines.append(f"{first[name]:,.0f} {text}")
     for column in getattr(task, "groups", []):
         lines.append(f"{column}:")
-        right = [answer.is_right("sum") for answer in next(iter(results.values()))[0].answers]
+        right = [answer.credit("sum") for answer in next(iter(results.values()))[0].answers]
         for name, (accuracy, count) in zeroshot.by_group(right, rows, column).items():
             lines.append(f"  {name:<45} {accuracy:.3f}  ({count:,})")
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from pipeline.encoders.base import Batch
 from pipeline.encoders.elmo import BEGIN, END, UNKNOWN, collate_words, output_class
 from pipeline.masking import Pair, mask_tokens, pair_count, sentence_pairs, swapped_pairs
 from pipeline.store import TokenStore
-from pipeline.tokenizer import Tokenizer
+from pipeline.tokenizer import MAX_CHARACTERS, Tokenizer
 from pipeline.windows import Blocks, Windows, WordBlocks, shuffled
 
 PADDING_MULTIPLE = 8  # rows are padded to a multiple of this: matrix kernels like round sizes
@@ -93,9 +93,12 @@ class MaskedPairs:
 
     consecutive = False
 
+    @property
+    def specials(self) -> int:
+        return 2 if self.next_sentence == "off" else 3
+
     def windows(self, store: TokenStore, tokenizer: Tokenizer, length: int, seed: int) -> Windows:
-        specials = 2 if self.next_sentence == "off" else 3
-        return Windows(store, length - specials, phase=seed)
+        return Windows(store, length - self.specials, phase=seed)
 
     def count(self, windows: Windows) -> int:
         return max(1, pair_count(windows)) if self.next_sentence == "nsp" else len(windows)
@@ -116,7 +119,7 @@ class MaskedPairs:
         else:
             pairer = sentence_pairs if self.next_sentence == "nsp" else swapped_pairs
             pairs = pairer(windows, rows, limit=windows.length, seed=seed, rng=rng)
-        ids, segments, mask = _join(pairs, tokenizer, most=windows.length + 3)
+        ids, segments, mask = _join(pairs, tokenizer, most=windows.length + self.specials)
         continues = tokenizer.continues_word if self.whole_word else None
         masked = mask_tokens(
             ids,
@@ -134,7 +137,7 @@ class MaskedPairs:
             "mask": torch.from_numpy(mask),
             "positions": torch.from_numpy(masked.positions),
             "labels": torch.from_numpy(masked.labels),
-            "total/mlm": torch.tensor(len(masked.positions)),
+            "total/mlm": torch.tensor(max(1, len(masked.positions))),  # a divisor, also where none is masked
         }
         if self.next_sentence != "off":
             batch["pair_labels"] = torch.tensor([pair.label for pair in pairs])
@@ -279,9 +282,6 @@ class WordRows:
         return rows_of(batch, index, parts)
 
 
-MAX_CHARACTERS = 50  # of a word, both marks included, as in the published models
-
-
 def rows_of(batch: Batch, index: int, parts: int) -> Batch:
     """One of `parts` equal shares of the rows; what does not belong to a row is kept."""
     chosen = np.array_split(np.arange(len(batch["mask"])), parts)[index]
@@ -362,7 +362,7 @@ class Steps:
         return self._batch(step)
 
     def whole(self) -> Iterator[Batch]:
-        """The batches of the first epoch, and what is left after the last full one."""
+        """The batches of the first epoch, and what is left after the last full one, unless rows go on (`carry`)."""
         self._start(0, 0)
         count = self.steps if self.maker.consecutive else -(-self.rows // self.batch_size)
         return (self._batch(step) for step in range(count))

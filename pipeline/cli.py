@@ -8,18 +8,31 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline import __version__, many, predicting, verbs
+from pipeline import UserError, __version__, many, predicting, verbs
 from pipeline.new_task import KINDS
 from pipeline.run_folder import release
 
+FLAGLESS = ("import-elmo", "lm-eval", "new-task", "predict", "sync", "zeroshot")  # nothing to configure
 ARMS = ("full", "frozen", "scratch", "random")
 
 
 def natural(text: str) -> int:
-    """A number of at least 0."""
-    if int(text) < 0:
+    """A number of at least 0, and small enough for a seed."""
+    if not 0 <= int(text) < 2**32:
         raise ValueError
     return int(text)
+
+
+def positive(text: str) -> int:
+    """A number of at least 1."""
+    if not natural(text):
+        raise ValueError
+    return int(text)
+
+
+def path(text: str) -> Path:
+    """A path; `~` is the user's folder wherever it stands, as in a shell."""
+    return Path(text).expanduser()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--model", default="bert", help="bert, gpt or elmo")
     shared.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
     shared.add_argument("--seed", type=natural, default=0)
-    shared.add_argument("--out", type=Path, default=None, help="run folder")
+    shared.add_argument("--out", type=path, default=None, help="run folder")
     shared.add_argument("--resume", action="store_true", help="go on with the run in the run folder")
     shared.add_argument("--overwrite", action="store_true", help="start anew over a run in the run folder")
     pretraining = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -46,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
         "audit", parents=[shared, pretraining], help="check masks, labels and leaks of a model", epilog=rest
     )
     trying = verb.add_parser("try", parents=[shared, pretraining], help="look at what an encoder knows", epilog=rest)
-    trying.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    trying.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
     trying.add_argument("--prompt", default=None, help="text to go on with (GPT) or with [MASK] to fill (BERT)")
     trying.add_argument("--word", default=None, help="word whose neighbours are shown (ELMo)")
     trying.add_argument("--score", action="store_true", help="show the log-probability of each token of the prompt")
@@ -57,20 +70,20 @@ def parser() -> argparse.ArgumentParser:
     evaluation = verb.add_parser(
         "evaluate", parents=[shared, pretraining], help="losses and bits per byte of an encoder on a text", epilog=rest
     )
-    evaluation.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    evaluation.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
     importing = verb.add_parser("import-elmo", help="published ELMo weights -> an encoder folder")
-    importing.add_argument("--options", type=Path, required=True, help="options.json")
-    importing.add_argument("--weights", type=Path, required=True, help="weights.hdf5")
-    importing.add_argument("--out", type=Path, required=True, help="encoder folder to write")
+    importing.add_argument("--options", type=path, required=True, help="options.json")
+    importing.add_argument("--weights", type=path, required=True, help="weights.hdf5")
+    importing.add_argument("--out", type=path, required=True, help="encoder folder to write")
     importing.add_argument("--state", choices=("reset", "carry"), default="reset", help="begin each text from zero?")
     tuning = verb.add_parser("finetune", parents=[shared], help="fine-tune an encoder on a task", epilog=rest)
     tuning.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
-    tuning.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    tuning.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
     tuning.add_argument("--arm", choices=ARMS, default="full")
     tuning.add_argument("--seeds", type=natural, default=0, help="run so many seeds, and as many of scratch")
     zero = verb.add_parser("zeroshot", parents=[shared], help="ask a pretrained encoder by prompts, without training")
     zero.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
-    zero.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    zero.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
     zero.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
     zero.add_argument("--limit", type=natural, default=0, help="ask only so many rows")
     zero.add_argument("--log-text", action="store_true", help="texts of DATA may go to Weights & Biases")
@@ -84,26 +97,26 @@ def parser() -> argparse.ArgumentParser:
     verification.add_argument("--task", default="sentiment", help="what the encoder is fine-tuned on")
     value = verb.add_parser("worth", parents=[shared], help="zero-shot beside fine-tunes on 10 to 1,000 rows")
     value.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
-    value.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
-    value.add_argument("--seeds", type=natural, default=3, help="fine-tunes for each number of rows")
+    value.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
+    value.add_argument("--seeds", type=positive, default=3, help="fine-tunes for each number of rows")
     harness = verb.add_parser("lm-eval", help="run lm-evaluation-harness on an encoder (extra lm-eval)")
     harness.add_argument("--tasks", required=True, help="lm-eval's names, with commas between them")
-    harness.add_argument("--encoder", type=Path, required=True, help="encoder folder: GPT, BERT or ELMo")
+    harness.add_argument("--encoder", type=path, required=True, help="encoder folder: GPT, BERT or ELMo")
     harness.add_argument("--limit", type=natural, default=0, help="ask only so many items of each")
-    harness.add_argument("--include-path", type=Path, default=None, help="folder with YAML files of further tasks")
+    harness.add_argument("--include-path", type=path, default=None, help="folder with YAML files of further tasks")
     answers = verb.add_parser("predict", help="labels or tags of new texts, as JSON lines")
-    answers.add_argument("--model", type=Path, required=True, help="model folder of a fine-tune")
+    answers.add_argument("--model", type=path, required=True, help="model folder of a fine-tune")
     answers.add_argument("--input", default="-", help="file, or - for standard input")
     answers.add_argument("--format", choices=predicting.FORMATS, default=None, help="of the input; by its name")
-    answers.add_argument("--out", type=Path, default=None, help="file; standard output otherwise")
+    answers.add_argument("--out", type=path, default=None, help="file; standard output otherwise")
     answers.add_argument("--batch-size", type=int, default=64)
     sweep = verb.add_parser("sweep", parents=[shared, pretraining], help="a sweep of Weights & Biases", epilog=rest)
     sweep.add_argument("--name", default="finetune", help="a name in configs/sweeps")
     sweep.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
-    sweep.add_argument("--from", dest="encoder", type=Path, default=None, help="encoder folder")
+    sweep.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
     sweep.add_argument("--count", type=int, default=20, help="runs here; 0: until it is stopped")
     uploading = verb.add_parser("sync", help="upload offline runs to Weights & Biases")
-    uploading.add_argument("--folder", type=Path, default=Path("runs"))
+    uploading.add_argument("--folder", type=path, default=Path("runs"))
     new = verb.add_parser("new-task", help="the YAML file of a new data set, and a test of it")
     new.add_argument("--name", required=True)
     new.add_argument("--kind", choices=tuple(KINDS), default="sentence")
@@ -111,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     grid.add_argument("--name", default="sample", help="a name in configs/compare or a path to a YAML file")
     grid.add_argument("--data", default=None, help="folder that holds the data of the tasks")
     grid.add_argument("--from", dest="encoders", default=None, help="encoder folders, with {model} in place of a name")
-    grid.add_argument("--out", type=Path, default=None)
+    grid.add_argument("--out", type=path, default=None)
     for field in ("models", "tasks", "arms"):
         grid.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
     grid.add_argument("--seeds", type=natural, default=0)
@@ -125,9 +138,16 @@ def main(args: list[str]) -> None:
         UserError: whatever the user can put right.
     """
     options, flags = parser().parse_known_args(args)
+    if flags and options.verb in FLAGLESS:
+        raise UserError(
+            f"{options.verb} does not know the flag {flags[0]}; see python -m pipeline {options.verb} --help."
+        )
     _quiet()
     several = options.verb == "finetune" and options.seeds
     verb: Callable[[argparse.Namespace, list[str]], None] = {
+        "data": verbs.data,
+        "pretrain": verbs.pretrain,
+        "profile": verbs.profile,
         "finetune": many.several_seeds if several else verbs.finetune,
         "audit": verbs.audit,
         "try": verbs.try_out,
@@ -142,7 +162,7 @@ def main(args: list[str]) -> None:
         "verify-resume": many.verify_resume,
         "sweep": verbs.sweep,
         "sync": verbs.sync,
-    }.get(options.verb, verbs.pretrain)
+    }[options.verb]
     try:
         verb(options, flags)
     finally:

@@ -97,6 +97,7 @@ def load(file: Path, **changes: Any) -> Grid:
         for value, kind in ((grid.models, list), (grid.tasks, dict), (grid.flags, list)):
             if not isinstance(value, kind):
                 raise TypeError(f"{value!r} is no {kind.__name__}")
+        grid.encoder("")
         for arm in grid.arms.values():
             if not (isinstance(arm.seeds, int) and all(isinstance(values, list) for values in arm.choose.values())):
                 raise TypeError("an arm has seeds, a number, and lists to choose from")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import lightning
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -48,6 +50,8 @@ class CLI(LightningCLI):
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
     def before_instantiate_classes(self) -> None:
+        if self.config.trainer.precision is not None:
+            raise UserError("Set precision (auto, bf16-mixed or 32-true), not trainer.precision.")
         precision = self.config.precision
         self.config.trainer.precision = best_precision() if precision == "auto" else precision
 
@@ -81,7 +85,7 @@ def parse(model: type, data: type, files: list[Path], flags: list[str], cli_clas
     """
     args = [part for file in files for part in ("--config", str(file))] + flags
     try:
-        return (cli_class or CLI)(model, data, args)
+        cli = (cli_class or CLI)(model, data, args)
     except (ArgumentError, TypeError, ValueError, OSError) as error:
         cause: BaseException | None = error
         while cause is not None:
@@ -91,15 +95,55 @@ def parse(model: type, data: type, files: list[Path], flags: list[str], cli_clas
         if not isinstance(error, ArgumentError):
             raise
         raise UserError(f"The configuration is not valid: {_first_sentence(str(error))}") from None
+    check_settings(cli.config)
+    return cli
+
+
+# What has another name here: Lightning's would be passed over, or end a run that has learned nothing.
+ELSEWHERE = {
+    **dict.fromkeys(("max_epochs", "max_time", "limit_train_batches", "overfit_batches"), "trainer.max_steps"),
+    **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), "validate_every, or validations of a fine-tune"),
+    **dict.fromkeys(("limit_val_batches", "limit_test_batches", "fast_dev_run"), "a smaller corpus or task"),
+}
+SIZES = ("size", "layers", "heads", "inner_size", "projection", "cell")  # of encoders
+
+
+def check_settings(config: Any) -> None:
+    """Refuses settings of a training with which it would train nothing, or otherwise than they say.
+
+    Raises:
+        UserError: which setting, and what it may be.
+    """
+    trainer, plain = config.trainer, inspect.signature(lightning.Trainer.__init__).parameters
+    for name, instead in ELSEWHERE.items():
+        if trainer[name] != plain[name].default:
+            raise UserError(f"trainer.{name} is not used here; set {instead}.")
+    least = {f"trainer.{name}": (trainer[name], 1) for name in ("log_every_n_steps", "accumulate_grad_batches")}
+    least["trainer.gradient_clip_val"] = (trainer.gradient_clip_val or 0, 0)
+    if "validate_every" in config:
+        least |= {"trainer.max_steps": (trainer.max_steps, 1), "validate_every": (config.validate_every, 1)}
+        tokenizer, sizes = config.data.tokenizer, config.model.encoder.init_args
+        least |= {f"data.tokenizer.{name}": (tokenizer[name], 1) for name in ("vocab_size", "train_megabytes")}
+        least |= {f"model.encoder.init_args.{name}": (sizes[name], 1) for name in SIZES if name in sizes}
+    else:
+        least |= {"validations": (config.validations, 1), "patience": (config.patience, 0)}
+    for name, (value, bound) in least.items():
+        if not value >= bound:  # nan is neither
+            raise UserError(f"{name} is {value}; it must be at least {bound}.")
 
 
 def _first_sentence(message: str) -> str:
+    message = message[max(0, message.rfind("Parser key")) :]  # what is before it speaks of types in Python
     lines = [line.strip(" -") for line in message.replace("error: ", "").splitlines() if line.strip()]
     return " ".join(lines)[:400].rstrip(".") + "."
 
 
 def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path], list[str]]:
-    """CORPUS= and DATA= -> configuration files and flags; `corpora/NAME/MODEL.yaml` is what a model takes for it."""
+    """CORPUS= and DATA= -> configuration files and flags; `corpora/NAME/MODEL.yaml` is what a model takes for it.
+
+    Raises:
+        UserError: no preset and no path.
+    """
     preset = named_config("corpora", corpus)
     if preset is None and not _is_path(corpus):
         raise UserError(f"There is no corpus '{corpus}': neither a preset ({known('corpora')}) nor a path.")
@@ -112,7 +156,8 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
 
 
 def _is_path(corpus: str) -> bool:
-    return "/" in corpus or any(mark in corpus for mark in "*?[") or Path(corpus).exists() or bool(Path(corpus).suffix)
+    path = Path(corpus)
+    return bool(corpus) and ("/" in corpus or any(c in corpus for c in "*?[") or path.exists() or bool(path.suffix))
 
 
 def pretraining(options: argparse.Namespace, flags: list[str]) -> CLI:
@@ -128,6 +173,8 @@ def pretraining(options: argparse.Namespace, flags: list[str]) -> CLI:
 
 def encoder_folder(options: argparse.Namespace) -> Path:
     """FROM=, or where MODEL was pretrained; refuses one that holds another model."""
+    if named_config("pretrain", options.model) is None:
+        raise UserError(f"There is no model '{options.model}'; there are {known('pretrain')}.")
     folder = options.encoder or Path("runs/pretrain") / options.model / "encoder"
     wanted = options.model.split("-")[0]  # elmo-paper is an elmo
     if (model_type := encoders.family(read_config(folder)["model_type"])) != wanted:
@@ -139,7 +186,11 @@ def encoder_folder(options: argparse.Namespace) -> Path:
 
 
 def task_file(task: str) -> Path:
-    """TASK= -> its YAML file; kinds of task of the user's own may stand beside it."""
+    """TASK= -> its YAML file; kinds of task of the user's own may stand beside it.
+
+    Raises:
+        UserError: there is no such file.
+    """
     file = named_config("tasks", task) or Path(task)
     if not file.is_file():
         raise UserError(f"There is no task '{task}': neither a preset ({known('tasks')}) nor a YAML file.")
@@ -157,11 +208,17 @@ def recipe(file: Path) -> str:
 
 
 def task_of(file: Path) -> Task:
-    """The task alone of its YAML file."""
+    """The task alone of its YAML file.
+
+    Raises:
+        UserError: the file names no task, or a broken one.
+    """
     reader = ArgumentParser(exit_on_error=False)
     reader.add_argument("--task", type=Task, required=True)
     try:
         content = yaml.safe_load(file.read_text())
+        if not isinstance(content, dict) or "task" not in (content.get("data") or {}):
+            raise UserError(f"{file} names no data: task:, as configs/tasks/sentiment.yaml does.")
         return reader.instantiate(reader.parse_object({"task": content["data"]["task"]})).task
     except (ArgumentError, TypeError, KeyError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file} is not valid: {_first_sentence(str(error))}") from None

@@ -107,7 +107,11 @@ class CorpusData(lightning.LightningDataModule):
     # ------------------------------------------------------------------ text -> token stores
 
     def prepare(self) -> None:
-        """Trains or opens the tokenizer and builds or opens both token stores."""
+        """Trains or opens the tokenizer and builds or opens both token stores.
+
+        Raises:
+            UserError: the corpus cannot be read, or does not suffice for the model.
+        """
         train, valid = self._sources()
         self.tokenizer = self._tokenizer(train)
         root = cache_folder() / "stores"
@@ -152,10 +156,14 @@ class CorpusData(lightning.LightningDataModule):
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
         found = text.find_files(self.files)
-        parts = {split: [f for f in found if text.split_of(f) == split] for split in ("train", "valid")}
+        folder = Path(self.files).expanduser()
+        places = {f: f.relative_to(folder) if folder.is_dir() else Path(f.name) for f in found}
+        parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
+        for file, place in places.items():
+            parts[text.split_of(place)].append(file)
         if len(found) == 1 or not parts["train"]:  # one file is the corpus, whatever its name
             return read(files=found), None
-        self.left_out = [f.name for f in found if text.split_of(f) == "test"]
+        self.left_out = [str(places[f]) for f in parts["test"]]
         return read(files=parts["train"]), read(files=parts["valid"]) if parts["valid"] else None
 
     def _tokenizer(self, source: Source) -> Tokenizer:
@@ -204,7 +212,9 @@ class CorpusData(lightning.LightningDataModule):
                 f"            {meta['bytes'] / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
             ]
             if meta["long_words"]:
-                lines.append(f"            {meta['long_words']:,} words over {store.LONGEST_WORD} bytes are cut there")
+                lines.append(
+                    f"            {meta['long_words']:,} words over {tokenizers.LONGEST_WORD} bytes are cut there"
+                )
             if meta["duplicate_lines"] > 0.3 * meta["lines"]:
                 lines.append("            Note: many lines are repeated; a model learns to copy these first.")
         if self.left_out:
@@ -289,7 +299,8 @@ class StepParts(Dataset[Batch]):
         step, part = divmod(index, self.parts)
         if self._last is None or self._last[0] != step:  # the parts of a step share its whole batch
             batch = self.steps(step)
-            self._last = (step, {**batch, "total/tokens": batch["mask"].sum()})
+            tokens = [value.sum() for name, value in batch.items() if name in ("mask", "second/mask")]
+            self._last = (step, {**batch, "total/tokens": torch.stack(tokens).sum()})
         parts = self.parts * self.world
         whole = self._last[1]
         if parts == 1:

@@ -16,7 +16,9 @@ ROWS = 64  # of a batch
 
 @torch.no_grad()
 def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[str, float]:
-    """Every row of the validation part, or of the whole corpus when it has none.
+    """Every whole row of the validation part, or of the corpus when it has none; what is left at its end fills no row.
+
+    With `carry`, the rows that a batch of 64 leaves over are left out too.
 
     Raises:
         UserError: rows longer than the encoder's positions, or a corpus that does not suffice.

@@ -41,7 +41,7 @@ class Craft:
         label_smoothing: share of the probability that is spread over all classes.
         lm_weight: weight of GPT's auxiliary LM loss on the task's texts (Radford et al. 2018, equation 5).
         unfreeze_share: share of the run over which layers join the training one after another, from the top
-            (Howard and Ruder 2018, 3.3); 0: all from the start.
+            (Howard and Ruder 2018, 3.3); 0: all from the start, above 1: the lowest never do.
     """
 
     dropout: float
@@ -87,8 +87,10 @@ class FineTuning(Training):
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
+        if not 0 <= warmup_share <= 1:
+            raise UserError(f"model.warmup_share is {warmup_share}; it is a share, from 0 to 1.")
         self.optimization, self.warmup_share, self.arm, self.craft = optimization, warmup_share, arm, craft
-        self.frozen = arm in ("frozen", "random")
+        self.frozen, self.weights = arm in ("frozen", "random"), {"lm": craft.lm_weight}
         if self.frozen:
             self.optimization.learning_rate = frozen_learning_rate
         self.model: TunedModel
@@ -98,6 +100,11 @@ class FineTuning(Training):
         self.answers: list[tuple[int, Decision]] = []
 
     def build(self, data: LabeledData) -> None:
+        """Puts a head on the encoder of the data, as arm and craft say.
+
+        Raises:
+            UserError: the craft does not go with this encoder or task.
+        """
         torch.manual_seed(self.seed)
         craft, encoder, task = self.craft, data.encoder, data.task
         if craft.lm_weight and not isinstance(encoder, Gpt):
@@ -113,7 +120,7 @@ class FineTuning(Training):
             by_word=data.by_word,
             pairs=isinstance(data.examples["train"][0].text, tuple),
             spans=task.metric == "span_f1",
-            columns=task.columns,
+            columns={role: task.columns.get(role, role) for role in task.roles},
             mix=self.frozen,
             mix_dropout=craft.mix_dropout,
             lstm=craft.lstm,
@@ -157,8 +164,7 @@ class FineTuning(Training):
         assert isinstance(encoder, Gpt)
         asked = encoded.mask[:, 1:]
         hidden, labels = encoded.layers[-1][:, :-1][asked], encoded.input_ids[:, 1:][asked]
-        loss = linear_cross_entropy(hidden, encoder.word_embedding.weight, labels)
-        return Loss(loss.sum * self.craft.lm_weight, loss.count, loss.correct)
+        return linear_cross_entropy(hidden, encoder.word_embedding.weight, labels)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Layers that are not yet unfrozen have no gradient, so the optimiser leaves them and their moments alone."""
@@ -206,9 +212,9 @@ class FineTuning(Training):
 
 
 def balanced(data: LabeledData) -> Tensor:
-    """(C,): N / (C n_c), so that the mean weight of the training part is 1 (King and Zeng 2001)."""
+    """(C,): N / (C n_c), of C classes that the training part has: its mean weight is 1 (King and Zeng 2001)."""
     counts: Counter[int] = Counter()
     for example in data.examples["train"]:
         counts.update(example.labels)
-    classes = len(data.task.label_names)
-    return torch.tensor([counts.total() / (classes * max(1, counts[index])) for index in range(classes)])
+    weights = [counts.total() / (len(counts) * max(1, counts[index])) for index in range(len(data.task.label_names))]
+    return torch.tensor(weights)

@@ -89,11 +89,11 @@ class Head(nn.Module):
         return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
 
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
-        """-> logits."""
+        """-> logits: (B, C) of texts, (B, W, C) of words."""
         raise NotImplementedError
 
     def loss(self, logits: Tensor, labels: Tensor, **options: Any) -> Loss:
-        """Cross entropy, or what the head has in its place."""
+        """Cross entropy, or what the head has in its place; `labels` are (B,) or (B, W), -1 where no word is."""
         raise NotImplementedError
 
     def decide(self, logits: Tensor, batch: Batch) -> list[Decision]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from pipeline.encoders.base import Batch, Encoder, Text, count
+from pipeline.encoders.base import Batch, Encoder, Text, count, left_to_first
 from pipeline.windows import word_windows
 
 Cut = Literal["head", "tail", "both"]
@@ -74,7 +74,7 @@ def shorten(ids: Any, room: int, cut: Cut, *, joined: bool) -> Any:
     first, second = ids
     sizes = (room - 2, room - 2)
     if joined:
-        left = min(len(first), max(room - 3 - len(second), (room - 2) // 2))
+        left = left_to_first(len(first), len(second), room - 3)
         sizes = (left, room - 3 - left)
     return tuple(_cut(side, size, cut) for side, size in zip(ids, sizes, strict=True))
 

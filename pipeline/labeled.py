@@ -69,7 +69,11 @@ class LabeledData(lightning.LightningDataModule):
         self.encoder: Encoder
 
     def prepare(self, encoder: Encoder) -> None:
-        """Reads all parts and turns their texts into token ids."""
+        """Reads all parts and turns their texts into token ids.
+
+        Raises:
+            UserError: a part is missing or empty, a row does not fit the task, or a row of ids not the encoder.
+        """
         if (self.max_length or 0) > encoder.max_length:
             raise UserError(
                 f"data.max_length is {self.max_length}, but the encoder has only {encoder.max_length} positions."
@@ -108,7 +112,10 @@ class LabeledData(lightning.LightningDataModule):
         rows = {split: rows_of(self.task, self.files, split) for split in SPLITS}
         train, valid, test = (rows[split] for split in SPLITS)
         if train is None or test is None:
-            raise UserError(f"The task needs a train and a test part; {self.files or 'its source'} has not both.")
+            lacking = "train" if train is None else "test"
+            named = f"no file at {self.files} is named '{self.task.splits.get(lacking, lacking)}'"
+            without = "set DATA= to a folder of files, or hub in the task's YAML"
+            raise UserError(f"The task has no {lacking} part: {named if self.files else without}.")
         for split, part in rows.items():
             if part is not None and not part:
                 raise UserError(f"The {split} part of the task holds no row.")

@@ -5,6 +5,7 @@ GPT exactly as lm-eval's own `hf` model, BERT by pseudo-log-likelihood, ELMo by 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tqdm import tqdm
 from pipeline import UserError
 from pipeline.encoders.base import Encoder
 from pipeline.encoders.gpt import Gpt
-from pipeline.prompting import Request, score, score_tokens
+from pipeline.prompting import Request, beginning, score, score_tokens
 
 
 class PipelineLM(LM):
@@ -42,10 +43,15 @@ class PipelineLM(LM):
 
     @torch.no_grad()
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Nats of whole texts; of GPT those longer than its positions in windows, as lm-eval cuts them."""
+        """Nats of whole texts, those longer than the positions in windows: GPT's as lm-eval cuts them."""
         texts = [request.args[0] for request in requests]
         if not isinstance(self.encoder, Gpt):
-            return [one.total for one in score(self.encoder, [Request("", text) for text in texts], both_ways=False)]
+            windows = [(number, part) for number, text in enumerate(texts) for part in self._windows(text)]
+            found = score(self.encoder, [Request("", part) for _, part in windows], both_ways=False)
+            totals = [0.0] * len(texts)
+            for (number, _), one in zip(windows, found, strict=True):
+                totals[number] += one.total
+            return totals
         gpt, totals = self.encoder, []
         for text in tqdm(texts, desc="lm-eval", unit="text", disable=disable_tqdm):
             [ids] = gpt.tokenize([text])
@@ -55,6 +61,12 @@ class PipelineLM(LM):
             pairs = [make_disjoint_window(window) for window in windows]
             totals.append(sum(one.total for one in score_tokens(gpt, pairs, lambda n: None)))
         return totals
+
+    def _windows(self, text: str) -> Iterator[str]:
+        while text.strip():
+            part = beginning(self.encoder, text, self.encoder.max_length - 2)
+            yield part
+            text = text[len(part) :]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Greedy text until a stop string; GPT only."""

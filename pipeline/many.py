@@ -59,7 +59,7 @@ def pretrain_missing(grid: comparing.Grid) -> None:
         if not (grid.encoder(model) / "model.safetensors").is_file():
             settings = {"corpus": "sample", "data": None, "seed": 0, "resume": True, "overwrite": False}
             out = grid.encoder(model).parent
-            pretrain(argparse.Namespace(verb="pretrain", model=model, out=out, **settings), [])
+            pretrain(argparse.Namespace(model=model, out=out, **settings), [])
 
 
 def verify_resume(options: argparse.Namespace, flags: list[str]) -> None:

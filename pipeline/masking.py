@@ -31,7 +31,9 @@ def mask_tokens(
     replacements: np.ndarray,
     continues_word: np.ndarray | None = None,
 ) -> Masked:
-    """Chooses round(rate * length) tokens a row, at least one; of these 80 % become [MASK], 10 % a random token.
+    """Chooses round(rate * length) tokens a row; of these 80 % become [MASK], 10 % a random token.
+
+    At least one a row; but none where none may be, or where whole words are wanted and all are too long.
 
     Args:
         ids: (B, T) token ids.

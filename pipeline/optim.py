@@ -10,6 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from pipeline import UserError
+
 
 @dataclass
 class Optimization:
@@ -32,6 +34,18 @@ class Optimization:
     betas: tuple[float, float]
     eps: float
     layer_decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, fine, what in (
+            ("learning_rate", self.learning_rate > 0, "above 0"),
+            ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
+            ("weight_decay", self.weight_decay >= 0, "at least 0"),
+            ("betas", all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1"),
+            ("eps", self.eps > 0, "above 0"),
+            ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
+        ):
+            if not fine:
+                raise UserError(f"model.optimization.{name} is {getattr(self, name)}; it must be {what}.")
 
 
 def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:

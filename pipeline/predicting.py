@@ -63,6 +63,8 @@ def value(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
     found = next((row[name] for name in names if name in row), None)
     if isinstance(found, str) or (role == "words" and isinstance(found, list)):
         return found
+    if found is not None:
+        raise UserError(f"{place} has {str(found)[:40]} under '{column}', which is no text.")
     raise UserError(
         f"{place} has no text under '{column}', which this model reads (it has {', '.join(map(str, row))})."
     )
@@ -71,10 +73,10 @@ def value(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
 def open_source(path: str) -> IO[str]:
     """A file, or `-` for standard input, as UTF-8."""
     if path == "-":
-        sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+        sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")  # type: ignore[union-attr]
         return sys.stdin
     try:
-        return open(path, encoding="utf-8", newline="\n")
+        return open(path, encoding="utf-8-sig", newline="\n")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
 

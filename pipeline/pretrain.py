@@ -35,6 +35,7 @@ class Training(lightning.LightningModule):
     def __init__(self, *, seed: int) -> None:
         super().__init__()
         self.seed, self.last_loss, self.checkpoint_file = seed, math.nan, Path()
+        self.weights: dict[str, float] = {}  # of losses, where they are not 1
         self.identity: dict[str, Any] = {}  # configuration and data, to be found again in a checkpoint
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
         self.between_steps: Callable[[lightning.Trainer], None] = lambda trainer: None
@@ -49,11 +50,12 @@ class Training(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
-        if self.global_step:  # a checkpoint brings its rates along: those of the configuration hold
+        if self.trainer.ckpt_path:  # a checkpoint brings its rates along: those of the configuration hold
             optim.restate(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self.batches_of_step: list[Batch] = []
             self._sums_before = {name: list(values) for name, values in self._sums.items()}
         # Dropout is a function of the micro-batch, so a resumed run draws what the uninterrupted one would.
         torch.manual_seed(((self.seed * 1_000_003 + batch_idx) * 1_009 + self.global_rank) % (1 << 63))
@@ -61,8 +63,10 @@ class Training(lightning.LightningModule):
     def weighted(self, losses: dict[str, Loss], batch: Batch) -> Tensor:
         """Each loss over the predictions of the whole optimiser step; undoes the means that Lightning and DDP take."""
         parts = self.trainer.accumulate_grad_batches * self.trainer.world_size
-        total = torch.stack([loss.sum / batch[f"total/{name}"] for name, loss in losses.items()]).sum() * parts
-        self.last_loss, self.last_batch = float(total.detach()), batch
+        means = [self.weights.get(name, 1) * loss.sum / batch[f"total/{name}"] for name, loss in losses.items()]
+        total = torch.stack(means).sum() * parts
+        self.last_loss = float(total.detach())
+        self.batches_of_step.append(batch)
         # Of several processes one alone may not stop: the gradient tells all of them at once.
         if not math.isfinite(self.last_loss) and self.trainer.world_size == 1:
             self._not_finite("loss")
@@ -92,9 +96,11 @@ class Training(lightning.LightningModule):
         self._sums.update(self._sums_before)
         self.trainer.save_checkpoint(self.checkpoint_file)
         file = self.checkpoint_file.parent.parent / "not_finite.json"
-        found = {"step": self.global_step, "what": what, "rows": self.last_batch["rows"].tolist()}
+        rows = [row for batch in self.batches_of_step for row in batch["rows"].tolist()]
+        found = {"step": self.global_step, "what": what, "rows": rows}
         if self.global_rank == 0:
-            write_atomically(file, json.dumps({**found, "texts": self.texts_of(self.last_batch)}, indent=2) + "\n")
+            texts = [text for batch in self.batches_of_step for text in self.texts_of(batch)]
+            write_atomically(file, json.dumps({**found, "texts": texts}, indent=2) + "\n")
         raise UserError(
             f"The {what} is not finite at step {self.global_step}; the state before this step is in "
             f"{self.checkpoint_file}, the rows of its batch in {file}. Lower model.optimization.learning_rate or "
@@ -148,7 +154,11 @@ class Training(lightning.LightningModule):
             self.tokens_seen += batch["total/tokens"]
         if whole and (step % every == 0 or step == self.trainer.max_steps):
             figures = self._figures("train")
-            losses = [value for name, value in figures.items() if name.endswith("_loss")]
+            losses = [
+                self.weights.get(name.removeprefix("train/").removesuffix("_loss"), 1) * value
+                for name, value in figures.items()
+                if name.endswith("_loss")
+            ]
             speed = (int(self.tokens_seen) - self.tokens_at_start) / (time.monotonic() - self.started)
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             figures |= {"train/loss": sum(losses), "train/learning_rate": rate}
@@ -200,7 +210,11 @@ class Pretraining(Training):
         self.warned = False
 
     def build(self, data: CorpusData) -> None:
-        """Makes the encoder for the tokenizer, and the floors that the loss must fall below."""
+        """Makes the encoder for the tokenizer, and the floors that the loss must fall below.
+
+        Raises:
+            UserError: settings of encoder, batches and corpus do not go together.
+        """
         torch.manual_seed(self.seed)
         self.encoder = self.make_encoder(data.tokenizer, **data.maker.encoder_options)
         if getattr(self.encoder, "state", "reset") == "carry":

@@ -11,6 +11,7 @@ its left end.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pipeline import UserError
 from pipeline.encoders.base import Batch, Encoder
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.elmo import BEGIN, END, UNKNOWN, Elmo, collate_words
@@ -47,7 +49,7 @@ class Scored:
     Attributes:
         total: nats of log-likelihood.
         tokens: how many were scored.
-        cut: how many tokens of the context were lost.
+        cut: how many tokens did not fit into the encoder's positions, from the left.
         greedy: whether each token was the likeliest one.
         unknown: scored words that an ELMo does not know by name.
     """
@@ -110,7 +112,12 @@ def fast_products(encoder: Encoder) -> Iterator[None]:
 
 
 def split(encoder: Encoder, parts: Sequence[tuple[str, str]]) -> list[tuple[list[Any], list[Any]]]:
-    """Tokens of contexts and of what goes on with them."""
+    """Tokens of contexts and of what goes on with them.
+
+    Raises:
+        UserError: a text has no tokens, or is the end of the context's last word to an encoder of words: it would get
+            a likelihood of 1, and any comparison be won by it.
+    """
     texts = []
     for left, target in parts:
         spaces = len(left) - len(left.rstrip())
@@ -118,7 +125,23 @@ def split(encoder: Encoder, parts: Sequence[tuple[str, str]]) -> list[tuple[list
             left, target = left[:-spaces], left[-spaces:] + target
         texts += [left + target, left]
     ids = encoder.tokenize(texts)
-    return [(list(before), list(whole[len(before) :])) for whole, before in zip(ids[::2], ids[1::2], strict=True)]
+    pairs = [(list(before), list(whole[len(before) :])) for whole, before in zip(ids[::2], ids[1::2], strict=True)]
+    for (left, target), whole, (before, rest) in zip(parts, ids[::2], pairs, strict=True):
+        if not rest or (not isinstance(encoder, Gpt) and list(whole[: len(before)]) != before):
+            where = f" after '{left[-30:]}': it needs a space in front" if left else ""
+            raise UserError(f"'{target[:60]}' cannot be scored{where or ': it has no tokens'}.")
+    return pairs
+
+
+def beginning(encoder: Encoder, text: str, room: int) -> str:
+    """The longest beginning of a text in whole words that has at most `room` tokens, but for one word at least."""
+    words = re.findall(r"\s*\S+", text)
+    low, high = 1, len(words)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = len(encoder.tokenize(["".join(words[:middle])])[0]) <= room
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return "".join(words[:low])
 
 
 def log_probs_of(encoder: Gpt | Bert, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,9 +195,10 @@ def score_tokens(gpt: Gpt, pairs: Sequence[tuple[list[int], list[int]]], progres
     cuts = []
     for number, (context, target) in enumerate(pairs):
         context = context or [gpt.tokenizer.id("bos")]
-        target = target[-gpt.max_length :]
+        lost = max(0, len(target) - gpt.max_length)
+        target = target[lost:]
         kept = context[max(0, len(context) + len(target) - gpt.max_length - 1) :]
-        cuts.append(len(context) - len(kept))
+        cuts.append(len(context) - len(kept) + lost)
         if rows and rows[-1].context == kept and len(kept) >= SHARED and len(rows[-1]) + len(target) <= gpt.max_length:
             rows[-1].targets.append(target)
             rows[-1].requests.append(number)
@@ -266,7 +290,7 @@ def _score_bert(bert: Bert, requests: Sequence[Request], within_word: bool, prog
         text = [*left, *rest][cut:][:room]
         first = max(0, len(left) - cut)
         last = min(len(text), first + size)
-        results.append(Scored(0.0, last - first, min(cut, len(left)), greedy=True))
+        results.append(Scored(0.0, last - first, cut, greedy=True))
         for place in range(first, last):
             copy = list(text)
             copy[place] = mask
@@ -303,7 +327,7 @@ def _score_elmo(elmo: Elmo, requests: Sequence[Request], both_ways: bool, progre
         rows.append([BEGIN, *[*left, *rest][cut:], END])
         bounds.append((1 + max(0, len(left) - cut), len(rows[-1]) - 1, both_ways and not left))
         unknown = tuple(word.decode(errors="replace") for word in rest if word not in outputs)
-        results.append(Scored(0.0, len(rest), min(cut, len(left)), unknown=unknown))
+        results.append(Scored(0.0, min(len(rest), room), cut, unknown=unknown))
     for chosen in batches(elmo, [len(row) for row in rows]):
         batch = collate_words([rows[i] for i in chosen], outputs, max_characters=elmo.max_characters)
         batch = {name: value.to(elmo.device) for name, value in batch.items()}

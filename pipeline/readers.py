@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline import UserError
+from pipeline.text import whole_characters
 from tasks.base import Row
 
 
@@ -24,7 +25,7 @@ def read_rows(path: Path) -> list[Row]:
         if path.name.endswith(".parquet"):
             return [(f"{path}, row {n}", row) for n, row in enumerate(_parquet(path), start=1)]
         opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8", newline="\n") as file:  # text may hold other marks that end lines
+        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:  # text may hold other marks that end lines
             return [(f"{path}, line {n}", row) for n, row in READERS[kind_of(path)](file, path)]
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text.") from None
@@ -56,7 +57,9 @@ def read_table(file: IO[str], path: Path, delimiter: str) -> Iterator[tuple[int,
     names: list[str] | None = None
     for number, line in lines_of(file):
         if names is None:
-            names = line.removeprefix("\ufeff").split(delimiter)
+            names = line.split(delimiter)
+            if names[0].startswith('"') and names[0].endswith('"'):
+                raise UserError(f"{path} has quotes around its columns, which are plain characters here; use .jsonl.")
         elif line.strip() or len(names) == 1:
             values = line.split(delimiter)
             if len(values) != len(names):
@@ -73,7 +76,16 @@ def read_jsonl(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, An
                 raise UserError(f"{path}, line {number} is not JSON: {error.msg}.") from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number} is no JSON object.")
-            yield number, row
+            yield number, row if "\\ud" not in line.lower() else mended(row)
+
+
+def mended(value: Any) -> Any:
+    """A value of JSON in whose texts no half of a character stands alone: tokenizers refuse such."""
+    if isinstance(value, dict):
+        return {name: mended(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [mended(part) for part in value]
+    return whole_characters(value) if isinstance(value, str) else value
 
 
 def read_conll(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[int, list[str]]]]:

@@ -23,7 +23,8 @@ WRONG = 100  # wrong answers in the table for Weights & Biases
 def hand_off(folder: Path, receipt: Receipt, module: FineTuning) -> str:
     """The receipt: what came from the folder, what is new, what was left; nothing happens in silence."""
     fresh = [f"head.{name}" for name, _ in module.model.head.named_parameters()]
-    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    parts = [*([] if module.frozen else module.model.encoder.layer_groups()), module.model.head.parameters()]
+    trained = sum({id(p): p.numel() for part in parts for p in part}.values())  # not the output layer of pretraining
     lines = [
         f"encoder     {folder} ({module.arm}): {receipt}; {trained:,} parameters are trained",
         f"            tokenizer {module.model.encoder.tokenizer.hash[:12]}; new in the head: {', '.join(fresh)}",

@@ -28,6 +28,8 @@ def check_run_folder(out: Path, options: argparse.Namespace) -> None:
     foreign = [name for name in RUN_FILES if (out / name).exists()]
     if foreign and SIGN not in foreign:
         raise UserError(f"{out} holds {foreign[0]} but no run, and a run would clear it; choose another OUT=.")
+    if options.overwrite and options.resume:
+        raise UserError("RESUME goes on with a run, OVERWRITE starts it anew: set one of them.")
     if not options.overwrite and not options.resume:
         for sign, state in (
             ("metrics.json", "a finished run"),

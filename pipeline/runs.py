@@ -30,7 +30,8 @@ from pipeline.tracking import History, Progress, is_main
 
 # What may differ when a run goes on; anything else makes another run. Of files the content is compared, not the name.
 FREE = (
-    *("version", "model.optimization.", "model.warmup_share", "trainer.", "precision", "valid", "patience", "log_text"),
+    *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),
+    *("trainer.", "precision", "valid", "patience", "log_text"),
     *("data.workers", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
 )
 FIXED = ("trainer.accumulate_grad_batches",)
@@ -50,13 +51,15 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
     Raises:
         UserError: it is of another run: what differs is named.
     """
-    for name in sorted({*now, *before}):
+    for name in sorted({*now, *before}, key=lambda name: (name.startswith("content of"), name)):
         old, new = (found.get(name, BEFORE.get(name, now.get(name))) for found in (before, now))
         if old == new:
             continue
         if name.startswith(FREE) and name not in FIXED:
             print(f"Note: {name} is {new} now, and was {old}.")
             continue
+        if name.startswith("content of"):
+            old, new = str(old)[:12], str(new)[:12]  # hashes
         raise UserError(
             f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. Leave "
             "the change out, or set OVERWRITE=1 to start anew."
@@ -195,7 +198,7 @@ class Run:
         )
         try:
             return make()
-        except (MisconfigurationException, ModuleNotFoundError) as error:  # no such device
+        except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError) as error:  # no such device
             raise UserError(f"The trainer cannot be made: {str(error).splitlines()[0].rstrip('.')}.") from None
 
     def _train(self, steps: int) -> None:

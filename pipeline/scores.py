@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from sklearn.metrics import matthews_corrcoef  # torchmetrics' is above 0 where one class is always answered
 from torch import Tensor
 from torchmetrics.functional.classification import (
     multiclass_confusion_matrix,
     multiclass_f1_score,
-    multiclass_matthews_corrcoef,
 )
 
 from pipeline import metrics
@@ -69,7 +69,7 @@ def scores(answers: Answers, task: Task) -> Scores:
         kind: accuracy,
         "standard_error": metrics.standard_error(accuracy, len(gold)),
         "macro_f1": float(multiclass_f1_score(predicted, gold, len(names), average="macro")),
-        "matthews": float(multiclass_matthews_corrcoef(predicted, gold, len(names))),
+        "matthews": float(matthews_corrcoef(gold, predicted)),
     }
     if task.metric != "span_f1":
         return Scores(figures, multiclass_confusion_matrix(predicted, gold, len(names)).tolist())

@@ -24,11 +24,10 @@ from tqdm import tqdm
 from pipeline import UserError
 from pipeline.folders import damage, digest, file_hash, locked, write_folder
 from pipeline.text import Source, sentences
-from pipeline.tokenizer import Tokenizer
+from pipeline.tokenizer import LONGEST_WORD, Tokenizer
 
-FORMAT = 2  # part of every key: raise it when the layout or the sentence splitter changes
+FORMAT = 3  # part of every key: raise it when the layout or the sentence splitter changes
 LONG_SENTENCE = 2_000  # characters: longer "sentences" are counted, being lists or unsplit text most often
-LONGEST_WORD = 48  # bytes: longer ones are cut by character encoders (50 with the marks of begin and end), and counted
 Keep = Callable[[int], bool]
 BATCH = 4_000  # sentences tokenised at once: enough to keep the tokenizer's threads busy, about 1 MB of text
 

@@ -202,7 +202,11 @@ def format_of(path: Path) -> str | None:
 
 
 def find_files(location: str) -> list[Path]:
-    """The text files that a path, a folder or a pattern names, sorted."""
+    """The text files that a path, a folder or a pattern names, sorted.
+
+    Raises:
+        UserError: there is none.
+    """
     path = Path(location).expanduser()
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file() and format_of(file))
@@ -220,10 +224,14 @@ def find_files(location: str) -> list[Path]:
 
 
 def split_of(path: Path) -> str:
-    """`valid` or `test` for a file that is named so (valid.txt, dev-00.jsonl), else `train`."""
-    names = r"(valid(ation|ate|set)?|val|dev(elopment|set)?|test(ing|set|s)?)(?![a-z])"
-    found = re.match(names, path.name.lower())
-    return "train" if found is None else "test" if found[1].startswith("test") else "valid"
+    """`valid` or `test` for a file, or one in a folder, that is named so (valid.txt, dev/00.jsonl), else `train`.
+
+    Args:
+        path: from the folder of the corpus on.
+    """
+    names = r"(train(ing)?|valid(ation|ate|set)?|val|dev(elopment|set)?|test(ing|set|s)?)(?![a-z])"
+    found = next((match[1] for part in path.parts if (match := re.match(names, part.lower()))), "train")
+    return {"tr": "train", "te": "test"}.get(found[:2], "valid")
 
 
 class _Counting:
@@ -258,7 +266,7 @@ def decoded(lines: IO[bytes], path: Path) -> Iterator[str]:
                 line += b"".join(iter(lambda: _continuation(lines), b""))
             if b"\0" in line:
                 raise UserError(f"{path} is a binary file, not text (line {number} has a zero byte).")
-            yield line.decode("utf-8")
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError:
         raise UserError(
             f"{path} is not UTF-8 text (line {number}); convert it first, with iconv for instance."
@@ -296,7 +304,9 @@ def paragraphs_to_documents(lines: Iterator[str], document_start: str | None) ->
         yield document
 
 
-_END = re.compile(r"(?<=[.!?…])([\"'”’)\]]*)\s+(?=[\"'“‘(\[]*[A-Z0-9À-Þ])")
+_END = re.compile(r"(?<=[.!?…؟।])([\"'”’)\]»]*)\s+(?=[\"'“‘(\[«„¿¡]*([^\Wa-z]))")
+_WIDE = "。！？"  # of scripts that put no space behind them
+_WIDE_END = re.compile(f"(?<=[{_WIDE}])(?![{_WIDE}」』”’）])|(?<=[{_WIDE}][」』”’）])(?![」』”’）])")
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\"'“])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Capt|Lt|Sgt|Rev|Hon|Mt|No|Vol|vs|cf|al|ca|c|"
     r"e\.g|i\.e|etc|approx|Inc|Ltd|Co|U\.S|U\.K|Jan|Feb|Mar|Apr|Aug|Sept|Oct|Nov|Dec)\.$"
@@ -304,16 +314,22 @@ _ABBREVIATION = re.compile(
 
 
 def sentences(paragraph: str) -> list[str]:
-    """Splits at . ! ? before a capital or a digit, but not after an initial or a usual abbreviation."""
-    result, begin = [], 0
+    """Splits at . ! ? before a capital, a digit or a letter without cases, not after an initial or abbreviation."""
+    wide = any(mark in paragraph for mark in _WIDE)
+    return [found for part in (_WIDE_END.split(paragraph) if wide else [paragraph]) for found in _spaced(part)]
+
+
+def _spaced(paragraph: str) -> Iterator[str]:
+    begin = 0
     for match in _END.finditer(paragraph):
         end = match.end(1)
         # Searched from shortly before the end: an abbreviation is no longer than that.
-        if not _ABBREVIATION.search(paragraph, max(0, begin - 1, end - 12), end):
-            result.append(paragraph[begin:end].strip())
+        abbreviation = _ABBREVIATION.search(paragraph, max(0, begin - 1, end - 12), end)
+        if not abbreviation and not match[2].islower():
+            yield paragraph[begin:end].strip()
             begin = match.end()
-    result.append(paragraph[begin:].strip())
-    return [sentence for sentence in result if sentence]
+    if last := paragraph[begin:].strip():
+        yield last
 
 
 LINE_ENDS = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"})

@@ -37,6 +37,8 @@ class Scheme:
     hugging_face: dict[str, Any]
 
 
+LONGEST_WORD = 48  # bytes: longer ones are cut by character encoders, and counted
+MAX_CHARACTERS = LONGEST_WORD + 2  # both marks included, as in the published models
 END_OF_TEXT = "<|endoftext|>"
 SCHEMES = {
     "wordpiece": Scheme(
@@ -44,7 +46,6 @@ SCHEMES = {
         keeps_spaces=False,
         hugging_face={
             "tokenizer_class": "BertTokenizer",
-            "tokenize_chinese_chars": True,
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         },
     ),
@@ -172,8 +173,10 @@ class Tokenizer:
             "padding_side": "right",
             **{f"{role}_token": token for role, token in self.special.items()},
         }
-        if self.scheme == "wordpiece":
-            config |= {"do_lower_case": self.lowercase, "strip_accents": self.lowercase}
+        normal = self.backend.normalizer
+        if self.scheme == "wordpiece" and isinstance(normal, normalizers.BertNormalizer):
+            config |= {"do_lower_case": normal.lowercase, "strip_accents": normal.strip_accents}
+            config["tokenize_chinese_chars"] = normal.handle_chinese_chars
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -238,7 +241,7 @@ def train_words(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> To
     counter.normalizer, counter.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     counter.train_from_iterator(texts, trainer=trainers.WordLevelTrainer(vocab_size=vocab_size, show_progress=False))
     ranked = sorted(counter.get_vocab(), key=counter.get_vocab().__getitem__)
-    return words_tokenizer([word for word in ranked if len(word.encode()) < 48], normalizer)
+    return words_tokenizer([word for word in ranked if len(word.encode()) <= LONGEST_WORD], normalizer)
 
 
 def words_tokenizer(words: Sequence[str], normalizer: Any = None) -> Tokenizer:

@@ -78,11 +78,11 @@ def _shown(encoder: Encoder, token: int) -> str:
 
 
 def go_on(gpt: Gpt, options: argparse.Namespace) -> str:
-    for name, low in (("tokens", 1), ("temperature", 0), ("top_k", 0), ("top_p", 0)):
+    for name, low in (("tokens", 1), ("temperature", 0), ("top_k", 0)):
         if not (value := getattr(options, name)) >= low:  # nan is neither
             raise UserError(f"{name.replace('_', '-')} must be at least {low}, not {value}.")
-    if not options.top_p:
-        raise UserError("top-p must be above 0.")
+    if not 0 < options.top_p <= 1:
+        raise UserError(f"top-p is {options.top_p}; it is a share, above 0 and at most 1.")
     [ids] = gpt.tokenizer.encode_batch([options.prompt])
     ids = [gpt.tokenizer.id("bos"), *ids]
     room = gpt.max_length - min(options.tokens, gpt.max_length // 2)

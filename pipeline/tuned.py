@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from pipeline import UserError, encoders
 from pipeline import tokenizer as tokenizers
-from pipeline.encoders.base import Batch, Encoded, Encoder, read_config, read_state
+from pipeline.encoders.base import Batch, Encoded, Encoder, check_texts, read_config, read_state
 from pipeline.heads import Decision, Head, SentenceHead, TokenHead
 from pipeline.inputs import Cut, Item, collate, items_of
 from tasks.tagging import spans
@@ -106,9 +107,10 @@ class TunedModel(nn.Module):
         for item, (tags, probabilities) in zip(items, decisions, strict=True):
             found[item.text][0].extend(self.labels[tag] for tag in tags.tolist())
             found[item.text][1].extend(probabilities.gather(-1, tags[:, None])[:, 0].tolist())
-        return [self._tagged(*place, *tags) for place, tags in zip(placed, found, strict=True)]
+        return [self._tagged(text, *place, *tags) for text, place, tags in zip(texts, placed, found, strict=True)]
 
     def _check(self, texts: Sequence[Any]) -> None:
+        check_texts(texts)
         pairs, by_word = self.options.pairs, self.options.by_word
         if any(isinstance(text, tuple) != pairs or (isinstance(text, list) and not by_word) for text in texts):
             wanted = "pairs (text, text)" if pairs else "single texts" + (" or lists of words" if by_word else "")
@@ -135,18 +137,19 @@ class TunedModel(nn.Module):
         }
 
     def _tagged(
-        self, words: list[str], places: list[tuple[int, int]], tags: list[str], probabilities: list[float]
+        self,
+        text: str | list[str],
+        words: list[str],
+        places: list[tuple[int, int]],
+        tags: list[str],
+        probabilities: list[float],
     ) -> dict[str, Any]:
         result: dict[str, Any] = {"words": words, "tags": tags, "probabilities": probabilities}
         if self.options.spans:
+            whole = text if isinstance(text, str) else " ".join(text)
+            found = [(kind, places[first][0], places[last][1]) for kind, first, last in spans(tags)]
             result["spans"] = [
-                {
-                    "type": kind,
-                    "begin": places[first][0],
-                    "end": places[last][1],
-                    "text": " ".join(words[first : last + 1]),
-                }
-                for kind, first, last in spans(tags)
+                {"type": kind, "begin": begin, "end": end, "text": whole[begin:end]} for kind, begin, end in found
             ]
         return result
 
@@ -183,12 +186,24 @@ class TunedModel(nn.Module):
 WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
+
+
 def place_words(text: str | list[str]) -> tuple[list[str], list[tuple[int, int]]]:
     """Words of a text, and where each begins and ends."""
+    places: list[tuple[int, int]] = []
     if isinstance(text, str):
-        found = list(WORD.finditer(text))
-        return [match.group() for match in found], [match.span() for match in found]
-    places, at = [], 0
+        for match in WORD.finditer(text):
+            begin, end = match.span()
+            # A combining mark is neither letter nor space: it belongs to the letter in front, and splits no word.
+            marked = _is_mark(text[begin]) or (text[begin].isalnum() and begin > 0 and _is_mark(text[begin - 1]))
+            if places and places[-1][1] == begin and marked:
+                places[-1] = (places[-1][0], end)
+            else:
+                places.append((begin, end))
+        return [text[begin:end] for begin, end in places], places
+    at = 0
     for word in text:
         places.append((at, at + len(word)))
         at += len(word) + 1

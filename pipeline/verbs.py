@@ -35,7 +35,6 @@ from pipeline.finetune import FineTuning
 from pipeline.folders import write_atomically, write_folder
 from pipeline.labeled import LabeledData
 from pipeline.new_task import new_task
-from pipeline.pretrain import Pretraining
 from pipeline.results import finish, hand_off
 from pipeline.run_folder import check_run_folder
 from pipeline.runs import Run
@@ -44,68 +43,25 @@ from pipeline.tokenizer import Tokenizer
 from pipeline.tracking import CLOCKED, is_main
 
 
+def data(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `data`."""
+    corpus = pretraining(options, flags).datamodule
+    corpus.prepare()
+    print(corpus.report())
+
+
 def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
-    if options.verb == "profile":
-        options.overwrite, options.resume = True, False
-        steps = Profile.SKIPPED + Profile.STEPS
-        flags = [*flags, f"--trainer.max_steps={steps}", f"--validate_every={steps}", "--data.validation_rows=64"]
-        flags += ["--model.embeddings=random", "--model.optimization.warmup_steps=0"]  # a step costs the same
-    cli = pretraining(options, flags)
-    data, module = cli.datamodule, cli.model
-    if options.verb == "data":
-        data.prepare()
-        print(data.report())
-        return
-    out = run_folder(options, options.verb, options.model)
-    trainer = cli.config_init.trainer
-    check_counts(cli)
-    alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
-    if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
-        raise UserError(
-            "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
-            "false, or train in one process without accumulation."
-        )
-    if options.verb == "profile" and (out / "encoder").exists():
-        raise UserError(f"{out} holds a pretrained encoder; choose another OUT= for the profile.")
-    check_run_folder(out, options)
-    data.prepare()
-    print(data.report())
-    module.build(data)
-    print(
-        f"{options.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
-        f"floors: uniform {module.floors['floor/uniform']:.2f}, unigram {module.floors['floor/unigram']:.2f} nats"
-    )
-    tags = [options.model, Path(options.corpus).name]
-    run = Run(
-        cli,
-        out,
-        options,
-        job_type="pretrain",
-        group=group_of(options.model, data.tokenizer),
-        tags=tags,
-        stages=data.stages(Path(options.corpus).name),
-    )
-    if is_main():
-        write_atomically(out / "data.txt", data.report() + "\n")
-    # Of several processes one is enough, whose weights the others get, unless each keeps a part of its own.
-    if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
-        module.begin(data)
-    speed = Speed()
-    watching = [Profile(out)] if options.verb == "profile" else [speed]
-    if not run.fit(monitor="val/loss", mode="min", watching=watching) or not is_main():
-        return
-    if isinstance(watching[0], Profile):
-        print(watching[0].table)
-        print(
-            f"The table is in {out / 'profile.txt'}, the steps one by one in {out / 'trace.json'} (chrome://tracing)."
-        )
+    """The verb `pretrain`."""
+    out = run_folder(options, "pretrain", options.model)
+    run, speed = begin_pretraining(options, flags, out), Speed()
+    if not run.fit(monitor="val/loss", mode="min", watching=[speed]) or not is_main():
         return
     print(speed)
-
+    data, module = run.cli.datamodule, run.cli.model
     encoder = module.trained_encoder()
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in CLOCKED}
     figures = {**reached, **run.figures(), **module.floors, "documents": data.train.meta["documents"]}
-    card = model_card(options, module, data, figures)
+    card = model_card(options, data, figures)
     saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     curve_losses = [
         f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
@@ -120,17 +76,59 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     print(f"Next: make finetune {model}TASK=sentiment FROM={saved}")
 
 
-def check_counts(cli: Any) -> None:
-    """Refuses settings of a training that are too small; Lightning would go on with some of them and train nothing."""
-    trainer, rest = cli.config_init.trainer, cli.config_init
-    counts = {f"trainer.{name}": getattr(trainer, name) for name in ("log_every_n_steps", "accumulate_grad_batches")}
-    if "validate_every" in rest:
-        counts |= {"trainer.max_steps": trainer.max_steps, "validate_every": rest.validate_every}
-    else:
-        counts["validations"] = rest.validations
-    for name, value in counts.items():
-        if value < 1:
-            raise UserError(f"{name} is {value}; it must be at least 1.")
+def profile(options: argparse.Namespace, flags: list[str]) -> None:
+    """The verb `profile`: some steps of pretraining, which leave no encoder."""
+    out = run_folder(options, "profile", options.model)
+    if (out / "encoder").exists():
+        raise UserError(f"{out} holds a pretrained encoder; choose another OUT= for the profile.")
+    options.overwrite, options.resume = True, False
+    steps, looking = Profile.SKIPPED + Profile.STEPS, Profile(out)
+    flags = [*flags, f"--trainer.max_steps={steps}", f"--validate_every={steps}", "--data.validation_rows=64"]
+    flags += ["--model.embeddings=random", "--model.optimization.warmup_steps=0"]  # a step costs the same
+    run = begin_pretraining(options, flags, out)
+    if run.fit(monitor="val/loss", mode="min", watching=[looking]) and is_main():
+        print(looking.table)
+        print(f"The table is in {out / 'profile.txt'}, each step in {out / 'trace.json'} (chrome://tracing).")
+
+
+def begin_pretraining(options: argparse.Namespace, flags: list[str], out: Path) -> Run:
+    """Configuration, corpus, network and run folder: all that comes before the first step.
+
+    Raises:
+        UserError: a setting, the corpus or the folder does not allow it.
+    """
+    cli = pretraining(options, flags)
+    data, module, trainer = cli.datamodule, cli.model, cli.config_init.trainer
+    alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
+    if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
+        raise UserError(
+            "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
+            "false, or train in one process without accumulation."
+        )
+    check_run_folder(out, options)
+    data.prepare()
+    print(data.report())
+    module.build(data)
+    print(
+        f"{options.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
+        f"floors: uniform {module.floors['floor/uniform']:.2f}, unigram {module.floors['floor/unigram']:.2f} nats"
+    )
+    corpus = Path(options.corpus).name
+    run = Run(
+        cli,
+        out,
+        options,
+        job_type="pretrain",
+        group=group_of(options.model, data.tokenizer),
+        tags=[options.model, corpus],
+        stages=data.stages(corpus),
+    )
+    if is_main():
+        write_atomically(out / "data.txt", data.report() + "\n")
+    # Of several processes one is enough, whose weights the others get, unless each keeps a part of its own.
+    if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
+        module.begin(data)
+    return run
 
 
 def shards_weights(strategy: Any) -> bool:
@@ -150,7 +148,7 @@ def group_of(model: str, tokenizer: Tokenizer) -> str:
     return f"{model}-{tokenizer.hash[:12]}"
 
 
-def model_card(options: argparse.Namespace, module: Pretraining, data: CorpusData, figures: dict[str, Any]) -> str:
+def model_card(options: argparse.Namespace, data: CorpusData, figures: dict[str, Any]) -> str:
     rows = "\n".join(f"| {name} | {value:.5g} |" for name, value in figures.items() if isinstance(value, (int, float)))
     synthetic = " The corpus is synthetic." if data.sample_documents else ""
     return (
@@ -202,8 +200,6 @@ def evaluate(options: argparse.Namespace, flags: list[str]) -> None:
 
 def import_elmo(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `import-elmo`."""
-    if flags:
-        raise UserError(f"import-elmo does not know the flag {flags[0]}.")
     if options.out.exists():
         raise UserError(f"{options.out} is there already; choose another OUT folder.")
     encoder = importing.import_elmo(options.options, options.weights, state=options.state)
@@ -224,7 +220,6 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     if options.data is not None:
         flags = ["--data.files", options.data, *flags]
     cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", file], flags, cli_class=FineTuneCLI)
-    check_counts(cli)
     if shards_weights(cli.config_init.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     check_run_folder(out, options)
@@ -265,8 +260,6 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
 
 def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `zeroshot`."""
-    if flags:
-        raise UserError(f"zeroshot does not know the flag {flags[0]}; see python -m pipeline zeroshot --help.")
     folder, file = encoder_folder(options), task_file(options.task)
     task, encoder = task_of(file), encoders.load_with_heads(folder)
     out = run_folder(options, "zeroshot", f"{options.model}-{file.stem}")
@@ -288,22 +281,18 @@ def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
 
 def lm_eval(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `lm-eval`."""
-    if flags:
-        raise UserError(f"lm-eval does not know the flag {flags[0]}; see python -m pipeline lm-eval --help.")
     try:
         from pipeline import lm_eval_model
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("lm_eval"):
             raise
-        raise UserError("lm-eval is not installed; pip install -c constraints.txt -e '.[lm-eval]'.") from None
+        raise UserError("lm-eval is not installed; .venv/bin/pip install -c constraints.txt -e '.[lm-eval]'.") from None
     encoder = encoders.load_with_heads(options.encoder)
     print(lm_eval_model.run(encoder, options.tasks.split(","), limit=options.limit, include=options.include_path))
 
 
 def predict(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `predict`."""
-    if flags:
-        raise UserError(f"predict does not know the flag {flags[0]}; see python -m pipeline predict --help.")
     form = predicting.form_of(options.input, options.format)
     settings: dict[str, Any] = {"form": form, "batch_size": options.batch_size}
     with contextlib.ExitStack() as files:
@@ -338,8 +327,6 @@ def sync(options: argparse.Namespace, flags: list[str]) -> None:
 
 def make_task(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `new-task`."""
-    if flags:
-        raise UserError(f"new-task does not know the flag {flags[0]}.")
     for file in new_task(options.name, options.kind, REPOSITORY):
         print(f"Wrote {file.relative_to(REPOSITORY)}")
     print(f"Now name your columns there, then: make finetune TASK={options.name} DATA=folder")

@@ -16,7 +16,7 @@ from pipeline import UserError, metrics
 from pipeline.encoders.base import Encoder
 from pipeline.encoders.elmo import Elmo
 from pipeline.encoders.gpt import Gpt
-from pipeline.prompting import Progress, Request, Scored, is_unknown, score, softmax_over
+from pipeline.prompting import Progress, Request, Scored, beginning, is_unknown, score, softmax_over
 from tasks.base import Row, Task
 from tasks.prompts import Prompt, Question, fill
 
@@ -42,10 +42,12 @@ class Answer:
         first, second = sorted(self.scores["sum"], reverse=True)[:2]
         return first == second
 
-    def is_right(self, rule: str) -> bool:
+    def credit(self, rule: str) -> float:
+        """1 where the right candidate is the best one, 1 / n where it is one of n equally good ones."""
         if len(self.scored) == 1:  # a word to be said
-            return self.scored[0].greedy
-        return self.choice(rule) == self.question.gold
+            return float(self.scored[0].greedy)
+        scores, gold = self.scores[rule], self.question.gold
+        return float(scores[gold] == max(scores)) / scores.count(max(scores))
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Result:
     shots: int
     answers: list[Answer]
     dropped: int = 0  # examples that did not fit
+    shortened: int = 0  # questions whose text behind the candidate did not
     figures: dict[str, float] = field(default_factory=dict)
 
 
@@ -88,9 +91,12 @@ def evaluate(
             fields = ", ".join(fields_of(task, rows[0]))
             raise UserError(f"Prompt {number} has a field {error} that the task's rows have not ({fields}).") from None
         check(prompt, number, questions, encoder, task.label_names)
-        questions, dropped = with_examples(encoder, questions, shown)
+        fitting = [fitted(encoder, question) for question in questions]
+        shortened = sum(a.right != b.right for a, b in zip(fitting, questions, strict=True))
+        questions, dropped = with_examples(encoder, fitting, shown)
         answers = answer(encoder, prompt, questions, shown, progress)
-        results.append(Result(prompt, shots, answers, dropped, figures_of(answers, placed=prompt.shape != "pair")))
+        figures = figures_of(answers, placed=prompt.shape != "pair")
+        results.append(Result(prompt, shots, answers, dropped, shortened, figures))
     return results
 
 
@@ -139,6 +145,16 @@ def check(prompt: Prompt, number: int, questions: Sequence[Question], encoder: E
         if key in pieces:
             raise UserError(f"Prompt {number}: the labels {pieces[key]} and {name} have the same tokens.")
         pieces[key] = name
+
+
+def fitted(encoder: Encoder, question: Question) -> Question:
+    """Cuts the end of what is behind the candidate, the same for all, where it would push the candidate out."""
+    room, longest = encoder.max_length - 4, max(question.candidates, key=len)
+    if not question.right or len(encoder.tokenize([question.left + longest + question.right])[0]) <= room:
+        return question
+    room -= len(encoder.tokenize([question.left + longest])[0])
+    right = beginning(encoder, question.right, room) if room > 0 else ""
+    return Question(question.left, question.candidates, right, question.gold)
 
 
 def with_examples(
@@ -245,7 +261,7 @@ def figures_of(answers: Sequence[Answer], *, placed: bool) -> dict[str, float]:
     """
     count = len(answers)
     rules = [rule for rule in RULES if rule in answers[0].scores]
-    figures = {f"accuracy_{rule}": sum(a.is_right(rule) for a in answers) / count for rule in rules}
+    figures = {f"accuracy_{rule}": sum(a.credit(rule) for a in answers) / count for rule in rules}
     figures["accuracy"] = figures.pop("accuracy_sum")
     figures["standard_error"] = metrics.standard_error(figures["accuracy"], count)
     sizes = [len(answer.question.candidates) for answer in answers]
@@ -336,7 +352,7 @@ def predictions(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "scores": one.scores,
                 "choice": one.choice("sum"),
                 "gold": question.gold,
-                "right": one.is_right("sum"),
+                "right": one.credit("sum"),
             }
         )
     return found

@@ -9,6 +9,7 @@ from typing import ClassVar
 from tasks.base import Example, LabelError, Row, Task
 
 Span = tuple[str, int, int]  # type, first word, last word
+MARKS = ("B-", "I-", "E-", "S-")
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Tagging(Task):
     spans: bool = True
 
     head: ClassVar[str] = "token"
+    roles: ClassVar[tuple[str, ...]] = ("words",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,9 +55,9 @@ class Tagging(Task):
 
     def names(self, row: Row) -> list[str]:
         tags = [self.name_of(tag) for tag in self.column(row, "tags")]
-        if self.spans and (wrong := [tag for tag in tags if tag != "O" and tag[1:2] != "-"]):
+        if self.spans and (wrong := [tag for tag in tags if tag != "O" and tag[:2] not in MARKS]):
             raise LabelError(
-                f"{row[0]} has the tag '{wrong[0]}', which is no BIO tag; set spans: false for plain tags."
+                f"{row[0]} has the tag '{wrong[0]}', which is no tag of BIO or IOBES; set spans: false for plain tags."
             )
         return to_bio(tags) if self.spans else tags
 

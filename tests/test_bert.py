@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import normalizers
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 
 import pipeline
@@ -218,7 +219,7 @@ def test_a_head_that_is_not_there_is_not_asked(tokenizer: Tokenizer, tmp_path: P
 
 
 def test_refusals(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no encoder folder"):
+    with pytest.raises(UserError, match="of an encoder or model"):
         pipeline.encoders.load(tmp_path / "nowhere")
     folder = tmp_path / "encoder"
     small(tokenizer).save(folder)
@@ -245,3 +246,20 @@ def test_refusals(tokenizer: Tokenizer, tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(UserError, match="damaged"):
         pipeline.encoders.load(folder)
+
+
+def test_what_we_cannot_be_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    small(tokenizer).save(tmp_path / "encoder")
+    file = tmp_path / "encoder/config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "tie_word_embeddings": False}))
+    with pytest.raises(UserError, match="tie_word_embeddings = False"):
+        pipeline.encoders.load(tmp_path / "encoder")
+
+
+@pytest.mark.parametrize("strip_accents", [None, False, True])
+def test_accents_are_kept_as_the_tokenizer_keeps_them(tmp_path: Path, strip_accents: bool | None) -> None:
+    tokenizer = train_wordpiece(["schön über schon uber"] * 3, vocab_size=60, lowercase=True)
+    tokenizer.backend.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=strip_accents)
+    small(tokenizer).save(tmp_path / "encoder")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "encoder")
+    assert theirs("Schön über", add_special_tokens=False)["input_ids"] == tokenizer.encode_batch(["Schön über"])[0]

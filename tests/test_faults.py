@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
+import math
 import os
 import pickle
 import shutil
@@ -13,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -234,6 +237,19 @@ def test_a_checkpoint_of_another_run(
     assert figures(out)["steps"] == 8
 
 
+def test_a_run_that_never_took_a_step_takes_the_new_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        never = SimpleNamespace(isfinite=lambda loss: False, inf=math.inf, nan=math.nan)
+        patch.setattr("pipeline.pretrain.math", never)
+        with pytest.raises(UserError, match="not finite at step 0"):
+            run("pretrain", "--out", str(out), *SHORT)
+    run("pretrain", "--out", str(out), "--resume", *SHORT, "--model.optimization.learning_rate=1e-5")
+    with open(out / "metrics.csv", newline="") as file:
+        rates = [float(row["train/learning_rate"]) for row in csv.DictReader(file) if row["train/learning_rate"]]
+    assert 0 < max(rates) <= 1e-5
+
+
 def test_another_validation_text_is_another_run(tmp_path: Path) -> None:
     data, out = tmp_path / "texts", tmp_path / "run"
     data.mkdir()
@@ -266,7 +282,7 @@ def test_files_that_are_not_of_a_run_stay(pretrained: Path, tmp_path: Path) -> N
 
 def test_of_two_runs_in_a_folder_one_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first = [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SMALL, "--validate_every=500"]
+    first = [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SMALL, "--validate_every=100000"]
     environment = {**os.environ, "WANDB_MODE": "disabled"}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = subprocess.Popen([*first, "--trainer.max_steps=100000"], env=environment, **quiet)

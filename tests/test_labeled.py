@@ -100,3 +100,20 @@ def test_a_part_is_set_aside_only_where_it_was_asked_for(tmp_path: Path) -> None
     task = Sentiment(valid_rows=3, labels={"0": "no", "1": "yes"})
     with pytest.raises(UserError, match="one label only"):
         labeled.LabeledData(task=task, files=str(tmp_path), **settings)._read()
+
+
+def test_quotes_are_plain_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('text\tlabel\nsay "b"\t1\n')
+    assert [row for _, row in read_rows(tmp_path / "a.tsv")] == [{"text": 'say "b"', "label": "1"}]
+    (tmp_path / "a.csv").write_text('"text","label"\n"good, film",1\n')
+    with pytest.raises(UserError, match="has quotes around its columns"):
+        read_rows(tmp_path / "a.csv")
+
+
+def test_marks_and_halves_of_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("-DOCSTART- O\n\nAnna B-PER\n", encoding="utf-8-sig")
+    assert [row for _, row in read_rows(tmp_path / "a.conll")] == [{0: ["Anna"], 1: ["B-PER"]}]
+    (tmp_path / "a.tsv").write_text("text\tlabel\na\t1\n", encoding="utf-8-sig")
+    assert [row for _, row in read_rows(tmp_path / "a.tsv")] == [{"text": "a", "label": "1"}]
+    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b", "words": ["\\ud83d\\ude00"], "label": 1}\n')
+    assert [row for _, row in read_rows(tmp_path / "a.jsonl")] == [{"text": "a \ufffd b", "words": ["😀"], "label": 1}]

@@ -11,7 +11,9 @@ import pytest
 from pipeline import sample, sample_tasks, store
 from pipeline.audit import SIGNS, told_by
 from pipeline.batches import MaskedPairs, Steps
+from pipeline.encoders.bert import Bert
 from pipeline.masking import mask_tokens, pair_count, sentence_pairs, swapped_pairs, truncate_pair
+from pipeline.objectives import MaskedLM
 from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer, train_wordpiece
@@ -76,6 +78,25 @@ def test_whole_words_stay_whole(world: tuple[TokenStore, Tokenizer]) -> None:
                 assert not splits.any()
             broken += int(splits.sum())
     assert broken > 0  # the check can fail: without whole_word words are torn
+
+
+def test_a_batch_without_a_mask_has_a_loss_of_zero(tmp_path: Path) -> None:
+    """Characters that the tokenizer does not know may not be masked."""
+    tokenizer = train_wordpiece(["some words"] * 3, vocab_size=30, lowercase=True)
+    (tmp_path / "a.txt").write_text("☃ ♞ ☃\n\n♞ ☃ ♞\n\n☃ ☃\n")
+    built = store.build(Source(files=[tmp_path / "a.txt"]), tokenizer, tmp_path / "stores")
+    batch = steps((built, tokenizer))(0)
+    assert (len(batch["positions"]), batch["total/mlm"]) == (0, 1)
+    bert = Bert(tokenizer, size=8, layers=1, heads=2, inner_size=8, max_length=64, dropout=0.0, attention_dropout=0.0)
+    losses = MaskedLM()(bert, batch)
+    assert losses["mlm"].sum / batch["total/mlm"] == 0
+
+
+@pytest.mark.parametrize("next_sentence", ["nsp", "sop", "off"])
+def test_no_row_is_longer_than_asked_for(world: tuple[TokenStore, Tokenizer], next_sentence: str) -> None:
+    maker = MaskedPairs(mask_rate=0.15, whole_word=False, next_sentence=next_sentence)  # type: ignore[arg-type]
+    batches = Steps(maker, *world, length=45, batch_size=32, seed=1)
+    assert max(batches(step)["input_ids"].shape[1] for step in range(20)) == 45
 
 
 def test_two_passes_mask_differently_and_a_step_is_reproducible(world: tuple[TokenStore, Tokenizer]) -> None:

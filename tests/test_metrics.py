@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.metrics import span_scores, spans
-from pipeline.scores import baselines
+from pipeline.scores import Answers, baselines, scores
 from tasks.base import Example
 from tasks.entailment import Entailment
 from tasks.sentiment import Sentiment
@@ -74,3 +74,11 @@ def test_baselines_of_tags() -> None:
     train = [Example(["time", "flies"], [0, 1]), Example(["flies", "time", "flies"], [0, 0, 0])]
     found = baselines(parts, train, [Example(["flies", "time", "unseen"], [0, 0, 1])])
     assert found == {"majority": pytest.approx(2 / 3), "most_frequent_tag": pytest.approx(2 / 3)}
+
+
+@pytest.mark.parametrize("gold", [[0] * 9 + [1], [1] * 9 + [0], [0, 1] * 5])
+def test_one_answer_for_all_has_no_correlation(gold: list[int]) -> None:
+    answers = Answers([[label] for label in gold], [[1]] * len(gold), [])
+    figures = scores(answers, Sentiment(labels={"a": "a", "b": "b"})).figures
+    assert figures["matthews"] == 0
+    assert figures["accuracy"] == sum(gold) / len(gold)

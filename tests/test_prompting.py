@@ -16,9 +16,10 @@ from pipeline import UserError, trying, zeroshot
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.elmo import Elmo, collate_words
 from pipeline.encoders.gpt import Gpt
-from pipeline.prompting import Request, log_likelihoods, score
+from pipeline.prompting import Request, beginning, log_likelihoods, score
 from pipeline.tokenizer import train_bpe, train_words
-from tasks.prompts import Prompt, fill
+from tasks.prompts import Prompt, Question, fill
+from tasks.sentiment import Sentiment
 from tests.conftest import command, figures, run
 
 TEXTS = ["a small text for a small tokenizer , and words", "the dog saw a cat . the cat saw a dog .", "was it good"] * 9
@@ -286,3 +287,48 @@ def test_try_shows_what_each_token_costs(family: str, request: pytest.FixtureReq
     else:
         assert [line.split()[0] for line in lines[1:-1]] == text.split()
         assert total == pytest.approx(score(encoder, [Request("", text)], both_ways=False)[0].total, abs=0.01)
+
+
+@pytest.mark.parametrize("family", ["gpt", "elmo", "bert"])
+def test_what_does_not_fit_leaves_the_candidate(
+    family: str, request: pytest.FixtureRequest, pretrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text behind the candidates is cut at its end, as much for one as for the other."""
+    encoder = pipeline.encoders.load(pretrained / "encoder") if family == "bert" else request.getfixturevalue(family)
+    prompt = Prompt("cloze", "it was [MASK] . {text}", {"no": "a", "yes": "the"})
+    task = Sentiment(labels={"no": "no", "yes": "yes"}, prompts=[prompt])
+    rows = [(f"row {n}", {"text": "the dog saw a cat . " * 40, "label": "no"}) for n in range(2)]
+    [result] = zeroshot.evaluate(encoder, task, rows, [], shots=0, seed=0)
+    assert (result.shortened, result.figures["ties"], result.figures["cut"]) == (2, 0, 0)
+    assert len(result.answers[0].question.right) > 20
+    [short] = zeroshot.evaluate(encoder, task, [("row", {"text": "the dog .", "label": "no"})], [], shots=0, seed=0)
+    assert short.shortened == 0
+
+
+def test_a_text_that_is_longer_than_the_encoder(gpt: Gpt, elmo: Elmo, pretrained: Path) -> None:
+    bert = pipeline.encoders.load(pretrained / "encoder")
+    for encoder, room in ((gpt, gpt.max_length), (elmo, elmo.max_length - 2), (bert, bert.max_length - 2)):
+        [whole] = encoder.tokenize(["the dog saw a cat . " * 60])
+        [found] = score(encoder, [Request("", "the dog saw a cat . " * 60)], both_ways=False)
+        assert found.tokens == room
+        assert found.tokens + found.cut == len(whole)
+        part = beginning(encoder, "the dog saw a cat . " * 60, room)
+        assert room - 3 < len(encoder.tokenize([part])[0]) <= room
+    assert beginning(gpt, "unfathomable", 1) == "unfathomable"  # a word at least
+
+
+def test_a_candidate_within_a_word_is_refused(elmo: Elmo, pretrained: Path) -> None:
+    bert = pipeline.encoders.load(pretrained / "encoder")
+    word = next(w for w in bert.tokenizer.backend.get_vocab() if len(w) > 4 and w.isalpha())
+    for encoder, request in ((elmo, Request("the do", "g")), (bert, Request(f"it was {word[:2]}", f"{word[2:]} ."))):
+        with pytest.raises(UserError, match="needs a space in front"):
+            score(encoder, [request])
+
+
+def test_equal_candidates_share_a_point(pretrained: Path) -> None:
+    """Texts that differ in unknown characters only are the same to an encoder."""
+    bert = pipeline.encoders.load(pretrained / "encoder")
+    asked = [Question("", texts, "", 0) for texts in (["the ☃ saw", "the ♞ saw"], ["the dog saw", "a cat"])]
+    tie, other = zeroshot.answer(bert, Prompt("pair", candidates=["{a}", "{b}"]), asked, [], lambda n: None)
+    assert (tie.is_tie(), tie.credit("sum")) == (True, 0.5)
+    assert (other.is_tie(), other.credit("sum")) == (False, float(other.choice("sum") == 0))

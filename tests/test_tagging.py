@@ -73,7 +73,8 @@ def test_tags_of_any_scheme_become_bio() -> None:
     for broken, message in (
         ({"words": ["a", "b"], "tags": ["O"]}, "two has 2 words but 1 tags"),
         ({"words": ["a"], "tags": ["B-ORG"]}, "two has the label 'B-ORG'; the training part has only O, B-LOC"),
-        ({"words": ["a"], "tags": ["NOUN"]}, "no BIO tag; set spans: false"),
+        ({"words": ["a"], "tags": ["NOUN"]}, "no tag of BIO or IOBES; set spans: false"),
+        ({"words": ["a"], "tags": ["U-PER"]}, "'U-PER', which is no tag of BIO or IOBES"),
         ({"words": ["a"]}, "two has no 'tags'"),
     ):
         with pytest.raises(LabelError, match=message):

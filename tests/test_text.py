@@ -64,6 +64,11 @@ def test_a_line_longer_than_memory_allows_comes_in_parts(tmp_path: Path, monkeyp
         ("Dr. Smith met J. Doe at 5 p.m. yesterday.", ["Dr. Smith met J. Doe at 5 p.m. yesterday."]),
         ('He said "Go." Then he went.', ['He said "Go."', "Then he went."]),
         ("It costs 3.5 dollars. 12 were sold.", ["It costs 3.5 dollars.", "12 were sold."]),
+        ("Привет, мир. Как дела? «Хорошо». Пока.", ["Привет, мир.", "Как дела?", "«Хорошо».", "Пока."]),
+        ("Łódź jest. Ładna.", ["Łódź jest.", "Ładna."]),
+        ("今天很好。明天呢？「好！」他说。", ["今天很好。", "明天呢？", "「好！」", "他说。"]),
+        ("यह अच्छा है। वह भी।", ["यह अच्छा है।", "वह भी।"]),
+        ("It is small. iPhones are not.", ["It is small. iPhones are not."]),
         ("", []),
     ],
 )
@@ -82,6 +87,13 @@ def test_folders_patterns_and_splits(tmp_path: Path) -> None:
     names = ("valid.txt", "val_1.txt", "validation.jsonl", "dev-00.jsonl", "dev1.txt", "Valid.txt", "development.txt")
     assert {split_of(Path(name)) for name in names} == {"valid"}
     assert {split_of(Path(name)) for name in ("test.txt", "test-00.jsonl.xz", "test2.txt", "testing.txt")} == {"test"}
+    folders = ("train/test.txt", "dev/a.txt", "Test/b/a.txt", "other/a.txt")
+    assert [split_of(Path(name)) for name in folders] == ["train", "valid", "test", "train"]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the cat\nsleeps\n", encoding="utf-8-sig")
+    assert documents(tmp_path / "a.txt") == [["the cat", "sleeps"]]
 
 
 def test_halves_of_characters(tmp_path: Path) -> None:

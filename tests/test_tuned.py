@@ -109,8 +109,11 @@ def test_long_words_and_long_lines(bert: Bert) -> None:
     assert len(found["tags"]) == len(found["words"]) == len(found["probabilities"]) > 100
     for word, (begin, end) in zip(*place_words(text), strict=True):
         assert text[begin:end] == word
+    assert found["spans"]
     for span in found["spans"]:
-        assert text[span["begin"] : span["end"]].split() == span["text"].split()
+        assert text[span["begin"] : span["end"]] == span["text"]
+    marked = "हिन्दी and Nai\u0308ve, don't"
+    assert place_words(marked)[0] == ["हिन्दी", "and", "Nai\u0308ve", ",", "don't"]
     assert model.predict([[], "  ", ["", " "]])[0]["tags"] == []
     assert len(model.predict([["", " "]])[0]["tags"]) == 2
 
@@ -146,6 +149,13 @@ def test_predict_reads_lines_tables_and_json(bert: Bert) -> None:
         pairs.predict(["a"])
     with pytest.raises(UserError, match="reads single texts"):
         model.predict([["a", "list"]])
+    for wrong in ("a text", [3]):
+        with pytest.raises(UserError, match="Texts come in a list"):
+            model.predict(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match="Texts come in a list"):
+            bert.encode(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="line 1 has 3 under 'text', which is no text"):
+        answers('{"text": 3}\n', "jsonl")
 
 
 def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
@@ -185,6 +195,8 @@ def test_weights_of_rare_classes_are_larger() -> None:
     data.examples["train"] = [Example("x", label) for label in labels]
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
     assert balanced(data).tolist() == pytest.approx(expected.tolist())
+    data.task.label_names.append("a class that the training part lacks")
+    assert balanced(data)[:3].tolist() == pytest.approx(expected.tolist())
 
 
 DATA: dict[str, Any] = {"batch_size": 4, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
@@ -237,3 +249,21 @@ def test_what_does_not_go_together(pretrained: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             run("finetune", *where, *flags)
+
+
+def test_a_pair_is_read_in_the_order_of_its_task(pretrained: Path, tmp_path: Path) -> None:
+    """Whatever the order in the YAML file, and with columns that go by their roles."""
+    yaml = "data:\n  task:\n    class_path: tasks.entailment.Entailment\n    init_args:\n      sample: entailment\n"
+    answers = []
+    for number, columns in enumerate(("{premise: premise, hypothesis: hypothesis, label: label}", "{label: label}")):
+        file = tmp_path / f"pairs{number}.yaml"
+        file.write_text(yaml + f"      columns: {columns}\n  epochs: 1\n")
+        out = tmp_path / f"run{number}"
+        where = ["--task", str(file), "--from", str(pretrained / "encoder"), "--out", str(out)]
+        run("finetune", *where, *TINY, "--trainer.max_steps=1")
+        (tmp_path / "in.jsonl").write_text('{"hypothesis": "a dog", "premise": "Anna saw the soup"}\n')
+        said = tmp_path / f"said{number}.jsonl"
+        run("predict", "--model", str(out / "model"), "--input", str(tmp_path / "in.jsonl"), "--out", str(said))
+        answers.append(json.loads(said.read_text()))
+    assert answers[0] == answers[1]
+    assert answers[0]["text"] == ["Anna saw the soup", "a dog"]

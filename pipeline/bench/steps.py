@@ -191,7 +191,9 @@ def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     share = 1 / np.arange(1, len(vocabulary) + 1)
     drawn = rng.choice(len(vocabulary), size=(rows, length + 2), p=share / share.sum())
     batch = collate_words(
-        [[vocabulary[i].encode() for i in row[1:-1]] for row in drawn], tokenizer.outputs, max_characters=50
+        [[vocabulary[i].encode() for i in row[1:-1]] for row in drawn],
+        tokenizer.outputs,
+        max_characters=tokenizers.MAX_CHARACTERS,
     )
     batch |= {"next": torch.from_numpy(drawn[:, 2:] + 3), "previous": torch.from_numpy(drawn[:, :-2] + 3)}
     batch |= {f"spelling/{name}": torch.zeros(rows) for name in ("next", "previous")}

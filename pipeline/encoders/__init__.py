@@ -39,6 +39,11 @@ def family(model_type: str) -> str:
 
 
 def encoder_class(model_type: str) -> type[Encoder]:
+    """`model_type` of a config.json -> our class.
+
+    Raises:
+        UserError: there is none.
+    """
     name = family(model_type)
     if name not in names():
         raise UserError(f"There is no encoder '{model_type}'; there are {', '.join(names())}.")
@@ -62,13 +67,19 @@ def load_with_heads(folder: Path) -> Encoder:
     """
     encoder, receipt = load_with_receipt(folder)
     if receipt.new:
+        if "head" in read_config(folder):
+            raise UserError(f"{folder} is a fine-tuned model without a language model; take the encoder it came from.")
         names = ", ".join(receipt.new[:3]) + (", ..." if len(receipt.new) > 3 else "")
         raise UserError(f"{folder} has no {names}: it gives vectors, but no probabilities.")
     return encoder
 
 
 def load_with_receipt(folder: Path, *, weights: bool = True) -> tuple[Encoder, Receipt]:
-    """As `load`, with the list of what was loaded; `weights=False` gives the same architecture, fresh weights."""
+    """As `load`, with the list of what was loaded; `weights=False` gives the same architecture, fresh weights.
+
+    Raises:
+        UserError: as `load`, or no tensor of the folder belongs to its encoder.
+    """
     config = read_config(folder)
     kind = encoder_class(config["model_type"])
     tokenizer = tokenizers.load(folder)

@@ -19,6 +19,10 @@ from pipeline.encoders.transformer import Dropout
 from pipeline.folders import check_seal
 from pipeline.tokenizer import Tokenizer
 
+# What goes into an encoder: `mask` (B, T) bool; of BERT and GPT `input_ids` (B, T), of BERT `token_type_ids` (B, T), of
+# GPT, where it matters, `documents` or `positions`; of ELMo `characters` of the words that occur, `words` (B, T),
+# which of these stands where. Beside it what objectives and heads ask for: `labels`, `word_of` (B, T), `total/NAME`,
+# `rows` (B,).
 Batch = dict[str, Tensor]
 Text = str | tuple[str, str] | list[str]
 
@@ -65,7 +69,13 @@ def gather_words(layer: Tensor, words: Tensor, *, how: Literal["first", "mean"])
 
 @dataclass
 class Receipt:
-    """Which tensors a folder gave to an encoder: nothing is left out in silence."""
+    """Which tensors a folder gave to an encoder: nothing is left out in silence.
+
+    Attributes:
+        loaded: those of the encoder that the folder has.
+        new: those that it has not, which keep their fresh weights.
+        unused: those of the folder that the encoder has no place for.
+    """
 
     loaded: list[str]
     new: list[str]
@@ -92,6 +102,17 @@ class HeadLayout:
     bias: bool = True
     without: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
+
+
+def check_texts(texts: Any) -> None:
+    """Raises UserError for what is no list of texts: a string alone would be read letter by letter."""
+    if isinstance(texts, str) or not all(isinstance(text, (str, tuple, list)) for text in texts):
+        raise UserError('Texts come in a list, as ["one", "two"]: each a string, a pair (a, b) or a list of words.')
+
+
+def left_to_first(first: int, second: int, room: int) -> int:
+    """How many tokens the first text of a pair keeps: the end of the longer one goes first."""
+    return min(first, max(room - second, (room + 1) // 2))
 
 
 class Encoder(nn.Module):
@@ -144,11 +165,11 @@ class Encoder(nn.Module):
         """`sentence` and `token` -> the class of transformers that has the same head, where there is one."""
         return {}
 
-    def collate_for_head(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
+    def collate_for_head(self, texts: Sequence[Any]) -> Batch:
         """As `collate`; pairs of an encoder that does not join them are two texts, the other as `second/NAME`."""
         if self.joins_pairs or not isinstance(texts[0], tuple):
-            return self.collate(texts, max_length)
-        first, second = (self.collate(side, max_length) for side in zip(*texts, strict=True))
+            return self.collate(texts)
+        first, second = (self.collate(side) for side in zip(*texts, strict=True))
         return first | {f"second/{name}": value for name, value in second.items()}
 
     @property
@@ -160,7 +181,7 @@ class Encoder(nn.Module):
         """Parameters from the embeddings to the top layer, for per-layer rates and unfreezing."""
 
     @abstractmethod
-    def collate(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Batch:
         """Token ids of texts or pairs (lists of ids, or pairs of such lists) as one padded batch."""
 
     @classmethod
@@ -238,9 +259,16 @@ class Encoder(nn.Module):
         """All layers for texts: strings, (str, str) pairs or lists of words; longer ones are cut at `max_length`.
 
         Runs in eval mode without gradients, in batches of similar length, and pads with zeros to the longest.
+
+        Returns:
+            Layers of shape (B, T, D), with B = len(texts) and T of the longest, special tokens included.
+
+        Raises:
+            UserError: no text, or something that is none.
         """
         if not texts:
             raise UserError("encode() was given no text.")
+        check_texts(texts)
         ids = self.tokenize(texts)
         order = sorted(range(len(ids)), key=lambda i: count(ids[i]))
         aligned = all(isinstance(text, list) for text in texts)
@@ -317,10 +345,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: no folder, no or damaged config, no weights.
     """
     if not folder.is_dir():
-        raise UserError(f"There is no encoder folder at {folder}; run `make pretrain` first, or set FROM= to one.")
+        raise UserError(f"There is no folder {folder} of an encoder or model; make one, or name another (FROM=).")
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if not (folder / name).is_file():
-            raise UserError(f"{folder} is no encoder folder: {name} is missing.")
+            inside = next((folder / part for part in ("encoder", "model") if (folder / part).is_dir()), None)
+            hint = f"; did you mean {inside}?" if inside else "."
+            raise UserError(f"{folder} is no folder of an encoder or model: {name} is missing{hint}")
     check_seal(folder)
     try:
         config = json.loads((folder / "config.json").read_text())

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline import UserError
-from pipeline.encoders.base import Batch, Encoded, Encoder, HeadLayout, Receipt
+from pipeline.encoders.base import Batch, Encoded, Encoder, HeadLayout, Receipt, left_to_first
 from pipeline.encoders.transformer import Block, Dropout, padding_bias
 from pipeline.tokenizer import Tokenizer
 
@@ -190,21 +190,19 @@ class Bert(Encoder):
             groups[-1] += list(self.pooler.parameters())
         return groups
 
-    def collate(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Batch:
         """[CLS] a [SEP] or [CLS] a [SEP] b [SEP]; too long a pair loses pieces from the end of the longer text."""
-        limit = min(max_length or self.max_length, self.max_length)
         cls, sep, pad = (self.tokenizer.id(role) for role in ("cls", "sep", "pad"))
         rows, segments = [], []
         for text in texts:
             a, b = text if isinstance(text, tuple) else (text, None)
             if b is None:
-                a = a[: limit - 2]
-                rows.append([cls, *a, sep])
+                rows.append([cls, *a[: self.max_length - 2], sep])
                 segments.append([0] * len(rows[-1]))
                 continue
-            room = limit - 3
-            first = max(room - len(b), min(len(a), (room + 1) // 2))  # what is left to a
-            a, b = a[:first], b[: room - min(len(a), first)]
+            room = self.max_length - 3
+            first = left_to_first(len(a), len(b), room)
+            a, b = a[:first], b[: room - first]
             rows.append([cls, *a, sep, *b, sep])
             segments.append([0] * (len(a) + 2) + [1] * (len(b) + 1))
         length = max(map(len, rows))
@@ -225,6 +223,7 @@ class Bert(Encoder):
             "type_vocab_size": (2,),
             "is_decoder": (None, False),
             "layer_norm_eps": (1e-12,),
+            "tie_word_embeddings": (None, True),
         }
         for key, allowed in unsupported.items():
             value = config.get(key, allowed[0])

@@ -19,7 +19,7 @@ from pipeline import UserError
 from pipeline.encoders.base import Batch, Encoded, Encoder, Receipt, Text
 from pipeline.encoders.lstm import Lstm, side_by_side
 from pipeline.encoders.transformer import Dropout
-from pipeline.tokenizer import Tokenizer
+from pipeline.tokenizer import MAX_CHARACTERS, Tokenizer
 from pipeline.windows import split_words
 
 # Character ids of the published models: bytes are 0 to 255; all are raised by one, 0 masks.
@@ -69,7 +69,7 @@ class Elmo(Encoder):
         max_length: int,
         dropout: float,
         cutoffs: list[int] | None,
-        max_characters: int = 50,
+        max_characters: int = MAX_CHARACTERS,
         activation: Literal["relu", "tanh"] = "relu",
         cell_clip: float | None = None,
         projection_clip: float | None = None,
@@ -220,13 +220,12 @@ class Elmo(Encoder):
     def word_pieces(self, words: Sequence[str]) -> list[list[Any]]:
         return [split_words(np.asarray(ids, dtype=np.int64)) for ids in self.tokenizer.encode_words(words)]
 
-    def collate(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Batch:
         """<S> words </S>; a pair is one text after the other, each between marks."""
-        limit = min(max_length or self.max_length, self.max_length)
         rows = []
         for text in texts:
             row = [*text[0], END, BEGIN, *text[1]] if isinstance(text, tuple) else list(text)
-            rows.append([BEGIN, *row[: limit - 2], END])
+            rows.append([BEGIN, *row[: self.max_length - 2], END])
         return collate_words(rows, self.tokenizer.outputs, max_characters=self.max_characters)
 
     # ------------------------------------------------------------------ folders

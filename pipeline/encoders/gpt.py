@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline import UserError
-from pipeline.encoders.base import Batch, Encoded, Encoder, HeadLayout, Receipt
+from pipeline.encoders.base import Batch, Encoded, Encoder, HeadLayout, Receipt, left_to_first
 from pipeline.encoders.transformer import Block, Dropout, KeyValues
 from pipeline.tokenizer import Tokenizer
 
@@ -172,21 +172,20 @@ class Gpt(Encoder):
             groups[-1] += list(self.final_norm.parameters())
         return groups
 
-    def collate(self, texts: Sequence[Any], max_length: int | None = None) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Batch:
         """[end] a [end] or [end] a [end] b [end]: the end of text also begins one, as in pretraining.
 
         The first GPT had tokens of their own for start, delimiter and extraction (Radford et al. 2018, 3.3).
         Too long a text loses its end, too long a pair the end of its longer text.
         """
-        limit, end = min(max_length or self.max_length, self.max_length), self.tokenizer.id("eos")
+        end, room = self.tokenizer.id("eos"), self.max_length - 3
         rows = []
         for text in texts:
             a, b = text if isinstance(text, tuple) else (text, None)
             if b is None:
-                rows.append([end, *a[: limit - 2], end])
+                rows.append([end, *a[: room + 1], end])
                 continue
-            room = limit - 3
-            first = min(len(a), max(room - len(b), (room + 1) // 2))  # what is left to a
+            first = left_to_first(len(a), len(b), room)
             rows.append([end, *a[:first], end, *b[: room - first], end])
         length = max(map(len, rows))
         return {
