@@ -32,7 +32,10 @@ def positive(text: str) -> int:
 
 def path(text: str) -> Path:
     """A path; `~` is the user's folder wherever it stands, as in a shell."""
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # no such user
+        raise ValueError from None
 
 
 def parser() -> argparse.ArgumentParser:

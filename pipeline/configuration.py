@@ -118,12 +118,15 @@ def check_settings(config: Any) -> None:
     for name, instead in ELSEWHERE.items():
         if trainer[name] != plain[name].default:
             raise UserError(f"trainer.{name} is not used here; set {instead}.")
-    least = {f"trainer.{name}": (trainer[name], 1) for name in ("log_every_n_steps", "accumulate_grad_batches")}
+    least: dict[str, tuple[float, float]] = {
+        f"trainer.{name}": (trainer[name], 1) for name in ("log_every_n_steps", "accumulate_grad_batches")
+    }
     least["trainer.gradient_clip_val"] = (trainer.gradient_clip_val or 0, 0)
     if "validate_every" in config:
         least |= {"trainer.max_steps": (trainer.max_steps, 1), "validate_every": (config.validate_every, 1)}
         tokenizer, sizes = config.data.tokenizer, config.model.encoder.init_args
-        least |= {f"data.tokenizer.{name}": (tokenizer[name], 1) for name in ("vocab_size", "train_megabytes")}
+        least |= {"data.tokenizer.vocab_size": (tokenizer.vocab_size, 1)}
+        least |= {"data.tokenizer.train_megabytes": (tokenizer.train_megabytes, 1e-6)}
         least |= {f"model.encoder.init_args.{name}": (sizes[name], 1) for name in SIZES if name in sizes}
     else:
         least |= {"validations": (config.validations, 1), "patience": (config.patience, 0)}

@@ -25,6 +25,8 @@ from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer
 
+FORMAT = 2  # part of a tokenizer's key: raise it when their training changes
+
 
 @dataclass
 class TokenizerOptions:
@@ -174,7 +176,7 @@ class CorpusData(lightning.LightningDataModule):
                 raise UserError(f"{options.file} is a {loaded.scheme} tokenizer; this model needs {options.scheme}.")
             return loaded
         settings = (options.scheme, options.vocab_size, options.lowercase, options.train_megabytes)
-        key = digest(store.FORMAT, source.fingerprint(), *settings)
+        key = digest(FORMAT, source.fingerprint(), *settings)
         file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
         # The trainer is not reproducible from run to run: train once, then everything is keyed on its hash.
         with locked(file, "the tokenizer"):

@@ -116,11 +116,12 @@ class FineTuning(Training):
         encoder.set_dropout(craft.dropout)
         if isinstance(encoder, Elmo):
             encoder.forget_between_batches()  # rows of a task have nothing to do with each other
+        roles = task.roles or [role for role in task.columns if role not in ("label", "tags")]
         options = HeadOptions(
             by_word=data.by_word,
             pairs=isinstance(data.examples["train"][0].text, tuple),
             spans=task.metric == "span_f1",
-            columns={role: task.columns.get(role, role) for role in task.roles},
+            columns={role: task.columns.get(role, role) for role in roles},
             mix=self.frozen,
             mix_dropout=craft.mix_dropout,
             lstm=craft.lstm,

@@ -65,7 +65,8 @@ class PipelineLM(LM):
     def _windows(self, text: str) -> Iterator[str]:
         while text.strip():
             part = beginning(self.encoder, text, self.encoder.max_length - 2)
-            yield part
+            if self.encoder.tokenize([part])[0]:
+                yield part
             text = text[len(part) :]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:

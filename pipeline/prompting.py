@@ -11,6 +11,7 @@ its left end.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -126,16 +127,20 @@ def split(encoder: Encoder, parts: Sequence[tuple[str, str]]) -> list[tuple[list
         texts += [left + target, left]
     ids = encoder.tokenize(texts)
     pairs = [(list(before), list(whole[len(before) :])) for whole, before in zip(ids[::2], ids[1::2], strict=True)]
-    for (left, target), whole, (before, rest) in zip(parts, ids[::2], pairs, strict=True):
-        if not rest or (not isinstance(encoder, Gpt) and list(whole[: len(before)]) != before):
-            where = f" after '{left[-30:]}': it needs a space in front" if left else ""
-            raise UserError(f"'{target[:60]}' cannot be scored{where or ': it has no tokens'}.")
+    for number, ((left, target), whole, (before, rest)) in enumerate(zip(parts, ids[::2], pairs, strict=True)):
+        if isinstance(encoder, Gpt) and whole and not rest:  # both are in one token: that one is scored
+            shared = min(_common([list(whole), before]), len(whole) - 1)
+            pairs[number] = (list(whole[:shared]), list(whole[shared:]))
+        elif not rest or (not isinstance(encoder, Gpt) and list(whole[: len(before)]) != before):
+            bare = not left or not target.strip()
+            why = ": it has no tokens" if bare else f" after '{left[-30:]}': it needs a space in front"
+            raise UserError(f"'{target[:60]}' cannot be scored{why}.")
     return pairs
 
 
 def beginning(encoder: Encoder, text: str, room: int) -> str:
     """The longest beginning of a text in whole words that has at most `room` tokens, but for one word at least."""
-    words = re.findall(r"\s*\S+", text)
+    words = [match.group() for match in itertools.islice(re.finditer(r"\s*\S+", text), max(1, room))]
     low, high = 1, len(words)
     while low < high:
         middle = (low + high + 1) // 2

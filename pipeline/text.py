@@ -230,7 +230,7 @@ def split_of(path: Path) -> str:
         path: from the folder of the corpus on.
     """
     names = r"(train(ing)?|valid(ation|ate|set)?|val|dev(elopment|set)?|test(ing|set|s)?)(?![a-z])"
-    found = next((match[1] for part in path.parts if (match := re.match(names, part.lower()))), "train")
+    found = next((match[1] for part in reversed(path.parts) if (match := re.match(names, part.lower()))), "train")
     return {"tr": "train", "te": "test"}.get(found[:2], "valid")
 
 
@@ -306,7 +306,8 @@ def paragraphs_to_documents(lines: Iterator[str], document_start: str | None) ->
 
 _END = re.compile(r"(?<=[.!?…؟।])([\"'”’)\]»]*)\s+(?=[\"'“‘(\[«„¿¡]*([^\Wa-z]))")
 _WIDE = "。！？"  # of scripts that put no space behind them
-_WIDE_END = re.compile(f"(?<=[{_WIDE}])(?![{_WIDE}」』”’）])|(?<=[{_WIDE}][」』”’）])(?![」』”’）])")
+_CLOSING = "」』”’）】》〉»)"
+_WIDE_END = re.compile(rf"(?<=[{_WIDE}])(?![{_WIDE}{_CLOSING}\"'])|(?<=[{_WIDE}][{_CLOSING}])(?![{_CLOSING}\"'])")
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\"'“])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Capt|Lt|Sgt|Rev|Hon|Mt|No|Vol|vs|cf|al|ca|c|"
     r"e\.g|i\.e|etc|approx|Inc|Ltd|Co|U\.S|U\.K|Jan|Feb|Mar|Apr|Aug|Sept|Oct|Nov|Dec)\.$"
@@ -319,13 +320,19 @@ def sentences(paragraph: str) -> list[str]:
     return [found for part in (_WIDE_END.split(paragraph) if wide else [paragraph]) for found in _spaced(part)]
 
 
+def _initial(text: str) -> bool:
+    """Whether a text ends with a single letter and a full stop, of a script other than Latin (see _ABBREVIATION)."""
+    letter = text[-2:-1]
+    return text.endswith(".") and not letter.isascii() and letter.lower() != letter.upper() and text[-3:-2] in " («"
+
+
 def _spaced(paragraph: str) -> Iterator[str]:
     begin = 0
     for match in _END.finditer(paragraph):
         end = match.end(1)
         # Searched from shortly before the end: an abbreviation is no longer than that.
         abbreviation = _ABBREVIATION.search(paragraph, max(0, begin - 1, end - 12), end)
-        if not abbreviation and not match[2].islower():
+        if not abbreviation and not match[2].islower() and not _initial(paragraph[max(0, end - 4) : end]):
             yield paragraph[begin:end].strip()
             begin = match.end()
     if last := paragraph[begin:].strip():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline import UserError, metrics
-from pipeline.encoders.base import Encoder
+from pipeline.encoders.base import Encoder, left_to_first
 from pipeline.encoders.elmo import Elmo
 from pipeline.encoders.gpt import Gpt
 from pipeline.prompting import Progress, Request, Scored, beginning, is_unknown, score, softmax_over
@@ -148,12 +148,17 @@ def check(prompt: Prompt, number: int, questions: Sequence[Question], encoder: E
 
 
 def fitted(encoder: Encoder, question: Question) -> Question:
-    """Cuts the end of what is behind the candidate, the same for all, where it would push the candidate out."""
-    room, longest = encoder.max_length - 4, max(question.candidates, key=len)
-    if not question.right or len(encoder.tokenize([question.left + longest + question.right])[0]) <= room:
+    """Cuts the end of what is behind the candidate, the same for all, where it would push the candidate out.
+
+    Of left and right the longer one is cut first; what is left of the candidate loses its begin when it is scored.
+    """
+    sizes = [len(ids) for ids in encoder.tokenize([question.left, question.right, *question.candidates])]
+    longest = question.candidates[sizes[2:].index(max(sizes[2:]))]
+    [whole] = encoder.tokenize([question.left + longest + question.right])
+    kept = left_to_first(sizes[1], sizes[0], encoder.max_length - 4 - max(sizes[2:]))
+    if not question.right or len(whole) <= encoder.max_length - 2 or sizes[1] <= kept:
         return question
-    room -= len(encoder.tokenize([question.left + longest])[0])
-    right = beginning(encoder, question.right, room) if room > 0 else ""
+    right = beginning(encoder, question.right, kept) if kept > 0 else ""
     return Question(question.left, question.candidates, right, question.gold)
 
 

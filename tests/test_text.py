@@ -65,6 +65,7 @@ def test_a_line_longer_than_memory_allows_comes_in_parts(tmp_path: Path, monkeyp
         ('He said "Go." Then he went.', ['He said "Go."', "Then he went."]),
         ("It costs 3.5 dollars. 12 were sold.", ["It costs 3.5 dollars.", "12 were sold."]),
         ("Привет, мир. Как дела? «Хорошо». Пока.", ["Привет, мир.", "Как дела?", "«Хорошо».", "Пока."]),
+        ("Роман А. С. Пушкина вышел. Он хорош.", ["Роман А. С. Пушкина вышел.", "Он хорош."]),
         ("Łódź jest. Ładna.", ["Łódź jest.", "Ładna."]),
         ("今天很好。明天呢？「好！」他说。", ["今天很好。", "明天呢？", "「好！」", "他说。"]),
         ("यह अच्छा है। वह भी।", ["यह अच्छा है।", "वह भी।"]),
@@ -88,7 +89,8 @@ def test_folders_patterns_and_splits(tmp_path: Path) -> None:
     assert {split_of(Path(name)) for name in names} == {"valid"}
     assert {split_of(Path(name)) for name in ("test.txt", "test-00.jsonl.xz", "test2.txt", "testing.txt")} == {"test"}
     folders = ("train/test.txt", "dev/a.txt", "Test/b/a.txt", "other/a.txt")
-    assert [split_of(Path(name)) for name in folders] == ["train", "valid", "test", "train"]
+    assert [split_of(Path(name)) for name in folders] == ["test", "valid", "test", "train"]
+    assert split_of(Path("train-wiki/valid.txt")) == "valid"
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
