@@ -150,7 +150,7 @@ def check(prompt: Prompt, number: int, questions: Sequence[Question], encoder: E
 def fitted(encoder: Encoder, question: Question) -> Question:
     """Cuts the end of what is behind the candidate, the same for all, where it would push the candidate out.
 
-    Of left and right the longer one is cut first; what is left of the candidate loses its begin when it is scored.
+    Of left and right the longer one is cut first: the right here, the begin of the left when the text is scored.
     """
     sizes = [len(ids) for ids in encoder.tokenize([question.left, question.right, *question.candidates])]
     longest = question.candidates[sizes[2:].index(max(sizes[2:]))]

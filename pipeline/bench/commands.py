@@ -155,9 +155,8 @@ STORE_MEGABYTES = 16
 
 def text_for_store(folder: Path, corpus: Path) -> Path:
     """The begin of a corpus as plain text, and a tokenizer of 8,192 pieces trained on it."""
-    files = [path for path in find_files(str(corpus)) if split_of(Path(path.name)) == "train"] or find_files(
-        str(corpus)
-    )
+    found = find_files(str(corpus))
+    files = [path for path in found if split_of(Path(path.name)) == "train"] or found
     out, written = folder / "text.txt", 0
     with open(out, "w", encoding="utf-8") as file:
         for document, _ in Source(files=files).documents():

@@ -190,11 +190,8 @@ def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     # Words as frequent as their rank says (Zipf): a batch repeats many, as text does.
     share = 1 / np.arange(1, len(vocabulary) + 1)
     drawn = rng.choice(len(vocabulary), size=(rows, length + 2), p=share / share.sum())
-    batch = collate_words(
-        [[vocabulary[i].encode() for i in row[1:-1]] for row in drawn],
-        tokenizer.outputs,
-        max_characters=tokenizers.MAX_CHARACTERS,
-    )
+    texts = [[vocabulary[i].encode() for i in row[1:-1]] for row in drawn]
+    batch = collate_words(texts, tokenizer.outputs, max_characters=tokenizers.MAX_CHARACTERS)
     batch |= {"next": torch.from_numpy(drawn[:, 2:] + 3), "previous": torch.from_numpy(drawn[:, :-2] + 3)}
     batch |= {f"spelling/{name}": torch.zeros(rows) for name in ("next", "previous")}
     torch.manual_seed(0)
