@@ -318,6 +318,7 @@ def plot(rows: list[dict[str, Any]], grid: Grid, file: Path) -> None:
     axes.plot([], [], "x", color="grey", label="best baseline")
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xticks(range(len(tasks)), [Path(task).stem for task in tasks])
-    axes.set_ylabel(f"{arm} minus scratch (95 % interval over seeds)")
+    several = min(grid.arms[side].seeds for side in (arm, "scratch")) > 1
+    axes.set_ylabel(f"{arm} minus scratch ({'95 % interval over seeds' if several else 'one seed'})")
     axes.legend()
     plots.save_figure(figure, file)

@@ -301,8 +301,7 @@ class StepParts(Dataset[Batch]):
         step, part = divmod(index, self.parts)
         if self._last is None or self._last[0] != step:  # the parts of a step share its whole batch
             batch = self.steps(step)
-            tokens = [value.sum() for name, value in batch.items() if name in ("mask", "second/mask")]
-            self._last = (step, {**batch, "total/tokens": torch.stack(tokens).sum()})
+            self._last = (step, {**batch, "total/tokens": batch["mask"].sum()})
         parts = self.parts * self.world
         whole = self._last[1]
         if parts == 1:

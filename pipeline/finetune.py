@@ -207,9 +207,7 @@ class FineTuning(Training):
 
     def configure_optimizers(self) -> Any:
         self.optimization.warmup_steps = round(self.warmup_share * self.trainer.max_steps)
-        groups = self.model.encoder.layer_groups()
-        head, total = self.model.head.parameters(), self.trainer.max_steps
-        return optim.build(self.optimization, groups, head, total=total, matrices=self.matrices())
+        return self.optimizers_of(self.optimization, self.model.encoder.layer_groups(), self.model.head.parameters())
 
 
 def balanced(data: LabeledData) -> Tensor:

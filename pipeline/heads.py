@@ -110,9 +110,8 @@ class SentenceHead(Head):
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
         """-> logits (B, C)."""
         vector = self.represent(encoder, encoded)
-        second = {name.removeprefix("second/"): value for name, value in batch.items() if name.startswith("second/")}
-        if second:
-            vector = compare(vector, self.represent(encoder, encoder(second)))
+        if batch["mask"].ndim == 3:  # pairs, whose texts were read apart
+            vector = compare(*vector.unflatten(0, (-1, 2)).unbind(1))
         return self.classifier(self.dropout(vector))
 
     def represent(self, encoder: Encoder, encoded: Encoded) -> Tensor:

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pipeline import UserError, checkpoints, optim
 from pipeline.cooccurrence import begin_with_cooccurrences
 from pipeline.corpus import CorpusData
-from pipeline.encoders.base import Batch, Encoder
+from pipeline.encoders.base import Batch, Encoder, apart
 from pipeline.folders import write_atomically
 from pipeline.objectives import Loss, Objective
 from pipeline.optim import Optimization
@@ -47,6 +47,21 @@ class Training(lightning.LightningModule):
 
     def matrices(self) -> set[int]:
         return {id(parameter) for name, parameter in self.named_parameters() if name in self.matrix_names}
+
+    def optimizers_of(
+        self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]
+    ) -> Any:
+        """As `configure_optimizers` returns them; see optim.build.
+
+        Raises:
+            UserError: Muon, where no process has a whole matrix.
+        """
+        if options.optimizer == "muon" and is_sharded(self.trainer):
+            raise UserError(
+                "Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw."
+            )
+        half, total = "bf16" in str(self.trainer.precision), self.trainer.max_steps
+        return optim.build(options, layers, rest, total=total, matrices=self.matrices(), half=half)
 
     def on_train_start(self) -> None:
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
@@ -110,7 +125,7 @@ class Training(lightning.LightningModule):
     def texts_of(self, batch: Batch) -> list[str]:
         """The texts of a batch as the encoder is given them, to look at."""
         encoder = next(module for module in self.modules() if isinstance(module, Encoder))
-        return encoder.texts_of(batch)
+        return encoder.texts_of(apart(batch))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # What is not yet logged.
@@ -310,4 +325,4 @@ class Pretraining(Training):
         groups = self.encoder.layer_groups()
         inside = {id(parameter) for group in groups for parameter in group}
         heads = [parameter for parameter in self.encoder.parameters() if id(parameter) not in inside]
-        return optim.build(self.optimization, groups, heads, total=self.trainer.max_steps, matrices=self.matrices())
+        return self.optimizers_of(self.optimization, groups, heads)

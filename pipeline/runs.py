@@ -34,8 +34,12 @@ FREE = (
     *("trainer.", "precision", "valid", "patience", "log_text"),
     *("data.workers", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
 )
-FIXED = ("trainer.accumulate_grad_batches",)
-BEFORE = {"model.embeddings": "random", "version": "0.7.0 or before"}  # of checkpoints that do not say it
+FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")
+BEFORE = {  # of checkpoints that do not say it
+    "model.embeddings": "random",
+    "model.optimization.optimizer": "adamw",
+    "version": "0.7.0 or before",
+}
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, Any]:

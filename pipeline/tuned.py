@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pipeline import UserError, encoders
 from pipeline import tokenizer as tokenizers
-from pipeline.encoders.base import Batch, Encoded, Encoder, check_texts, read_config, read_state
+from pipeline.encoders.base import Batch, Encoded, Encoder, apart, check_texts, read_config, read_state
 from pipeline.heads import Decision, Head, SentenceHead, TokenHead
 from pipeline.inputs import Cut, Item, collate, items_of
 from tasks.tagging import spans
@@ -79,7 +79,7 @@ class TunedModel(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Encoded]:
         """-> logits, (B, C) or by word (B, W, C), and what the encoder gave."""
-        encoded = self.encoder(batch)
+        encoded = self.encoder(apart(batch))
         return self.head(self.encoder, batch, encoded), encoded
 
     def items(self, texts: Sequence[Any]) -> list[Item]:

@@ -15,6 +15,7 @@ from torch import nn
 import pipeline
 from pipeline import UserError, sample, store
 from pipeline.batches import Steps, WordRows
+from pipeline.encoders.base import apart
 from pipeline.encoders.elmo import BEGIN, END, Elmo, collate_words, spell
 from pipeline.encoders.lstm import Lstm, side_by_side
 from pipeline.heads import SentenceHead
@@ -341,7 +342,7 @@ def test_pairs_are_read_apart_and_compared(world: tuple[TokenStore, Tokenizer]) 
     u, v = (elmo.pooled(elmo.encode(texts)) for texts in (firsts, seconds))
     with torch.no_grad():
         batch = elmo.collate_for_head(elmo.tokenize(pairs))
-        logits = head(elmo, batch, elmo(batch))
+        logits = head(elmo, batch, elmo(apart(batch)))
         expected = head.classifier(torch.cat([u, v, (u - v).abs(), u * v], -1))
     assert (logits - expected).abs().max() < 1e-5
 

@@ -54,11 +54,16 @@ def test_learning_happens(encoders: dict[str, Path], model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "change"), [("gpt", ""), ("gpt", "packing=document"), ("elmo", ""), ("elmo", "carry=true")]
+    ("model", "change"),
+    [
+        ("gpt", "model.optimization.optimizer=muon"),
+        ("gpt", "data.batches.init_args.packing=document"),
+        ("elmo", "model.optimization.optimizer=adamw"),
+        ("elmo", "data.batches.init_args.carry=true"),
+    ],
 )
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, model: str, change: str) -> None:
-    more = ["--trainer.max_steps=20", "--model.encoder.init_args.dropout=0.1"]
-    more += [f"--data.batches.init_args.{change}"] if change else []
+    more = ["--trainer.max_steps=20", "--model.encoder.init_args.dropout=0.1", f"--{change}"]
     run("pretrain", "--out", str(tmp_path / "straight"), *flags(model, *more))
     original = Latest.between_steps
 

@@ -219,6 +219,7 @@ def test_a_checkpoint_of_another_run(
         ("--model.encoder.init_args.layers=1", r"model\.encoder\.init_args\.layers 2, not 1"),
         ("--data.batch_size=8", r"data\.batch_size 16, not 8"),
         ("--trainer.accumulate_grad_batches=2", r"accumulate_grad_batches 1, not 2"),
+        ("--model.optimization.optimizer=muon", r"optimizer adamw, not muon"),
         ("--data.sample_documents=200", "not"),
     ):
         with pytest.raises(UserError, match=message):

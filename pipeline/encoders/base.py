@@ -104,6 +104,13 @@ class HeadLayout:
     config: dict[str, Any] = field(default_factory=dict)
 
 
+def apart(batch: Batch) -> Batch:
+    """Pairs (B, 2, T) as the rows (2 B, T) that an encoder reads, in one pass; another batch as it is."""
+    if batch["mask"].ndim == 2:
+        return batch
+    return {name: value.flatten(0, 1) if value.ndim == 3 else value for name, value in batch.items()}
+
+
 def check_texts(texts: Any) -> None:
     """Raises UserError for what is no list of texts: a string alone would be read letter by letter."""
     if isinstance(texts, str) or not all(isinstance(text, (str, tuple, list)) for text in texts):
@@ -166,11 +173,11 @@ class Encoder(nn.Module):
         return {}
 
     def collate_for_head(self, texts: Sequence[Any]) -> Batch:
-        """As `collate`; pairs of an encoder that does not join them are two texts, the other as `second/NAME`."""
+        """As `collate`; pairs of an encoder that does not join them are (B, 2, T), see `apart`."""
         if self.joins_pairs or not isinstance(texts[0], tuple):
             return self.collate(texts)
-        first, second = (self.collate(side) for side in zip(*texts, strict=True))
-        return first | {f"second/{name}": value for name, value in second.items()}
+        both = self.collate([side for pair in texts for side in pair])
+        return {name: value if name == "characters" else value.unflatten(0, (-1, 2)) for name, value in both.items()}
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,102 @@
+"""Muon against torch's own; which parameters it takes; what a saved state brings back."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline import UserError, optim
+from pipeline.optim import Muon, Optimization, orthogonal
+from tests.conftest import SMALL, run
+
+SETTINGS: dict[str, Any] = {"learning_rate": 1e-2, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.1}
+SETTINGS |= {"betas": (0.9, 0.95), "eps": 1e-8}
+
+
+def network() -> nn.ModuleDict:
+    torch.manual_seed(0)
+    return nn.ModuleDict({"in": nn.Embedding(9, 8), "layer": nn.Linear(8, 24), "down": nn.Linear(24, 8)})
+
+
+def learn(model: nn.ModuleDict, *optimizers: torch.optim.Optimizer, steps: int, first: int = 0) -> list[torch.Tensor]:
+    for step in range(first, first + steps):
+        ids = torch.randint(9, (16,), generator=torch.Generator().manual_seed(step))
+        x = model["in"](ids)
+        (model["down"](model["layer"](x).relu()) - torch.roll(x.detach(), 1, 0)).square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    return list(model.parameters())
+
+
+def muon(model: nn.ModuleDict, *, half: bool, **changes: Any) -> torch.optim.Optimizer:
+    options = Optimization(**(SETTINGS | {"optimizer": "muon"} | changes))
+    layers = [list(model["in"].parameters()), list(model["layer"].parameters()), list(model["down"].parameters())]
+    matrices = {id(parameter) for parameter in model.parameters() if parameter.dim() > 1}
+    return optim.build(options, layers, [], total=100, matrices=matrices, half=half)["optimizer"]
+
+
+def test_muon_is_torchs_and_the_rest_is_adamws() -> None:
+    ours, theirs = network(), network()
+    weights = [theirs["layer"].weight, theirs["down"].weight]
+    others = [parameter for parameter in theirs.parameters() if all(parameter is not weight for weight in weights)]
+    decayed = [{"params": [p], "weight_decay": 0.1 * (p.dim() > 1)} for p in others]
+    pair = [
+        torch.optim.Muon(weights, lr=1e-2, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(decayed, lr=1e-2, betas=(0.9, 0.95), eps=1e-8),
+    ]
+    for one, other in zip(learn(ours, muon(ours, half=True), steps=5), learn(theirs, *pair, steps=5), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_muon_in_float32_is_near_it_in_bf16() -> None:
+    start, half, full = network(), network(), network()
+    learn(half, muon(half, half=True), steps=5)
+    learn(full, muon(full, half=False), steps=5)
+    moved = (full["layer"].weight - start["layer"].weight).norm()
+    assert 0 < (half["layer"].weight - full["layer"].weight).norm() < 0.05 * moved
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (24, 8), (8, 24)])
+def test_orthogonal_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    u, _, v = torch.linalg.svd(x, full_matrices=False)
+    inside = u.T @ orthogonal(x) @ v.T
+    values = inside.diagonal()
+    assert (inside - torch.diag(values)).abs().max() < 1e-4
+    assert values.min() > 0.3
+    assert values.max() < 1.3
+
+
+def test_a_loaded_state_goes_on_as_the_old_one() -> None:
+    model = network()
+    optimizer = muon(model, half=False)
+    learn(model, optimizer, steps=3)
+    again = copy.deepcopy(model)
+    other = muon(again, half=False)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for one, two in zip(learn(model, optimizer, steps=3, first=3), learn(again, other, steps=3, first=3), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_layers_without_a_gradient_stay_and_rates_differ_by_layer() -> None:
+    model = network()
+    optimizer = muon(model, half=False, layer_decay=0.5)
+    before = model["layer"].weight.clone()
+    model["layer"].requires_grad_(False)
+    learn(model, optimizer, steps=2)
+    assert torch.equal(model["layer"].weight, before)
+    assert isinstance(optimizer, Muon)
+    rates = {group["lr"] for group in optimizer.param_groups if group["muon"]}
+    assert rates == {1e-2, 5e-3}
+
+
+def test_sharded_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.pretrain.is_sharded", lambda trainer: True)
+    with pytest.raises(UserError, match="Muon needs whole matrices"):
+        run("pretrain", *SMALL, "--model.optimization.optimizer=muon", "--trainer.max_steps=1")
