@@ -21,8 +21,6 @@ class Optimization:
     """AdamW (Loshchilov and Hutter 2017) or Muon (Jordan et al. 2024), with warm-up and decay.
 
     Args:
-        optimizer: `adamw`, or `muon` for the matrices of the layers and AdamW for what is left: embeddings, biases,
-            norms, convolutions, heads.
         learning_rate: the peak.
         warmup_steps: optimiser steps of linear warm-up.
         schedule: how the rate falls to zero at the last step.
@@ -30,9 +28,10 @@ class Optimization:
         betas: of AdamW.
         eps: of AdamW.
         layer_decay: the rate of each layer is this times that of the layer above (1 = all the same).
+        optimizer: `adamw`, or `muon` for the matrices of the layers and AdamW for what is left: embeddings, ELMo's
+            characters, biases, norms, heads.
     """
 
-    optimizer: Literal["adamw", "muon"]
     learning_rate: float
     warmup_steps: int
     schedule: Literal["linear", "cosine", "constant"]
@@ -40,6 +39,7 @@ class Optimization:
     betas: tuple[float, float]
     eps: float
     layer_decay: float = 1.0
+    optimizer: Literal["adamw", "muon"] = "adamw"
 
     def __post_init__(self) -> None:
         for name, fine, what in (

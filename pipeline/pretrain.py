@@ -51,15 +51,7 @@ class Training(lightning.LightningModule):
     def optimizers_of(
         self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]
     ) -> Any:
-        """As `configure_optimizers` returns them; see optim.build.
-
-        Raises:
-            UserError: Muon, where no process has a whole matrix.
-        """
-        if options.optimizer == "muon" and is_sharded(self.trainer):
-            raise UserError(
-                "Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw."
-            )
+        """As `configure_optimizers` returns them; see optim.build."""
         half, total = "bf16" in str(self.trainer.precision), self.trainer.max_steps
         return optim.build(options, layers, rest, total=total, matrices=self.matrices(), half=half)
 
@@ -125,7 +117,10 @@ class Training(lightning.LightningModule):
     def texts_of(self, batch: Batch) -> list[str]:
         """The texts of a batch as the encoder is given them, to look at."""
         encoder = next(module for module in self.modules() if isinstance(module, Encoder))
-        return encoder.texts_of(apart(batch))
+        texts = encoder.texts_of(apart(batch))
+        if batch["mask"].ndim == 3:
+            return [f"{first} | {second}" for first, second in zip(texts[::2], texts[1::2], strict=True)]
+        return texts
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # What is not yet logged.

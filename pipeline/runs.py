@@ -64,9 +64,10 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
             continue
         if name.startswith("content of"):
             old, new = str(old)[:12], str(new)[:12]  # hashes
+        back = "Leave the change out" if name in before else f"Set ARGS=--{name}={old}"  # the default has changed
         raise UserError(
-            f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. Leave "
-            "the change out, or set OVERWRITE=1 to start anew."
+            f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. {back}, "
+            "or set OVERWRITE=1 to start anew."
         )
 
 

@@ -39,6 +39,9 @@ class Speed(lightning.Callback):
             self.counter = self.counting.enter_context(FlopCounterMode(display=False))
         self.begin = time.perf_counter()
 
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        self.counting.close()  # the optimiser's products, which Muon has, are no part of the network's
+
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if not self.counted:  # the first step counts, and is slow by that
             self.counting.close()

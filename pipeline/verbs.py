@@ -105,6 +105,8 @@ def begin_pretraining(options: argparse.Namespace, flags: list[str], out: Path) 
             "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
             "false, or train in one process without accumulation."
         )
+    if module.optimization.optimizer == "muon" and shards_weights(trainer.strategy):
+        raise UserError("Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw.")
     check_run_folder(out, options)
     data.prepare()
     print(data.report())

@@ -90,7 +90,7 @@ def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
     encoder = tmp_path / "elmo1/encoder"
     for parts in (1, 4):
         more = ["--out", str(tmp_path / f"tuned{parts}"), f"--trainer.accumulate_grad_batches={parts}"]
-        more += ["--data.epochs=1", "--model.craft.dropout=0", "--precision=32-true"]
+        more += ["--data.epochs=1", "--model.craft.dropout=0", "--precision=32-true", "--task", "entailment"]
         run("finetune", "--model", "elmo", "--from", str(encoder), *more)
     one, four = (load_file(tmp_path / f"tuned{parts}/model/model.safetensors") for parts in (1, 4))
     assert all((one[name] - four[name]).abs().max() < 5e-4 for name in one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from pipeline import UserError, optim
 from pipeline.optim import Muon, Optimization, orthogonal
+from pipeline.runs import check_same_run
 from tests.conftest import SMALL, run
 
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-2, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.1}
@@ -40,6 +42,7 @@ def muon(model: nn.ModuleDict, *, half: bool, **changes: Any) -> torch.optim.Opt
     return optim.build(options, layers, [], total=100, matrices=matrices, half=half)["optimizer"]
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="an older torch has no Muon to compare with")
 def test_muon_is_torchs_and_the_rest_is_adamws() -> None:
     ours, theirs = network(), network()
     weights = [theirs["layer"].weight, theirs["down"].weight]
@@ -96,7 +99,14 @@ def test_layers_without_a_gradient_stay_and_rates_differ_by_layer() -> None:
     assert rates == {1e-2, 5e-3}
 
 
-def test_sharded_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.pretrain.is_sharded", lambda trainer: True)
+def test_sharded_matrices_are_refused_before_anything_is_done(tmp_path: Path) -> None:
+    flags = ["--out", str(tmp_path / "run"), "--model.optimization.optimizer=muon", "--trainer.strategy=fsdp"]
     with pytest.raises(UserError, match="Muon needs whole matrices"):
-        run("pretrain", *SMALL, "--model.optimization.optimizer=muon", "--trainer.max_steps=1")
+        run("pretrain", *SMALL, *flags)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_before_muon_names_the_optimizer_to_set() -> None:
+    now = {"model.optimization.optimizer": "muon", "version": "0.9.0"}
+    with pytest.raises(UserError, match=r"optimizer adamw, not muon.*Set ARGS=--model\.optimization\.optimizer=adamw"):
+        check_same_run(Path("last.ckpt"), now, {"version": "0.8.0"})

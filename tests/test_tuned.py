@@ -200,12 +200,13 @@ def test_weights_of_rare_classes_are_larger() -> None:
 
 
 DATA: dict[str, Any] = {"batch_size": 4, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
+MUON = ["--model.optimization.layer_decay=0.8", "--model.optimization.optimizer=muon"]
 CRAFT = [
     ("tagging", "full", ["--model.craft.crf=true", "--model.craft.words=mean"]),
     ("tagging", "frozen", ["--model.craft.lstm=8", "--trainer.accumulate_grad_batches=4"]),
     ("entailment", "frozen", ["--model.craft.lstm=8", "--model.craft.mix_dropout=0.2"]),
     ("sentiment", "full", ["--model.craft.class_weights=balanced", "--model.craft.label_smoothing=0.1"]),
-    ("sentiment", "full", ["--model.craft.unfreeze_share=0.5", "--model.optimization.layer_decay=0.8"]),
+    ("sentiment", "full", ["--model.craft.unfreeze_share=0.5", *MUON]),
     ("sentiment", "random", ["--patience=1", "--data.cut=both"]),
 ]
 
