@@ -138,17 +138,17 @@ class Muon(torch.optim.AdamW):
         self.param_groups = groups
         for group in groups:
             if group["muon"]:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self._turn(parameter, group["lr"], group["weight_decay"])
+                for weight in group["params"]:
+                    if weight.grad is not None:
+                        self._turn(weight, weight.grad, group["lr"], group["weight_decay"])
         return loss
 
-    def _turn(self, weight: Tensor, rate: float, decay: float) -> None:
+    def _turn(self, weight: Tensor, gradient: Tensor, rate: float, decay: float) -> None:
         state = self.state[weight]
         if not state:  # by AdamW's names, which looks for them where a state is loaded
             state.update(step=torch.zeros(()), exp_avg=torch.zeros_like(weight))
-        momentum = state["exp_avg"].lerp_(weight.grad, 1 - MOMENTUM)
-        move = orthogonal(weight.grad.lerp(momentum, MOMENTUM).to(self.dtype))  # Nesterov's
+        momentum = state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
+        move = orthogonal(gradient.lerp(momentum, MOMENTUM).to(self.dtype))  # Nesterov's
         weight.mul_(1 - rate * decay).add_(move, alpha=-0.2 * rate * math.sqrt(max(weight.shape)))
 
 
