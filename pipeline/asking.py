@@ -16,7 +16,7 @@ from pipeline.labeled import rows_of
 from pipeline.run_folder import clear
 from pipeline.text import Source, find_files, json_line
 from pipeline.zeroshot import Result
-from tasks.base import LabelError, Row, Task
+from tasks.base import Row, Task
 
 
 def run(
@@ -96,15 +96,12 @@ def read(task: Task, files: str | None, *, limit: int, with_examples: bool) -> t
         raise UserError("The task has no test part" + (f" at {files}." if files else "."))
     if with_examples and not examples:
         raise UserError("SHOTS needs a training part, which this task has not.")
-    try:
+    if task.head != "none":
+        task.learn_labels(examples or rows)
+    kept = [row for row in rows if not task.is_ignored(row)]
+    for row in kept:
         if task.head != "none":
-            task.learn_labels(examples or rows)
-        kept = [row for row in rows if not task.is_ignored(row)]
-        for row in kept:
-            if task.head != "none":
-                task.example(row, {name: i for i, name in enumerate(task.label_names)})
-    except LabelError as error:
-        raise UserError(str(error)) from None
+            task.example(row, {name: i for i, name in enumerate(task.label_names)})
     return kept[: limit or None], [row for row in examples if not task.is_ignored(row)]
 
 

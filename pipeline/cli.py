@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline import UserError, __version__, many, predicting, verbs
+from pipeline.finetune import ARMS
 from pipeline.new_task import KINDS
 from pipeline.run_folder import release
 
 FLAGLESS = ("import-elmo", "lm-eval", "new-task", "predict", "sync", "zeroshot")  # nothing to configure
-ARMS = ("full", "frozen", "scratch", "random")
 
 
 def natural(text: str) -> int:

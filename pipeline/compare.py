@@ -5,6 +5,7 @@ What is finished is skipped, so a grid can be stopped and gone on with at any mo
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -12,7 +13,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tqdm import tqdm
 
 from pipeline import UserError, metrics, plots, tracking
 from pipeline.configuration import recipe, task_file, task_of
+from pipeline.finetune import ARMS
 from pipeline.folders import digest, file_hash, write_atomically
 from pipeline.labeled import content_of
 
@@ -97,6 +99,8 @@ def load(file: Path, **changes: Any) -> Grid:
         for value, kind in ((grid.models, list), (grid.tasks, dict), (grid.flags, list)):
             if not isinstance(value, kind):
                 raise TypeError(f"{value!r} is no {kind.__name__}")
+        if unknown := [arm for arm in grid.arms if arm not in ARMS]:
+            raise TypeError(f"there is no arm '{unknown[0]}', but {', '.join(ARMS)}")
         grid.encoder("")
         for arm in grid.arms.values():
             if not (isinstance(arm.seeds, int) and all(isinstance(values, list) for values in arm.choose.values())):
@@ -112,38 +116,55 @@ def load(file: Path, **changes: Any) -> Grid:
     return grid
 
 
-def compare(grid: Grid, out: Path, finetune: FineTune) -> list[dict[str, Any]]:
-    """Runs what is not yet there; writes compare.csv, compare.md and compare.png into `out`; returns the runs."""
+def compare(grid: Grid, out: Path, finetune: FineTune, *, whole: Grid | None = None) -> None:
+    """Runs what is not yet there; writes compare.csv, compare.md and compare.png into `out`.
+
+    Args:
+        whole: the grid that `grid` is a part of; what is finished of the rest stands in the table too.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
-    with tqdm(total=grid.size(), desc="compare", unit="run", file=sys.stderr) as bar:
+    whole = whole or grid
+    models = list(dict.fromkeys([*whole.models, *grid.models]))
+    whole = replace(whole, models=models, tasks={**whole.tasks, **grid.tasks})
+    cells = list(itertools.product(whole.tasks, whole.models, whole.arms))
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
 
-        def one(model: str, task: str, arm: str, seed: int, setting: int) -> dict[str, Any]:
-            flags = grid.arms[arm].settings
-            name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(flags) > 1 else "")
+    def one(model: str, task: str, arm: str, seed: int, setting: int, *, run: FineTune | None) -> dict[str, Any]:
+        """A fine-tune in its folder, which is run unless it is finished: its row of the table.
+
+        Raises:
+            LookupError: it is not finished, and there is nothing to run it.
+        """
+        settings, location = whole.arms[arm].settings, whole.tasks[task]
+        name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(settings) > 1 else "")
+        folder, flags = out / "runs" / name, [*whole.flags, *settings[setting]]
+        data = None if location is None else str(Path(whole.data).expanduser() / location)
+        shared: dict[str, Any] = {"task": task, "data": data, "encoder": whole.encoder(model), "arm": arm}
+        cell = cell_of(**shared, flags=flags)
+        figures = finished(folder, cell)
+        if run is not None:
             bar.set_postfix_str(name)
-            figures = run(grid, model, task, arm, seed, [*grid.flags, *flags[setting]], out / "runs" / name, finetune)
+            bar.initial += figures is not None  # which says nothing about the time of a run
+            figures = once(folder, cell, partial(run, **shared, flags=flags, model=model, seed=seed, out=folder))
             bar.update()
-            return {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(flags[setting])} | figures
+        if figures is None:
+            raise LookupError(name)
+        row = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
+        return row | summary(figures)
 
-        for task, model, name in itertools.product(grid.tasks, grid.models, grid.arms):
-            arm = grid.arms[name]
-            tried = [one(model, task, name, 0, setting) for setting in range(len(arm.settings))]
-            best = max(range(len(tried)), key=lambda setting: tried[setting]["chosen_by"])
-            rows += [tried[best], *(one(model, task, name, seed, best) for seed in range(1, arm.seeds))]
-            report(rows, grid, out)
-    return rows
+    def rows_of(task: str, model: str, name: str, **how: Any) -> list[dict[str, Any]]:
+        arm = whole.arms[name]
+        tried = [one(model, task, name, 0, setting, **how) for setting in range(len(arm.settings))]
+        best = max(range(len(tried)), key=lambda setting: tried[setting]["chosen_by"])
+        return [tried[best], *(one(model, task, name, seed, best, **how) for seed in range(1, arm.seeds))]
 
-
-def run(
-    grid: Grid, model: str, task: str, arm: str, seed: int, flags: list[str], folder: Path, finetune: FineTune
-) -> dict[str, Any]:
-    """One fine-tune in its folder, unless it is finished; its figures."""
-    encoder, location = grid.encoder(model), grid.tasks[task]
-    data = None if location is None else str(Path(grid.data).expanduser() / location)
-    shared: dict[str, Any] = {"task": task, "data": data, "encoder": encoder, "arm": arm, "flags": flags}
-    one = partial(finetune, **shared, model=model, seed=seed, out=folder)
-    return summary(once(folder, cell_of(**shared), one))
+    for cell in cells:
+        with contextlib.suppress(LookupError, UserError):  # not run, or its encoder or data are gone
+            found[cell] = rows_of(*cell, run=None)
+    with tqdm(total=grid.size(), desc="compare", unit="run", smoothing=0, file=sys.stderr) as bar:
+        for cell in itertools.product(grid.tasks, grid.models, grid.arms):
+            found[cell] = rows_of(*cell, run=finetune)
+            report([row for cell in cells for row in found.get(cell, [])], whole, out)
 
 
 def cell_of(*, task: str, data: str | None, encoder: Path, arm: str, flags: list[str]) -> dict[str, Any]:
@@ -161,6 +182,14 @@ def cell_of(*, task: str, data: str | None, encoder: Path, arm: str, flags: list
     }
 
 
+def finished(folder: Path, cell: dict[str, Any]) -> dict[str, Any] | None:
+    """The content of a folder's `metrics.json`, if it is there and made of the same."""
+    note, figures = folder / "cell.json", folder / "metrics.json"
+    if note.is_file() and figures.is_file() and json.loads(note.read_text()) == cell:
+        return json.loads(figures.read_text())
+    return None
+
+
 def once(folder: Path, cell: dict[str, Any], run: Callable[..., None]) -> dict[str, Any]:
     """Runs what writes `metrics.json` into a folder, unless it is there and made of the same; returns its content.
 
@@ -168,20 +197,20 @@ def once(folder: Path, cell: dict[str, Any], run: Callable[..., None]) -> dict[s
         cell: what the figures depend on.
         run: takes `resume`, whether to go on with a run of the same that was stopped.
     """
+    if (there := finished(folder, cell)) is not None:
+        return there
     note, figures = folder / "cell.json", folder / "metrics.json"
     before = json.loads(note.read_text()) if note.is_file() else {}
-    same = before == cell
-    if not (same and figures.is_file()):
-        folder.mkdir(parents=True, exist_ok=True)
-        if figures.is_file():
-            differs = [name for name in cell if cell[name] != before.get(name)]
-            tqdm.write(f"{folder.name} is run anew: not of the same {', '.join(differs)}.", file=sys.stderr)
-        if not same:  # a kill must not leave anything of another run beside the new note
-            figures.unlink(missing_ok=True)
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        write_atomically(note, json.dumps(cell) + "\n")
-        with tracking.quiet(folder / "log.txt"):
-            run(resume=same and (folder / "checkpoints" / "last.ckpt").is_file())
+    folder.mkdir(parents=True, exist_ok=True)
+    if figures.is_file():
+        differs = [name for name in cell if cell[name] != before.get(name)]
+        tqdm.write(f"{folder.name} is run anew: not of the same {', '.join(differs)}.", file=sys.stderr)
+    if before != cell:  # a kill must not leave anything of another run beside the new note
+        figures.unlink(missing_ok=True)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    write_atomically(note, json.dumps(cell) + "\n")
+    with tracking.quiet(folder / "log.txt"):
+        run(resume=before == cell and (folder / "checkpoints" / "last.ckpt").is_file())
     return json.loads(figures.read_text())
 
 
@@ -204,6 +233,14 @@ def summary(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def report(rows: list[dict[str, Any]], grid: Grid, out: Path) -> None:
+    """Writes what there is of a grid."""
+    models, tasks, arms = ({row[name] for row in rows} for name in ("model", "task", "arm"))
+    grid = replace(
+        grid,
+        models=[model for model in grid.models if model in models],
+        tasks={task: place for task, place in grid.tasks.items() if task in tasks},
+        arms={name: arm for name, arm in grid.arms.items() if name in arms},
+    )
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")

@@ -16,7 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from pipeline import UserError, encoders
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import read_config
-from pipeline.folders import digest
+from pipeline.folders import digest, file_hash
 from pipeline.machine import best_precision
 from pipeline.pretrain import Pretraining
 from tasks.base import Task
@@ -130,6 +130,8 @@ def check_settings(config: Any) -> None:
         least |= {f"model.encoder.init_args.{name}": (sizes[name], 1) for name in SIZES if name in sizes}
     else:
         least |= {"validations": (config.validations, 1), "patience": (config.patience, 0)}
+        if config.model.optimization.warmup_steps:
+            raise UserError("model.optimization.warmup_steps is not used in fine-tuning; set model.warmup_share.")
     for name, (value, bound) in least.items():
         if not value >= bound:  # nan is neither
             raise UserError(f"{name} is {value}; it must be at least {bound}.")
@@ -201,13 +203,17 @@ def task_file(task: str) -> Path:
     return file
 
 
+SHARED = (CONFIGS / "finetune.yaml", CONFIGS / "finetune-frozen.yaml")  # before the task's file, and after it
+
+
 def recipe(file: Path) -> str:
-    """A hash of what a task's file and the shared one say of a fine-tune; prompts do not matter to it."""
-    shared, content = (yaml.safe_load(path.read_text()) for path in (CONFIGS / "finetune.yaml", file))
+    """A hash of what a task's file and the shared ones say of a fine-tune, and of its kind; prompts do not matter."""
+    content, *shared = (yaml.safe_load(path.read_text()) for path in (file, *SHARED))
     kind = content["data"]["task"]  # its name alone, where nothing is set
     if isinstance(kind, dict):
         kind.get("init_args", {}).pop("prompts", None)
-    return digest(repr((shared, content)))
+    kinds = type(task_of(file)).__mro__[:-1]  # of Python files, which may be the user's
+    return digest(repr((shared, content)), *(file_hash(Path(inspect.getfile(kind))) for kind in kinds))
 
 
 def task_of(file: Path) -> Task:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -25,6 +25,11 @@ from pipeline.optim import Optimization
 from pipeline.pretrain import Training
 from pipeline.scores import Answers, gathered, scores
 from pipeline.tuned import HeadOptions, TunedModel
+
+ArmName = Literal["full", "frozen", "scratch", "random"]
+ARMS = get_args(ArmName)
+FROZEN = ("frozen", "random")
+FRESH = ("scratch", "random")
 
 
 @dataclass
@@ -68,9 +73,8 @@ class FineTuning(Training):
     Args:
         optimization: rate, schedule and the rest; `warmup_steps` is set from `warmup_share`.
         warmup_share: share of all steps that warms up.
-        frozen_learning_rate: the peak for `frozen` and `random`: a head alone takes, and needs, a larger one.
         craft: see Craft.
-        arm: `full`, `frozen`, `scratch` or `random`.
+        arm: how much of the network is trained, and from which weights.
         seed: of fresh weights and dropout.
     """
 
@@ -81,18 +85,15 @@ class FineTuning(Training):
         *,
         optimization: Optimization,
         warmup_share: float,
-        frozen_learning_rate: float,
         craft: Craft,
-        arm: str = "full",
+        arm: ArmName = "full",
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
         if not 0 <= warmup_share <= 1:
             raise UserError(f"model.warmup_share is {warmup_share}; it is a share, from 0 to 1.")
         self.optimization, self.warmup_share, self.arm, self.craft = optimization, warmup_share, arm, craft
-        self.frozen, self.weights = arm in ("frozen", "random"), {"lm": craft.lm_weight}
-        if self.frozen:
-            self.optimization.learning_rate = frozen_learning_rate
+        self.frozen, self.weights = arm in FROZEN, {"lm": craft.lm_weight}
         self.model: TunedModel
         self.data: LabeledData
         self.class_weights: Tensor | None

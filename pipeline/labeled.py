@@ -22,7 +22,7 @@ from pipeline.encoders.base import Batch, Encoder
 from pipeline.folders import digest, file_hash
 from pipeline.inputs import Cut, Item, collate, items_of
 from pipeline.readers import SUFFIXES, kind_of, read_rows
-from tasks.base import SPLITS, Example, LabelError, Row, Task
+from tasks.base import SPLITS, Example, Row, Task
 
 POOL = 50  # batches whose rows are sorted by length together
 SHARD = re.compile(r"-\d+-of-(\d+)[-.]")  # in the name of a part of a part
@@ -66,6 +66,7 @@ class LabeledData(lightning.LightningDataModule):
         self.by_word = task.head == "token"
         self.examples: dict[str, list[Example]] = {}
         self.items: dict[str, list[Item]] = {}
+        self.instead: list[str] = []  # columns read by their role, for want of the one that is named
         self.encoder: Encoder
 
     def prepare(self, encoder: Encoder) -> None:
@@ -106,7 +107,8 @@ class LabeledData(lightning.LightningDataModule):
             if empty := sum(not any(example.text) for example in self.examples[split]):
                 notes.append(f"{empty:,} empty")
             parts.append(f"{split} {len(self.examples[split]):,} rows" + (f" ({', '.join(notes)})" if notes else ""))
-        return "task        " + ", ".join(parts) + f"; labels {', '.join(self.task.label_names)}"
+        shown = "task        " + ", ".join(parts) + f"; labels {', '.join(self.task.label_names)}"
+        return shown + (f"; read from the column {', '.join(self.instead)}" if self.instead else "")
 
     def _read(self) -> dict[str, list[Example]]:
         rows = {split: rows_of(self.task, self.files, split) for split in SPLITS}
@@ -119,13 +121,16 @@ class LabeledData(lightning.LightningDataModule):
         for split, part in rows.items():
             if part is not None and not part:
                 raise UserError(f"The {split} part of the task holds no row.")
-        try:
-            self.task.learn_labels(train)
-            if len(self.task.label_names) < 2:
-                raise UserError(f"The task knows one label only ({', '.join(self.task.label_names)}).")
-            parts = {split: self.task.examples(part) for split, part in rows.items() if part is not None}
-        except LabelError as error:
-            raise UserError(str(error)) from None
+        self.task.learn_labels(train)
+        if len(self.task.label_names) < 2:
+            raise UserError(f"The task knows one label only ({', '.join(self.task.label_names)}).")
+        parts = {split: self.task.examples(part) for split, part in rows.items() if part is not None}
+        there = train[0][1]
+        self.instead = [
+            f"{role} (there is no {name})"
+            for role, name in self.task.columns.items()
+            if name not in there and role in there
+        ]
         used = {label for example in parts["train"] for label in example.labels}
         if len(used) < 2:
             found = ", ".join(self.task.label_names[label] for label in used)
@@ -233,9 +238,9 @@ def files_of(task: Task, files: str, split: str) -> list[Path]:
 
 
 def content_of(task: Task, files: str | None) -> str | None:
-    """A hash of all local files of a task; None where it has another source."""
+    """A hash of the local files of a task, or of the sample's rows; None where it has another source."""
     if files is None:
-        return None
+        return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])
     return digest([file_hash(path) for split in SPLITS for path in files_of(task, files, split)])
 
 

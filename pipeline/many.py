@@ -22,16 +22,23 @@ def several_seeds(options: argparse.Namespace, flags: list[str]) -> None:
     grid = comparing.Grid(
         [options.model], {options.task: options.data}, arms, str(encoder_folder(options)), flags=flags
     )
-    out = options.out or Path("runs/finetune") / f"{options.model}-{task_file(options.task).stem}"
-    out = out.with_name(f"{out.name}-seeds")
+    arm = "" if options.arm == "full" else f"-{options.arm}"
+    out = options.out or Path("runs/finetune") / f"{options.model}-{task_file(options.task).stem}{arm}-seeds"
+    if (out / "config.yaml").exists():
+        raise UserError(f"{out} holds a single run; choose another OUT= for several.")
     if options.seed:
         raise UserError(
             f"SEEDS={options.seeds} runs the seeds 0 to {options.seeds - 1}: leave SEED={options.seed} out."
         )
     if options.overwrite:
         shutil.rmtree(out / "runs", ignore_errors=True)
-    comparing.compare(grid, out, one_run)
+    show(grid, out)
+
+
+def show(grid: comparing.Grid, out: Path, **more: Any) -> None:
+    comparing.compare(grid, out, one_run, **more)
     print((out / "compare.md").read_text())
+    print(f"Saved compare.csv, compare.md and compare.png in {out}")
 
 
 def compare(options: argparse.Namespace, flags: list[str]) -> None:
@@ -44,13 +51,11 @@ def compare(options: argparse.Namespace, flags: list[str]) -> None:
     }
     changes |= {name: value for name in ("data", "encoders", "seeds") if (value := getattr(options, name))}
     grid = comparing.load(file, **changes)
-    grid.flags += flags
+    whole = comparing.load(file, **{name: changes[name] for name in changes if name not in ("models", "tasks", "arms")})
+    grid.flags = whole.flags = [*grid.flags, *flags]
     if file == named_config("compare", "sample"):
         pretrain_missing(grid)
-    out = options.out or Path("results") / file.stem
-    comparing.compare(grid, out, one_run)
-    print((out / "compare.md").read_text())
-    print(f"Saved {out / 'compare.csv'}, compare.md and compare.png in {out}")
+    show(grid, options.out or Path("results") / file.stem, whole=whole)
 
 
 def pretrain_missing(grid: comparing.Grid) -> None:

@@ -39,20 +39,17 @@ def paired_gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, 
     return mean, float(t.ppf(0.975, len(ours) - 1)) * deviation / math.sqrt(len(ours))
 
 
-Labelled = tuple[Sequence[str], Sequence[int]]  # texts and their classes
-
-
-def bag_of_words(train: Labelled, test: Labelled) -> float:
-    """Test accuracy of logistic regression on TF-IDF of words and word pairs; of one class alone, without them."""
+def bag_of_words(texts: Sequence[str], classes: Sequence[int], asked: Sequence[str]) -> list[int]:
+    """Classes by logistic regression on TF-IDF of words and word pairs; where there are none, the most frequent."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\S+")
-    [(frequent, _), *others] = Counter(train[1]).most_common()
-    if not others or not any(text.split() for text in train[0]):  # nothing to learn
-        return sum(label == frequent for label in test[1]) / len(test[1])
-    model = LogisticRegression(C=10, max_iter=300).fit(vectorizer.fit_transform(train[0]), train[1])
-    return float(model.score(vectorizer.transform(test[0]), test[1]))
+    [(frequent, _), *others] = Counter(classes).most_common()
+    if not others or not any(text.split() for text in texts):  # nothing to learn
+        return [frequent] * len(asked)
+    model = LogisticRegression(C=10, max_iter=300).fit(vectorizer.fit_transform(texts), classes)
+    return [int(label) for label in model.predict(vectorizer.transform(asked))]
 
 
 def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, Any]:

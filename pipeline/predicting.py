@@ -45,11 +45,16 @@ def texts_of(model: TunedModel, source: IO[str], name: str, form: str) -> Iterat
     roles = [role for role in model.options.columns if role not in ("label", "tags")]
     if form == "lines":
         for number, line in lines_of(source):
-            parts = line.split("\t") if model.options.pairs else [line]
-            if len(parts) != len(roles):
+            parts = line.split("\t")
+            if model.options.pairs and len(parts) != 2:
                 raise UserError(f"{name}, line {number} needs two texts with a tab between them.")
             yield tuple(parts) if model.options.pairs else line
         return
+    if len(roles) != (2 if model.options.pairs else 1):
+        raise UserError(
+            f"This model reads {', '.join(roles)} as its task joins them; give it texts so joined, as lines "
+            "(--format lines)."
+        )
     path = Path(name)
     rows: Iterable[tuple[int, Mapping[Any, Any]]] = READERS[form](source, path)
     for number, row in rows:
@@ -61,8 +66,10 @@ def value(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
     """A text, by the name of its column in the training data or by its role; a tagger takes a `text` too."""
     names = [column, role, *(["text"] if role == "words" else [])]
     found = next((row[name] for name in names if name in row), None)
-    if isinstance(found, str) or (role == "words" and isinstance(found, list)):
+    if isinstance(found, str):
         return found
+    if role == "words" and isinstance(found, list) and not any(isinstance(w, (list, dict, type(None))) for w in found):
+        return [str(word) for word in found]
     if found is not None:
         raise UserError(f"{place} has {str(found)[:40]} under '{column}', which is no text.")
     raise UserError(

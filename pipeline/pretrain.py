@@ -111,7 +111,7 @@ class Training(lightning.LightningModule):
         raise UserError(
             f"The {what} is not finite at step {self.global_step}; the state before this step is in "
             f"{self.checkpoint_file}, the rows of its batch in {file}. Lower model.optimization.learning_rate or "
-            "lengthen its warmup_steps, and go on with RESUME=1."
+            "lengthen the warm-up, and go on with RESUME=1."
         )
 
     def texts_of(self, batch: Batch) -> list[str]:

@@ -91,26 +91,29 @@ def mended(value: Any) -> Any:
 def read_conll(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[int, list[str]]]]:
     """Sentences between blank lines: number of the column -> what stands in it, word by word.
 
-    Columns are separated by tabs, or by spaces where the first has none. A line that begins with # and has not as many
-    columns as the others is a comment; `-DOCSTART-`, and CoNLL-U's multiword (3-4) and empty (8.1) rows are no words.
+    Columns are separated by tabs, or by spaces where the first word's line has none. A line that begins with # is a
+    comment if it has not as many columns as the others, or if it stands before a sentence and has a = (`# id = 1`);
+    `-DOCSTART-`, and CoNLL-U's multiword (3-4) and empty (8.1) rows are no words.
     """
-    width, begin, tabs = 0, 0, False
+    lines = list(lines_of(file))
+    first = next((line for _, line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))), "")
+    separator, begin = "\t" if "\t" in first else None, 0
+    width = len(first.split(separator))
     rows: list[list[str]] = []
-    for number, line in lines_of(file):
-        tabs = tabs if width else "\t" in line
-        values = line.split("\t") if tabs else line.split()
-        comment = line.startswith("#") and (len(values) != width if width else not tabs)
+    for number, line in lines:
+        values = line.split(separator)
+        said = line.startswith("# ") and "=" in line and not rows
+        comment = line.startswith("#") and (said or len(values) != width)
         if not line.strip():
             if rows:
                 yield begin, dict(enumerate(map(list, zip(*rows, strict=True))))
             rows = []
         elif comment or values[0] == "-DOCSTART-" or (len(values) == 10 and re.fullmatch(r"\d+[-.]\d+", values[0])):
             continue
-        elif width and len(values) != width:
+        elif len(values) != width:
             raise UserError(f"{path}, line {number} has {len(values)} columns, the lines before it have {width}.")
         else:
             begin = begin if rows else number
-            width = len(values)
             rows.append(values)
     if rows:
         yield begin, dict(enumerate(map(list, zip(*rows, strict=True))))

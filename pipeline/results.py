@@ -93,10 +93,11 @@ def headline(found: Scores, task: Any) -> str:
             f"{figures['span_recall']:.4f}, {figures['span_support']:,} spans), "
             f"token accuracy {figures['token_accuracy']:.4f}"
         )
-    return (
-        f"test {task.metric.replace('_', ' ')} {figures[task.metric]:.4f} ± {figures['standard_error']:.4f} (standard "
-        f"error), macro F1 {figures['macro_f1']:.4f}, Matthews {figures['matthews']:.4f}"
-    )
+    names = [task.metric, *(name for name in figures if name != task.metric and name != "standard_error")]
+    shown = {name: f"{name.replace('_', ' ').replace(' f1', ' F1')} {figures[name]:.4f}" for name in names}
+    for name in {"accuracy", "token_accuracy"} & set(names):
+        shown[name] += f" ± {figures['standard_error']:.4f} (standard error)"
+    return "test " + ", ".join(shown.values()).replace("matthews", "Matthews")
 
 
 def is_degenerate(answers: Answers) -> bool:

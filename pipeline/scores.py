@@ -80,50 +80,46 @@ def scores(answers: Answers, task: Task) -> Scores:
 
 
 def baselines(task: Task, train: Sequence[Example], test: Sequence[Example]) -> dict[str, float]:
-    """What models without any pretraining reach, in the metric of the task."""
-    if task.head == "token":
-        return _tag_baselines(task, train, test)
-    classes = [[example.label for example in part] for part in (train, test)]
+    """What models without any pretraining reach, in the metric of the task: learned from `train`, scored on `test`."""
+    guesses = _tag_guesses(task, train, test) if task.head == "token" else _class_guesses(train, test)
+    gold = [list(example.labels) for example in test]
+    return {name: scores(Answers(gold, labels, []), task).figures[task.metric] for name, labels in guesses.items()}
+
+
+def _class_guesses(train: Sequence[Example], test: Sequence[Example]) -> dict[str, list[list[int]]]:
+    """Baseline -> the label that it gives each text."""
+    classes = [label for example in train for label in example.labels]
     ways = {"bag_of_words": [[_joined(example.text) for example in part] for part in (train, test)]}
     if isinstance(train[0].text, tuple):
         ways["hypothesis_only"] = [[example.text[1] for example in part] for part in (train, test)]
-    scores = {
-        name: metrics.bag_of_words((texts[0], classes[0]), (texts[1], classes[1]))  # type: ignore[arg-type]
-        for name, texts in ways.items()
-    }
-    return {"majority": metrics.majority(classes[1]), **scores}
+    [(frequent, _)] = Counter(classes).most_common(1)
+    learned = {name: metrics.bag_of_words(texts[0], classes, texts[1]) for name, texts in ways.items()}
+    return {"majority": [[frequent]] * len(test), **{name: [[x] for x in found] for name, found in learned.items()}}
 
 
 def _joined(text: Any) -> str:
     return text if isinstance(text, str) else " ".join(text)
 
 
-def _tag_baselines(task: Task, train: Sequence[Example], test: Sequence[Example]) -> dict[str, float]:
+def _tag_guesses(task: Task, train: Sequence[Example], test: Sequence[Example]) -> dict[str, list[list[int]]]:
+    """Baseline -> the tags that it gives the words of each text."""
     names = task.label_names
-
-    def tags_of(example: Example) -> list[str]:
-        assert isinstance(example.label, list)
-        return [names[label] for label in example.label]
-
-    gold = [tags_of(example) for example in test]
     if task.metric == "span_f1":
         known: dict[tuple[str, ...], Counter[str]] = {}
         for example in train:
-            for kind, first, last in spans(tags_of(example)):
+            for kind, first, last in spans([names[label] for label in example.labels]):
                 known.setdefault(tuple(example.text[first : last + 1]), Counter())[kind] += 1
-        guesses = [known_spans(list(example.text), known) for example in test]
-        return {"training_spans": metrics.span_scores(gold, guesses)["f1"]}
-    by_word: dict[str, Counter[str]] = {}
-    overall: Counter[str] = Counter()
+        index = {name: number for number, name in enumerate(names)}
+        return {"training_spans": [[index[tag] for tag in known_spans(list(e.text), known)] for e in test]}
+    by_word: dict[str, Counter[int]] = {}
     for example in train:
-        for word, tag in zip(example.text, tags_of(example), strict=True):
+        for word, tag in zip(example.text, example.labels, strict=True):
             by_word.setdefault(word, Counter())[tag] += 1
-            overall[tag] += 1
-    pairs = [pair for example, tags in zip(test, gold, strict=True) for pair in zip(example.text, tags, strict=True)]
-    right = sum(by_word.get(word, overall).most_common(1)[0][0] == tag for word, tag in pairs)
+    [(frequent, _)] = sum(by_word.values(), Counter()).most_common(1)
+    tags = {word: found.most_common(1)[0][0] for word, found in by_word.items()}
     return {
-        "majority": metrics.majority([tag for _, tag in pairs]),
-        "most_frequent_tag": right / max(1, len(pairs)),
+        "majority": [[frequent] * len(example.text) for example in test],
+        "most_frequent_tag": [[tags.get(word, frequent) for word in example.text] for example in test],
     }
 
 

@@ -98,6 +98,8 @@ class TunedModel(nn.Module):
             UserError: pairs for a model of single texts, or the other way.
         """
         self._check(texts)
+        if not self.options.by_word:  # as a task reads them
+            texts = [text.strip() if isinstance(text, str) else tuple(map(str.strip, text)) for text in texts]
         placed = [place_words(text) for text in texts] if self.options.by_word else []
         items = self.items([words for words, _ in placed] if self.options.by_word else texts)
         decisions = self._decide(items, batch_size)

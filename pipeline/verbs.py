@@ -18,8 +18,8 @@ from pipeline import evaluate as evaluating
 from pipeline import import_elmo as importing
 from pipeline import sweep as sweeping
 from pipeline.configuration import (
-    CONFIGS,
     REPOSITORY,
+    SHARED,
     FineTuneCLI,
     encoder_folder,
     known,
@@ -31,7 +31,7 @@ from pipeline.configuration import (
 )
 from pipeline.corpus import CorpusData
 from pipeline.encoders.elmo import Elmo
-from pipeline.finetune import FineTuning
+from pipeline.finetune import FRESH, FROZEN, FineTuning
 from pipeline.folders import write_atomically, write_folder
 from pipeline.labeled import LabeledData
 from pipeline.new_task import new_task
@@ -221,13 +221,16 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     flags = [f"--model.seed={options.seed}", f"--data.seed={options.seed}", f"--model.arm={options.arm}", *flags]
     if options.data is not None:
         flags = ["--data.files", options.data, *flags]
-    cli = parse(FineTuning, LabeledData, [CONFIGS / "finetune.yaml", file], flags, cli_class=FineTuneCLI)
+    files = [SHARED[0], file, *SHARED[1:]] if options.arm in FROZEN else [SHARED[0], file]
+    cli = parse(FineTuning, LabeledData, files, flags, cli_class=FineTuneCLI)
+    if cli.model.arm != options.arm:
+        raise UserError(f"Set ARM={cli.model.arm}, not model.arm: it also chooses the weights.")
     if shards_weights(cli.config_init.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     check_run_folder(out, options)
 
     torch.manual_seed(options.seed)
-    encoder, receipt = encoders.load_with_receipt(folder, weights=options.arm not in ("scratch", "random"))
+    encoder, receipt = encoders.load_with_receipt(folder, weights=options.arm not in FRESH)
     data, module = cli.datamodule, cli.model
     data.prepare(encoder)
     module.build(data)

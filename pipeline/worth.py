@@ -64,7 +64,8 @@ def worth(
 
 def flags_of(rows: int) -> list[str]:
     epochs = max(5, math.ceil(STEPS * BATCH / rows))
-    return [f"--data.train_rows={rows}", f"--data.batch_size={BATCH}", f"--data.epochs={epochs}"]
+    # The last step is tested: to choose among several would take the labels of the validation part.
+    return [f"--data.train_rows={rows}", f"--data.batch_size={BATCH}", f"--data.epochs={epochs}", "--validations=1"]
 
 
 def crossing(line: dict[int, float], prompt: float) -> float | None:

@@ -6,14 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from pipeline import UserError
 from tasks.prompts import Prompt
 
 SPLITS = ("train", "valid", "test")
 Row = tuple[str, Mapping[Any, Any]]  # where it stands, as "dev.tsv, line 3", and its columns
-
-
-class LabelError(ValueError):
-    """A row without the columns of the task, or with a label that it does not know; the text says where."""
 
 
 @dataclass
@@ -73,14 +70,25 @@ class Task:
         """Takes the labels from the training part, unless they are declared.
 
         Raises:
-            LabelError: a row without a label.
+            UserError: a row without a label.
         """
         if self.labels is None:
             self.label_names = sorted({name for row in rows if not self.is_ignored(row) for name in self.names(row)})
 
     def names(self, row: Row) -> list[str]:
         """The names of the labels of a row."""
-        return [self.name_of(self.column(row, "label"))]
+        return self.named(row, [self.plain(row, "label")])
+
+    def named(self, row: Row, values: Sequence[Any]) -> list[str]:
+        """Values of a row -> names of labels.
+
+        Raises:
+            UserError: one is empty.
+        """
+        names = [self.name_of(value) for value in values]
+        if "" in names:
+            raise UserError(f"{row[0]} has an empty label; `ignore` in the task's YAML leaves such rows out.")
+        return names
 
     def name_of(self, value: Any) -> str:
         plain = str(value).strip()
@@ -90,21 +98,34 @@ class Task:
         """What a row has in the column of a role, or in one that is called as the role is.
 
         Raises:
-            LabelError: nothing; the text says where.
+            UserError: nothing; the text says where.
         """
         place, columns = row
         name = self.columns.get(role, role)
-        if columns.get(name) is None and columns.get(role) is not None:
-            return columns[role]
-        if columns.get(name) is None:
-            raise LabelError(f"{place} has no '{name}' (it has {', '.join(map(str, columns))}).")
+        if name not in columns and role in columns:
+            name = role
+        if name not in columns:
+            raise UserError(f"{place} has no '{name}' (it has {', '.join(map(str, columns))}).")
+        if columns[name] is None:
+            raise UserError(f"{place} has nothing under '{name}'.")
         return columns[name]
+
+    def plain(self, row: Row, role: str) -> str:
+        """The text or label in the column of a role.
+
+        Raises:
+            UserError: a list or another thing that is no text.
+        """
+        value = self.column(row, role)
+        if isinstance(value, (list, tuple, dict, bytes)):
+            raise UserError(f"{row[0]} has {str(value)[:40]} as its {role}, which is no text.")
+        return str(value).strip()
 
     def examples(self, rows: Iterable[Row]) -> list[Example]:
         """Rows -> examples.
 
         Raises:
-            LabelError: a column is missing, or a label is unknown; names the row.
+            UserError: a column is missing, or a label is unknown; names the row.
         """
         known = {name: index for index, name in enumerate(self.label_names)}
         return [self.example(row, known) for row in rows if not self.is_ignored(row)]
@@ -113,9 +134,15 @@ class Task:
         return bool(self.ignore) and str(self.column(row, "label")).strip() in self.ignore
 
     def example(self, row: Row, known: dict[str, int]) -> Example:
-        """A row -> an example, with `known` label names."""
+        """A row -> an example, with `known` label names.
+
+        Raises:
+            UserError: other than one text or two, which a kind of task joins in an `example` of its own.
+        """
         [label] = self.indices(row, known)
-        texts = [str(self.column(row, role)).strip() for role in self.roles]
+        texts = [self.plain(row, role) for role in self.roles]
+        if len(texts) not in (1, 2):
+            raise UserError(f"A task of {len(texts)} texts needs a method `example` that says how they are joined.")
         return Example(text=texts[0] if len(texts) == 1 else (texts[0], texts[1]), label=label)
 
     def indices(self, row: Row, known: dict[str, int]) -> list[int]:
@@ -126,5 +153,5 @@ class Task:
                 if self.labels is not None:
                     pairs = [key if key == label else f"{key} ({label})" for key, label in self.labels.items()]
                     there = f"the task knows {', '.join(pairs)}"
-                raise LabelError(f"{row[0]} has the label '{name}'; {there}.")
+                raise UserError(f"{row[0]} has the label '{name}'; {there}.")
         return [known[name] for name in names]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tasks.base import Example, LabelError, Row, Task
+from pipeline import UserError
+from tasks.base import Example, Row, Task
 
 Span = tuple[str, int, int]  # type, first word, last word
 MARKS = ("B-", "I-", "E-", "S-")
@@ -48,23 +49,27 @@ class Tagging(Task):
         place, columns = row
         if 0 in columns:  # CoNLL columns
             if (number := self.conll[role]) not in columns:
-                raise LabelError(f"{place} has only {len(columns)} columns; the {role} should be in column {number}.")
+                raise UserError(f"{place} has only {len(columns)} columns; the {role} should be in column {number}.")
             return columns[number]
         value = super().column(row, role)
-        return value.split() if isinstance(value, str) else list(value)
+        if isinstance(value, str):
+            return value.split()
+        if not isinstance(value, list) or any(isinstance(part, (list, dict, type(None))) for part in value):
+            raise UserError(f"{place} has {str(value)[:40]} as its {role}, which is no list of them.")
+        return [str(part) for part in value]
 
     def names(self, row: Row) -> list[str]:
-        tags = [self.name_of(tag) for tag in self.column(row, "tags")]
+        tags = self.named(row, self.column(row, "tags"))
         if self.spans and (wrong := [tag for tag in tags if tag != "O" and tag[:2] not in MARKS]):
-            raise LabelError(
+            raise UserError(
                 f"{row[0]} has the tag '{wrong[0]}', which is no tag of BIO or IOBES; set spans: false for plain tags."
             )
         return to_bio(tags) if self.spans else tags
 
     def example(self, row: Row, known: dict[str, int]) -> Example:
-        words, tags = [str(word) for word in self.column(row, "words")], self.indices(row, known)
+        words, tags = self.column(row, "words"), self.indices(row, known)
         if len(words) != len(tags):
-            raise LabelError(f"{row[0]} has {len(words)} words but {len(tags)} tags.")
+            raise UserError(f"{row[0]} has {len(words)} words but {len(tags)} tags.")
         return Example(text=words, label=tags)
 
 

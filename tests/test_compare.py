@@ -87,6 +87,11 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     assert text in shown.out
     run("compare", *flags, "--tasks", "sentiment", "--arms", "frozen", "--data.train_rows=16")
     assert "bert-sentiment-frozen-0 is run anew: not of the same flags." in capsys.readouterr().err
+    # With other flags the rest is not of the same: it is left out. With the same, a part of the grid keeps the rest.
+    assert len(list(csv.DictReader((tmp_path / "out/compare.csv").open()))) == 1
+    run("compare", *flags, "--tasks", "tagging", "--arms", "full")
+    kept = list(csv.DictReader((tmp_path / "out/compare.csv").open()))
+    assert [row for row in rows if (row["task"], row["arm"]) != ("sentiment", "frozen")] == kept
 
 
 def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,12 +135,21 @@ def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureF
     run("finetune", *where, "--seeds", "2", *TINY)
     out = capsys.readouterr().out
     assert "gain of full over scratch" in out
-    assert len(list((tmp_path / "run-seeds/runs").iterdir())) == 4
+    assert f"in {tmp_path / 'run'}" in out
+    assert len(list((tmp_path / "run/runs").iterdir())) == 4
+    (tmp_path / "run/config.yaml").write_text("{}")
+    with pytest.raises(UserError, match="holds a single run"):
+        run("finetune", *where, "--seeds", "2", *TINY)
 
 
 def test_wrong_grids(tmp_path: Path) -> None:
     grid = tmp_path / "grid.yaml"
-    for text, message in (("models: [bert]\n", "no valid grid"), ("nonsense", "no valid grid")):
+    misspelt = "{models: [bert], tasks: [pos], encoders: x, arms: {scrach: {seeds: 1}}}"
+    for text, message in (
+        ("models: [bert]\n", "no valid grid"),
+        ("nonsense", "no valid grid"),
+        (misspelt, "no arm 'scrach', but full, frozen, scratch, random"),
+    ):
         grid.write_text(text)
         with pytest.raises(UserError, match=message):
             compare.load(grid)

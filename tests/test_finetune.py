@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from transformers import BertConfig, BertForPreTraining
 
 import pipeline
@@ -53,6 +54,15 @@ def test_arms_differ_as_they_say(tuned: dict[str, Path], pretrained: Path) -> No
     receipts = {arm: (folder / "receipt.txt").read_text() for arm, folder in tuned.items()}
     assert " 0 new, 0 unused" in receipts["full"]
     assert "0 tensors loaded" in receipts["scratch"]
+
+
+@pytest.mark.parametrize(("flags", "rate"), [([], 1e-2), (["--model.optimization.learning_rate=3e-3"], 3e-3)])
+def test_a_head_alone_has_a_rate_of_its_own(pretrained: Path, tmp_path: Path, flags: list[str], rate: float) -> None:
+    out = tmp_path / "run"
+    run("finetune", "--from", str(pretrained / "encoder"), "--arm", "frozen", "--out", str(out), *FAST, *flags)
+    assert yaml.safe_load((out / "config.yaml").read_text())["model"]["optimization"]["learning_rate"] == rate
+    state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)["optimizer_states"][0]
+    assert {group["initial_lr"] for group in state["param_groups"]} == {rate}
 
 
 def test_stopped_early_then_killed_before_the_test(pretrained: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from pipeline import UserError, labeled, text
 from pipeline.labeled import content_of, files_of, rows_of
 from pipeline.readers import read_rows
-from tasks.base import LabelError
 from tasks.prompted import Prompted
 from tasks.sentiment import Sentiment
 from tasks.tagging import Tagging
@@ -63,8 +62,40 @@ def test_ignored_rows_have_no_label() -> None:
     rows = [("row", {"text": "x", "label": label}) for label in ("b", "-", "a")]
     task.learn_labels(rows)
     assert task.label_names == ["a", "b"]
-    with pytest.raises(LabelError, match="row has no 'label'"):
+    with pytest.raises(UserError, match="row has no 'label'"):
         Sentiment(columns={"text": "text"}).names(("row", {"text": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"words": "x", "stars": " "}, "row has an empty label"),
+        ({"words": "x", "stars": [3, 7]}, "has \\[3, 7\\] as its label, which is no text"),
+        ({"words": ["x", "y"], "stars": 1}, "has \\['x', 'y'\\] as its text"),
+        ({"words": "x", "stars": None, "label": "other"}, "row has nothing under 'stars'"),
+    ],
+)
+def test_what_is_no_text_is_not_learned(row: dict, message: str) -> None:
+    task = Sentiment(columns={"text": "words", "label": "stars"}, labels={"1": "bad", "2": "good"})
+    with pytest.raises(UserError, match=message):
+        task.examples([("row", row)])
+
+
+def test_columns_read_by_their_role_are_reported(tmp_path: Path) -> None:
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\ngood\tyes\nbad\tno\n")
+    task = Sentiment(columns={"text": "sentence", "label": "label"})
+    options: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
+    data = labeled.LabeledData(task=task, files=str(tmp_path), **options)
+    data._read()
+    assert data.report().endswith("read from the column text (there is no sentence)")
+
+
+def test_a_task_of_three_texts_says_how_they_are_joined() -> None:
+    task = Sentiment(labels={"a": "a", "b": "b"})
+    task.roles = ("one", "two", "three")  # type: ignore[misc]
+    with pytest.raises(UserError, match="a method `example` that says how"):
+        task.examples([("row", {"one": "x", "two": "y", "three": "z", "label": "a"})])
 
 
 def test_labels_of_the_hub_have_names_but_right_answers_stay_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,9 @@ def test_baselines_of_texts() -> None:
     assert baselines(single, train, test) == {"majority": 0.5, "bag_of_words": 0.75}
     assert baselines(single, train[:1] * 4, test)["bag_of_words"] == 0.5  # one class alone
     assert baselines(single, [Example(" ", 1), Example("", 1), Example("", 0)], test)["bag_of_words"] == 0.5
+    single.__class__ = type("ByF1", (Sentiment,), {"metric": "macro_f1"})
+    assert baselines(single, train, test)["majority"] == pytest.approx(1 / 3)  # (2/3 + 0) / 2, in the task's metric
+    assert baselines(single, [Example("x", 0), Example("y", 0), Example("z", 1)], test[:1])["majority"] == 0
     pairs = Entailment(labels={"0": "no", "1": "yes"})
     train = [Example(("it rains", "not so"), 0), Example(("it snows", "just so"), 1)] * 5
     found = baselines(pairs, train, [Example(("it snows", "not so"), 0), Example(("it snows", "just so"), 1)])

@@ -18,7 +18,6 @@ from pipeline.inputs import collate, items_of
 from pipeline.metrics import span_scores
 from pipeline.readers import read_rows
 from pipeline.windows import word_windows
-from tasks.base import LabelError
 from tasks.tagging import Tagging, spans, to_bio
 
 
@@ -52,10 +51,18 @@ def test_conll_columns(tmp_path: Path) -> None:
     tweets = "#tag\tO\n\n:)\tO\n"
     assert [row[0] for _, row in read_rows(written(tmp_path, "c.conll", tweets))] == [["#tag"], [":)"]]
 
+    tweets = "#MondayMood O\nin O\nBonn B-LOC\n\n# O\n"
+    found = [row[0] for _, row in read_rows(written(tmp_path, "c.txt", tweets))]
+    assert found == [["#MondayMood", "in", "Bonn"], ["#"]]
+    for space in (" ", "\t"):  # a comment with as many columns, or with the other separator
+        said = f"# id 5239d808-f300{space}domain=train\n"
+        text = f"{said}Anna _ _ B-PER\nLee _ _ I-PER\n\n{said}# _ _ O\n"
+        assert [row[0] for _, row in read_rows(written(tmp_path, "m.conll", text))] == [["Anna", "Lee"], ["#"]]
+
     with pytest.raises(UserError, match=r"d\.txt, line 2 has 1 columns, the lines before it have 2"):
         read_rows(written(tmp_path, "d.txt", "a O\nb\n"))
     [row] = read_rows(written(tmp_path, "e.txt", "a O\n"))
-    with pytest.raises(LabelError, match=r"e\.txt, line 1 has only 2 columns; the tags should be in column 3"):
+    with pytest.raises(UserError, match=r"e\.txt, line 1 has only 2 columns; the tags should be in column 3"):
         Tagging(conll={"words": 0, "tags": 3}).examples([row])
 
 
@@ -76,8 +83,11 @@ def test_tags_of_any_scheme_become_bio() -> None:
         ({"words": ["a"], "tags": ["NOUN"]}, "no tag of BIO or IOBES; set spans: false"),
         ({"words": ["a"], "tags": ["U-PER"]}, "'U-PER', which is no tag of BIO or IOBES"),
         ({"words": ["a"]}, "two has no 'tags'"),
+        ({"words": ["a"], "tags": 3}, "two has 3 as its tags, which is no list"),
+        ({"words": ["a", None], "tags": ["O", "O"]}, "None.* as its words"),
+        ({"words": ["a"], "tags": [""]}, "two has an empty label"),
     ):
-        with pytest.raises(LabelError, match=message):
+        with pytest.raises(UserError, match=message):
             task.examples([("two", broken)])
 
 

@@ -156,6 +156,21 @@ def test_predict_reads_lines_tables_and_json(bert: Bert) -> None:
             bert.encode(wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="line 1 has 3 under 'text', which is no text"):
         answers('{"text": 3}\n', "jsonl")
+    joined = TunedModel(bert, labels=["no", "yes"], options=options(columns={"title": "title", "body": "body"}))
+    assert len(answers("a b\n", "lines", joined)) == 1
+    with pytest.raises(UserError, match="reads title, body as its task joins them"):
+        answers('{"title": "a", "body": "b"}\n', "jsonl", joined)
+    tagger = TunedModel(bert, labels=["O", "B-X", "I-X"], options=options(by_word=True, columns={"words": "words"}))
+    assert answers('{"words": ["In", 1999]}\n', "jsonl", tagger)[0]["words"] == ["In", "1999"]
+    with pytest.raises(UserError, match="which is no text"):
+        answers('{"words": ["In", null]}\n', "jsonl", tagger)
+
+
+def test_a_text_is_read_as_in_training_without_space_around_it(gpt: Gpt) -> None:
+    model = TunedModel(gpt, labels=["no", "yes"], options=options())
+    plain, *others = model.predict(["words", " words", "words \n"])
+    assert all(other == plain for other in others)
+    assert model.predict(["words and"]) != [plain]
 
 
 def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
