@@ -46,18 +46,13 @@ def run(
         raise UserError("This task has no prompts; write some into its YAML file (see configs/tasks/sentiment.yaml).")
     if unigram is not None and any(prompt.shape == "last_word" for prompt in task.prompts):
         raise UserError("--unigram compares candidates by their words; a last_word prompt has only one.")
+    source = None if unigram is None else Source(files=find_files(unigram))
     rows, examples = read(task, files, limit=limit, with_examples=max(shots) > 0)
+    zeroshot.demonstrations(task, examples, max(shots), seed)  # are there so many?
     settings = {"shots": shots, "seed": seed, "limit": limit, "files": files}
     config = {"task": tags[1], "encoder": str(folder), **settings}
-    clear(out, uses=folder)
     came = [*lineage.read(folder), {"stage": "task", "name": tags[1], "sha256": digest(rows), "rows": len(rows)}]
     logged = {**config, "lineage": came}
-    lineage.write(out, came)  # now the folder is known for a run's
-    write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-    logger = tracking.wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
-    lineage.write(out, [*came, lineage.run_stage("zeroshot", out, seed=seed, config=config)])
-    if logger is not None:
-        tracking.use_artifact(logger, folder)
     print(f"encoder     {folder}: {zeroshot.method(encoder, task)}")
     print(f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, shots))}")
     total = requests_of(task, rows) * len(shots)
@@ -68,8 +63,7 @@ def run(
                 encoder, task, rows, examples, shots=count, seed=seed, progress=lambda n: bar.update(n)
             )
     figures = figures_of(task, rows, results)
-    if unigram is not None:
-        source = Source(files=find_files(unigram))
+    if source is not None:
         counts = zeroshot.word_counts(paragraph for document, _ in source.documents() for paragraph in document)
         answers = results[min(results)][0].answers
         right = zeroshot.unigram(answers, counts)
@@ -77,6 +71,14 @@ def run(
         for column in getattr(task, "groups", []):
             for name, (accuracy, _) in zeroshot.by_group(right, rows, column).items():
                 figures[f"baseline/unigram/{column}/{name}"] = accuracy
+    # Only now: a prompt that cannot be asked costs no run that was there.
+    clear(out, uses=folder)
+    lineage.write(out, came)  # now the folder is known for a run's
+    write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    logger = tracking.wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
+    lineage.write(out, [*came, lineage.run_stage("zeroshot", out, seed=seed, config=config)])
+    if logger is not None:
+        tracking.use_artifact(logger, folder)
     found = [row for parts in results.values() for part in parts for row in zeroshot.predictions(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, found)))
     if len(shots) > 1:

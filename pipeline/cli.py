@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipeline import UserError, __version__, many, predicting, verbs
 from pipeline.finetune import ARMS
+from pipeline.folders import path_of
 from pipeline.new_task import KINDS
 from pipeline.run_folder import release
 
@@ -30,14 +31,6 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def path(text: str) -> Path:
-    """A path; `~` is the user's folder wherever it stands, as in a shell."""
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:  # no such user
-        raise ValueError from None
-
-
 def parser() -> argparse.ArgumentParser:
     """The variables of the Makefile as flags; all other flags go to the configuration."""
     top = argparse.ArgumentParser(
@@ -49,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--model", default="bert", help="bert, gpt or elmo")
     shared.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
     shared.add_argument("--seed", type=natural, default=0)
-    shared.add_argument("--out", type=path, default=None, help="run folder")
+    shared.add_argument("--out", type=path_of, default=None, help="run folder")
     shared.add_argument("--resume", action="store_true", help="go on with the run in the run folder")
     shared.add_argument("--overwrite", action="store_true", help="start anew over a run in the run folder")
     pretraining = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -62,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         "audit", parents=[shared, pretraining], help="check masks, labels and leaks of a model", epilog=rest
     )
     trying = verb.add_parser("try", parents=[shared, pretraining], help="look at what an encoder knows", epilog=rest)
-    trying.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
+    trying.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
     trying.add_argument("--prompt", default=None, help="text to go on with (GPT) or with [MASK] to fill (BERT)")
     trying.add_argument("--word", default=None, help="word whose neighbours are shown (ELMo)")
     trying.add_argument("--score", action="store_true", help="show the log-probability of each token of the prompt")
@@ -73,20 +66,20 @@ def parser() -> argparse.ArgumentParser:
     evaluation = verb.add_parser(
         "evaluate", parents=[shared, pretraining], help="losses and bits per byte of an encoder on a text", epilog=rest
     )
-    evaluation.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
+    evaluation.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
     importing = verb.add_parser("import-elmo", help="published ELMo weights -> an encoder folder")
-    importing.add_argument("--options", type=path, required=True, help="options.json")
-    importing.add_argument("--weights", type=path, required=True, help="weights.hdf5")
-    importing.add_argument("--out", type=path, required=True, help="encoder folder to write")
+    importing.add_argument("--options", type=path_of, required=True, help="options.json")
+    importing.add_argument("--weights", type=path_of, required=True, help="weights.hdf5")
+    importing.add_argument("--out", type=path_of, required=True, help="encoder folder to write")
     importing.add_argument("--state", choices=("reset", "carry"), default="reset", help="begin each text from zero?")
     tuning = verb.add_parser("finetune", parents=[shared], help="fine-tune an encoder on a task", epilog=rest)
     tuning.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
-    tuning.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
+    tuning.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
     tuning.add_argument("--arm", choices=ARMS, default="full")
     tuning.add_argument("--seeds", type=natural, default=0, help="run so many seeds, and as many of scratch")
     zero = verb.add_parser("zeroshot", parents=[shared], help="ask a pretrained encoder by prompts, without training")
     zero.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
-    zero.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
+    zero.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
     zero.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
     zero.add_argument("--limit", type=natural, default=0, help="ask only so many rows")
     zero.add_argument("--log-text", action="store_true", help="texts of DATA may go to Weights & Biases")
@@ -100,26 +93,26 @@ def parser() -> argparse.ArgumentParser:
     verification.add_argument("--task", default="sentiment", help="what the encoder is fine-tuned on")
     value = verb.add_parser("worth", parents=[shared], help="zero-shot beside fine-tunes on 10 to 1,000 rows")
     value.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
-    value.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
+    value.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
     value.add_argument("--seeds", type=positive, default=3, help="fine-tunes for each number of rows")
     harness = verb.add_parser("lm-eval", help="run lm-evaluation-harness on an encoder (extra lm-eval)")
     harness.add_argument("--tasks", required=True, help="lm-eval's names, with commas between them")
-    harness.add_argument("--encoder", type=path, required=True, help="encoder folder: GPT, BERT or ELMo")
+    harness.add_argument("--encoder", type=path_of, required=True, help="encoder folder: GPT, BERT or ELMo")
     harness.add_argument("--limit", type=natural, default=0, help="ask only so many items of each")
-    harness.add_argument("--include-path", type=path, default=None, help="folder with YAML files of further tasks")
+    harness.add_argument("--include-path", type=path_of, default=None, help="folder with YAML files of further tasks")
     answers = verb.add_parser("predict", help="labels or tags of new texts, as JSON lines")
-    answers.add_argument("--model", type=path, required=True, help="model folder of a fine-tune")
+    answers.add_argument("--model", type=path_of, required=True, help="model folder of a fine-tune")
     answers.add_argument("--input", default="-", help="file, or - for standard input")
     answers.add_argument("--format", choices=predicting.FORMATS, default=None, help="of the input; by its name")
-    answers.add_argument("--out", type=path, default=None, help="file; standard output otherwise")
+    answers.add_argument("--out", type=path_of, default=None, help="file; standard output otherwise")
     answers.add_argument("--batch-size", type=int, default=64)
     sweep = verb.add_parser("sweep", parents=[shared, pretraining], help="a sweep of Weights & Biases", epilog=rest)
     sweep.add_argument("--name", default="finetune", help="a name in configs/sweeps")
     sweep.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
-    sweep.add_argument("--from", dest="encoder", type=path, default=None, help="encoder folder")
+    sweep.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
     sweep.add_argument("--count", type=int, default=20, help="runs here; 0: until it is stopped")
     uploading = verb.add_parser("sync", help="upload offline runs to Weights & Biases")
-    uploading.add_argument("--folder", type=path, default=Path("runs"))
+    uploading.add_argument("--folder", type=path_of, default=Path("runs"))
     new = verb.add_parser("new-task", help="the YAML file of a new data set, and a test of it")
     new.add_argument("--name", required=True)
     new.add_argument("--kind", choices=tuple(KINDS), default="sentence")
@@ -127,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
     grid.add_argument("--name", default="sample", help="a name in configs/compare or a path to a YAML file")
     grid.add_argument("--data", default=None, help="folder that holds the data of the tasks")
     grid.add_argument("--from", dest="encoders", default=None, help="encoder folders, with {model} in place of a name")
-    grid.add_argument("--out", type=path, default=None)
+    grid.add_argument("--out", type=path_of, default=None)
     for field in ("models", "tasks", "arms"):
         grid.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
     grid.add_argument("--seeds", type=natural, default=0)

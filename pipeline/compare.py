@@ -24,7 +24,7 @@ from tqdm import tqdm
 from pipeline import UserError, metrics, plots, tracking
 from pipeline.configuration import recipe, task_file, task_of
 from pipeline.finetune import ARMS
-from pipeline.folders import digest, file_hash, write_atomically
+from pipeline.folders import digest, file_hash, path_of, write_atomically
 from pipeline.labeled import content_of
 
 FineTune = Callable[..., None]  # by name: flags, model, task, arm, seed, data, encoder, out, resume
@@ -138,7 +138,7 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, whole: Grid | None = N
         settings, location = whole.arms[arm].settings, whole.tasks[task]
         name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(settings) > 1 else "")
         folder, flags = out / "runs" / name, [*whole.flags, *settings[setting]]
-        data = None if location is None else str(Path(whole.data).expanduser() / location)
+        data = None if location is None else str(path_of(whole.data) / location)
         shared: dict[str, Any] = {"task": task, "data": data, "encoder": whole.encoder(model), "arm": arm}
         cell = cell_of(**shared, flags=flags)
         figures = finished(folder, cell)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning
+import torch
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -52,8 +53,10 @@ class CLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         if self.config.trainer.precision is not None:
             raise UserError("Set precision (auto, bf16-mixed or 32-true), not trainer.precision.")
-        precision = self.config.precision
-        self.config.trainer.precision = best_precision() if precision == "auto" else precision
+        trainer, precision = self.config.trainer, self.config.precision
+        if trainer.accelerator == "auto" and not torch.cuda.is_available():
+            trainer.accelerator = "cpu"  # Lightning would take Apple's GPU, which has no float64
+        trainer.precision = best_precision(trainer.accelerator) if precision == "auto" else precision
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         return super().instantiate_trainer(**kwargs) if kwargs else None
@@ -86,6 +89,8 @@ def parse(model: type, data: type, files: list[Path], flags: list[str], cli_clas
     args = [part for file in files for part in ("--config", str(file))] + flags
     try:
         cli = (cli_class or CLI)(model, data, args)
+    except UnicodeDecodeError:
+        raise UserError("A configuration file is not UTF-8 text.") from None
     except (ArgumentError, TypeError, ValueError, OSError) as error:
         cause: BaseException | None = error
         while cause is not None:
@@ -103,6 +108,8 @@ def parse(model: type, data: type, files: list[Path], flags: list[str], cli_clas
 ELSEWHERE = {
     **dict.fromkeys(("max_epochs", "max_time", "limit_train_batches", "overfit_batches"), "trainer.max_steps"),
     **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), "validate_every, or validations of a fine-tune"),
+    "gradient_clip_algorithm": "trainer.gradient_clip_val, of the norm",
+    "logger": "WANDB_MODE",
     **dict.fromkeys(("limit_val_batches", "limit_test_batches", "fast_dev_run"), "a smaller corpus or task"),
 }
 SIZES = ("size", "layers", "heads", "inner_size", "projection", "cell")  # of encoders

@@ -20,7 +20,7 @@ from pipeline import UserError, sample, store, text
 from pipeline import tokenizer as tokenizers
 from pipeline.batches import BatchMaker, Steps
 from pipeline.encoders.base import Batch
-from pipeline.folders import cache_folder, digest, locked, write_atomically, write_folder
+from pipeline.folders import cache_folder, digest, locked, path_of, write_atomically, write_folder
 from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer
@@ -158,7 +158,7 @@ class CorpusData(lightning.LightningDataModule):
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
         found = text.find_files(self.files)
-        folder = Path(self.files).expanduser()
+        folder = path_of(self.files)
         places = {f: f.relative_to(folder) if folder.is_dir() else Path(f.name) for f in found}
         parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
         for file, place in places.items():
@@ -201,7 +201,8 @@ class CorpusData(lightning.LightningDataModule):
         """What the corpus holds, as `make data` prints it."""
         lines = [f"tokenizer   {len(self.tokenizer):,} pieces, hash {self.tokenizer.hash[:12]}"]
         if not self.options.file:
-            lines[0] += f", trained on at most {self.options.train_megabytes:g} MB spread over the corpus"
+            where = "spread over the corpus" if self.hub is None else "at its beginning"  # a stream has no size
+            lines[0] += f", trained on at most {self.options.train_megabytes:g} MB {where}"
         for name, part in (("train", self.train), ("validation", self.valid)):
             meta = part.meta
             lines += [
@@ -246,8 +247,9 @@ class CorpusData(lightning.LightningDataModule):
     def val_dataloader(self) -> DataLoader:
         assert self.trainer is not None
         # The same rows with the same masks every time.
-        steps = Steps(self.maker, self.valid, self.tokenizer, length=self.length, batch_size=64, seed=0)
-        count = max(1, min(self.validation_rows, steps.rows) // 64)
+        size = min(64, self.validation_rows)
+        steps = Steps(self.maker, self.valid, self.tokenizer, length=self.length, batch_size=size, seed=0)
+        count = max(1, min(self.validation_rows, steps.rows) // size)
         data = StepParts(steps, parts=1, world=self.trainer.world_size, rank=self.trainer.global_rank)
         return DataLoader(data, sampler=range(count), batch_size=None)  # type: ignore[arg-type]
 
@@ -345,7 +347,7 @@ def _code_of_sample() -> str:
 def _spread(source: Source, limit: int) -> Iterator[str]:
     """Lines of documents spread evenly over the corpus, at most `limit` characters: the same ones every time."""
     size = source.size() or 0
-    compressed = any(path.suffix in text.COMPRESSIONS for path in source.files)
+    compressed = any(path.suffix in (*text.COMPRESSIONS, ".parquet") for path in source.files)
     share = min(1.0, limit / max(1, size * (3.5 if compressed else 1))) if size else 1.0
     taken = 0
     for number, (document, _) in enumerate(source.documents()):
@@ -354,5 +356,5 @@ def _spread(source: Source, limit: int) -> Iterator[str]:
         for line in document:
             taken += len(line)
             yield line
-        if taken > limit:
-            break
+            if taken > limit:
+                return

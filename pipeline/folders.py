@@ -126,6 +126,11 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def path_of(text: str) -> Path:
+    """A path; `~` is the user's folder, as in a shell, and `~nobody` a plain name where there is no such user."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 (pathlib's fails there)
+
+
 def cache_folder() -> Path:
     """Where token stores and tokenizers are kept: $PIPELINE_CACHE, or .cache here."""
     return Path(os.environ.get("PIPELINE_CACHE", ".cache"))

@@ -19,7 +19,7 @@ from pipeline import UserError, sample_tasks, text
 from pipeline.batches import shared
 from pipeline.corpus import FromStep, StepParts
 from pipeline.encoders.base import Batch, Encoder
-from pipeline.folders import digest, file_hash
+from pipeline.folders import digest, file_hash, path_of
 from pipeline.inputs import Cut, Item, collate, items_of
 from pipeline.readers import SUFFIXES, kind_of, read_rows
 from tasks.base import SPLITS, Example, Row, Task
@@ -246,7 +246,7 @@ def content_of(task: Task, files: str | None) -> str | None:
 
 def local_files(location: str, name: str) -> list[Path]:
     """The files of a folder, or of a pattern, whose names begin with `name`."""
-    folder = Path(location).expanduser()
+    folder = path_of(location)
     candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
     if not folder.is_dir() and not candidates:
         raise UserError(f"There is no task data at {location}: no such folder or pattern.")

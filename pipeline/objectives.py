@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pipeline import UserError
 from pipeline.encoders.base import Batch, Encoder
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.elmo import Elmo
@@ -133,9 +132,10 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, bias: T
 class MaskedLM:
     """Masked LM, and next-sentence prediction when the batch has labels for it (Devlin et al. 2018, 3.1)."""
 
+    family = Bert
+
     def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]:
-        if not isinstance(encoder, Bert):
-            raise UserError("MaskedLM is the objective of another model than this one.")
+        assert isinstance(encoder, Bert)
         encoded = encoder(batch)
         # Logits only where a token was masked: a seventh of the positions, and the output matrix is large.
         hidden = encoder.before_logits(encoded.layers[-1].flatten(0, 1)[batch["positions"]])
@@ -152,9 +152,10 @@ class MaskedLM:
 class CausalLM:
     """Each token from those before it (Radford et al. 2018, equation 1)."""
 
+    family = Gpt
+
     def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]:
-        if not isinstance(encoder, Gpt):
-            raise UserError("CausalLM is the objective of another model than this one.")
+        assert isinstance(encoder, Gpt)
         hidden = encoder(batch).layers[-1].flatten(0, 1)
         labels = batch["labels"].flatten()
         asked = (labels >= 0).nonzero()[:, 0]
@@ -170,9 +171,10 @@ class CausalLM:
 class BidirectionalLM:
     """Each word from those before it, and from those after it; one softmax for both (Peters et al. 2018, 3.1)."""
 
+    family = Elmo
+
     def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]:
-        if not isinstance(encoder, Elmo):
-            raise UserError("BidirectionalLM is the objective of another model than this one.")
+        assert isinstance(encoder, Elmo)
         ahead, back = encoder.directions(encoder(batch).layers[-1])
         names = (("forward", "next"), ("backward", "previous"))
         asked = [batch[of] >= 0 for _, of in names]

@@ -227,6 +227,12 @@ class Pretraining(Training):
         """
         torch.manual_seed(self.seed)
         self.encoder = self.make_encoder(data.tokenizer, **data.maker.encoder_options)
+        if not isinstance(self.encoder, getattr(self.objective, "family", Encoder)):
+            raise UserError(f"{type(self.objective).__name__} is the objective of another model than this one.")
+        if (rows := self.encoder.config["vocab_size"]) < len(data.tokenizer):
+            raise UserError(
+                f"model.encoder.init_args.vocab_size is {rows:,}, but the tokenizer has {len(data.tokenizer):,} tokens."
+            )
         if getattr(self.encoder, "state", "reset") == "carry":
             raise UserError(
                 "state: carry is for imported weights; to carry in pretraining set data.batches.init_args.carry."
@@ -273,11 +279,12 @@ class Pretraining(Training):
         self.set_aside, self.encoder.memory = self.encoder.memory, None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        before = self.encoder.memory
-        losses = self.objective(self.encoder, batch)
-        if not all(bool(torch.isfinite(loss.sum)) for loss in losses.values()):
-            self.encoder.memory = before  # so that the checkpoint is from before this step
-        return self.weighted(losses, batch)
+        self.memory_before = self.encoder.memory
+        return self.weighted(self.objective(self.encoder, batch), batch)
+
+    def _not_finite(self, what: str) -> None:
+        self.encoder.memory = self.memory_before
+        super()._not_finite(what)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._count("val", self.objective(self.encoder, batch), batch)

@@ -9,7 +9,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pipeline import UserError
-from pipeline.tracking import is_main
+from pipeline.folders import SUMS
+from pipeline.tracking import is_main, wandb_mode
 
 # What a run writes: OVERWRITE=1 removes these and nothing else.
 RUN_FILES = (
@@ -25,6 +26,9 @@ def check_run_folder(out: Path, options: argparse.Namespace) -> None:
     """Refuses to write over anything; makes sure that the folder can be written, and by this process alone."""
     if not is_main():
         return
+    wandb_mode()  # refuses one that there is not
+    if (out / SUMS).exists():
+        raise UserError(f"{out} is the folder of an encoder or model, and a run would break it; choose another OUT=.")
     foreign = [name for name in RUN_FILES if (out / name).exists()]
     if foreign and SIGN not in foreign:
         raise UserError(f"{out} holds {foreign[0]} but no run, and a run would clear it; choose another OUT=.")

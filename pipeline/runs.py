@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import signal
@@ -115,6 +116,7 @@ class Run:
             if made := [name for name in ("metrics.json", "encoder", "model") if (out / name).exists()]:
                 raise UserError(f"{out} has {made[0]} and no checkpoint to resume; set OVERWRITE=1 to start anew.")
             print(f"Nothing to resume in {out}: starting from the beginning.")
+        self._make_trainer(logger=False)  # what it cannot be made of is refused before anything is cleared
         self.history = History(out)
         self.wandb: tracking.ContinuedWandb | None = None
         if not is_main():
@@ -136,41 +138,49 @@ class Run:
     def fit(
         self,
         *,
-        monitor: str,
-        mode: str,
+        best: tuple[str, str] | None = None,
         max_steps: int | None = None,
         validate_every: int | None = None,
         patience: int | None = None,
         watching: Sequence[lightning.Callback] = (),
     ) -> bool:
-        """Trains to the last step, from the checkpoint when resumed; then `last.ckpt` and `best.ckpt` are there.
+        """Trains to the last step, from the checkpoint when resumed; then `last.ckpt` is there.
 
         Returns:
             Whether there is anything to do: not where a finished run is resumed.
 
         Args:
-            monitor: the figure of a validation that chooses `best.ckpt`; `mode`: whether its `min` or `max` is best.
+            best: a figure of validations, and whether its `min` or `max` is kept as `best.ckpt`; None: no such file.
             patience: stop after so many validations without a better one; None: go on to the end.
             watching: further callbacks, which change nothing.
         """
         settings = self.cli.config_init.trainer
         steps = max_steps or settings.max_steps
         every = min(validate_every or self.cli.config_init.validate_every, steps)
-        self.best = ModelCheckpoint(self.last.parent, "best", monitor=monitor, mode=mode, enable_version_counter=False)
         callbacks: list[lightning.Callback] = [Progress(), *watching, *(settings.callbacks or [])]
-        if patience is not None:
-            callbacks.append(EarlyStopping(monitor, mode=mode, patience=patience))
-        self.trainer = self._make_trainer([*callbacks, self.best, Latest(self.last)], steps=steps, every=every)
+        if best is not None:
+            monitor, mode = best
+            if patience is not None:
+                callbacks.append(EarlyStopping(monitor, mode=mode, patience=patience))
+            place = self.last.parent
+            self.best = ModelCheckpoint(place, "best", monitor=monitor, mode=mode, enable_version_counter=False)
+            callbacks.append(self.best)
+        self.trainer = self._make_trainer(
+            callbacks=[*callbacks, Latest(self.last)],
+            logger=[logger for logger in (self.history, self.wandb) if logger is not None],
+            max_steps=steps,
+            val_check_interval=every * settings.accumulate_grad_batches,
+        )
         waited = checkpoints.callback_value(self.state, "wait_count") if self.state and patience is not None else None
         self.ended = self.resume_step >= steps or (waited or 0) >= (patience or math.inf)
+        made = [self.out / name for name in ("encoder", "model") if (self.out / name).exists()]
         started = time.monotonic()
         if not self.ended:
             self._train(steps)
-        elif (self.out / "metrics.json").exists():
+        elif (self.out / "metrics.json").exists() and made:
             print(f"The run in {self.out} is finished: nothing left to do.")
             if is_main():
-                made = next(self.out / name for name in ("encoder", "model") if (self.out / name).exists())
-                lineage.write(self.out, lineage.read(made))
+                lineage.write(self.out, lineage.read(made[0]))
             return False
         else:
             print(f"The run in {self.out} has nothing left to train.")
@@ -180,26 +190,28 @@ class Run:
         self.seconds = time.monotonic() - started
         return True
 
-    def _make_trainer(self, callbacks: list[lightning.Callback], *, steps: int, every: int) -> lightning.Trainer:
+    def _make_trainer(self, **options: Any) -> lightning.Trainer:
+        """The trainer of the configuration.
+
+        Raises:
+            UserError: there is no such device, or the like.
+        """
         settings = self.cli.config_init.trainer
-        strategy = settings.strategy
+        strategy = copy.deepcopy(settings.strategy)  # an object belongs to one trainer
         if (str(settings.devices) != "1" or settings.num_nodes > 1) and strategy in ("auto", "ddp"):
             # Heads of pretraining are not used in fine-tuning, rare words not by every process. Buffers are the same
             # everywhere; to send them at each step would hang where one process has fewer batches than another.
             strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
         make = partial(
             self.cli.instantiate_trainer,
-            callbacks=callbacks,
             plugins=[*(settings.plugins or []), WholeCheckpoints()],
-            logger=[logger for logger in (self.history, self.wandb) if logger is not None],
             strategy=strategy,
             use_distributed_sampler=False,  # batches are cut to processes where they are made
-            max_steps=steps,
             max_epochs=-1,
-            val_check_interval=every * settings.accumulate_grad_batches,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             default_root_dir=self.out,
+            **options,
         )
         try:
             return make()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline import UserError
-from pipeline.folders import digest, file_hash
+from pipeline.folders import digest, file_hash, path_of
 
 FORMATS = (".txt", ".jsonl", ".parquet")
 COMPRESSIONS = {".gz": gzip.open, ".xz": lzma.open}
@@ -207,7 +207,7 @@ def find_files(location: str) -> list[Path]:
     Raises:
         UserError: there is none.
     """
-    path = Path(location).expanduser()
+    path = path_of(location)
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file() and format_of(file))
         if not found:

@@ -22,6 +22,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
+from pipeline import UserError
 from pipeline.folders import file_hash, write_atomically
 
 # Figures that hang on the clock: no two runs have the same.
@@ -137,6 +138,18 @@ def public(value: Any, name: str = "") -> Any:
     return value
 
 
+def wandb_mode() -> str:
+    """WANDB_MODE, or whether there is a key.
+
+    Raises:
+        UserError: there is no such mode.
+    """
+    mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
+    if mode not in ("online", "offline", "disabled"):
+        raise UserError(f"WANDB_MODE is {mode}; it may be online, offline or disabled.")
+    return mode
+
+
 def wandb_logger(
     folder: Path, *, job_type: str, group: str, tags: list[str], config: dict[str, Any]
 ) -> ContinuedWandb | None:
@@ -145,7 +158,7 @@ def wandb_logger(
     It is told the figures and the configuration, not what it would find out about the machine, its user, the command
     line, the repository and the screen.
     """
-    mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
+    mode = wandb_mode()
     if mode == "disabled":
         return None
     os.environ["WANDB_MODE"] = mode

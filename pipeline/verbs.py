@@ -54,7 +54,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `pretrain`."""
     out = run_folder(options, "pretrain", options.model)
     run, speed = begin_pretraining(options, flags, out), Speed()
-    if not run.fit(monitor="val/loss", mode="min", watching=[speed]) or not is_main():
+    if not run.fit(watching=[speed]) or not is_main():
         return
     print(speed)
     data, module = run.cli.datamodule, run.cli.model
@@ -81,12 +81,12 @@ def profile(options: argparse.Namespace, flags: list[str]) -> None:
     out = run_folder(options, "profile", options.model)
     if (out / "encoder").exists():
         raise UserError(f"{out} holds a pretrained encoder; choose another OUT= for the profile.")
-    options.overwrite, options.resume = True, False
+    options.overwrite, options.resume = options.overwrite or (out / "profile.txt").exists(), False
     steps, looking = Profile.SKIPPED + Profile.STEPS, Profile(out)
     flags = [*flags, f"--trainer.max_steps={steps}", f"--validate_every={steps}", "--data.validation_rows=64"]
     flags += ["--model.embeddings=random", "--model.optimization.warmup_steps=0"]  # a step costs the same
     run = begin_pretraining(options, flags, out)
-    if run.fit(monitor="val/loss", mode="min", watching=[looking]) and is_main():
+    if run.fit(watching=[looking]) and is_main():
         print(looking.table)
         print(f"The table is in {out / 'profile.txt'}, each step in {out / 'trace.json'} (chrome://tracing).")
 
@@ -253,8 +253,7 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     steps, most = max(1, round(data.epochs * data.steps_per_epoch)), cli.config_init.trainer.max_steps
     steps = min(steps, most) if most > 0 else steps
     if not training.fit(
-        monitor=f"val/{data.task.metric}",
-        mode="max",
+        best=(f"val/{data.task.metric}", "max"),
         max_steps=steps,
         validate_every=max(1, steps // cli.config_init.validations),
         patience=cli.config_init.patience or None,

@@ -35,6 +35,11 @@ def files(folder: Path) -> dict[str, bytes]:
     ("args", "message"),
     [
         (["--corpus", "missing.txt"], "no corpus at missing.txt"),
+        (["--corpus", "~nosuchuser/x.txt"], "no corpus at ~nosuchuser/x.txt"),
+        (["--config", "latin.txt"], "configuration file is not UTF-8"),
+        (["--model.encoder.init_args.vocab_size=100"], "vocab_size is 100, but the tokenizer has 500 tokens"),
+        (["--trainer.gradient_clip_algorithm=value"], "gradient_clip_algorithm is not used here"),
+        (["--trainer.logger=false"], "logger is not used here; set WANDB_MODE"),
         (["--corpus", "wikitextt"], "no corpus 'wikitextt'.*sample.*wikitext2"),
         (["--corpus", "empty.txt"], "holds no text"),
         (["--corpus", "blank.txt"], "holds no text"),
@@ -168,6 +173,36 @@ def test_another_kind_of_model_or_no_fitting_tensor(pretrained: Path, tmp_path: 
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 7}))
     with pytest.raises(UserError, match="do not belong together"):
         run("finetune", "--from", str(folder))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--trainer.accelerator=tpu"],
+        ["--trainer.devices=abc"],
+        ["--model.objective=pipeline.objectives.CausalLM"],
+        ["--data.length=64"],
+    ],
+)
+def test_what_is_refused_clears_nothing(tmp_path: Path, wrong: list[str]) -> None:
+    (tmp_path / "run/encoder").mkdir(parents=True)
+    for name in ("lineage.json", "metrics.json", "encoder/model.safetensors"):
+        (tmp_path / "run" / name).write_text("[]")
+    with pytest.raises(UserError):
+        run("pretrain", *SMALL, "--out", "run", "--overwrite", *wrong)
+    assert (tmp_path / "run/encoder/model.safetensors").read_text() == "[]"
+    assert (tmp_path / "run/metrics.json").exists()
+
+
+def test_no_run_goes_into_the_folder_of_an_encoder(pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (pretrained / "encoder/lineage.json").read_bytes()
+    for verb in (["pretrain", *SMALL], ["finetune", "--from", str(pretrained / "encoder")]):
+        with pytest.raises(UserError, match="is the folder of an encoder or model, and a run would break it"):
+            run(*verb, "--out", str(pretrained / "encoder"), "--overwrite")
+    assert (pretrained / "encoder/lineage.json").read_bytes() == before
+    monkeypatch.setenv("WANDB_MODE", "off")
+    with pytest.raises(UserError, match="WANDB_MODE is off; it may be online, offline or disabled"):
+        run("pretrain", *SMALL, "--out", "out", wandb=True)
 
 
 def test_unwritable_run_folder(tmp_path: Path) -> None:

@@ -225,6 +225,14 @@ def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     shown = next(row for row in rows if row["shots"] == 2)
     assert shown["context"].count("\n\n") <= 2
     assert (tmp_path / "run/shots.png").stat().st_size > 5000
+    for wrong, message in (
+        (["--shots", "0,5000"], "SHOTS=5000 needs as many"),
+        (["--unigram", "nowhere.txt"], "no corpus at nowhere.txt"),
+        (["--data", "nowhere"], "no task data at nowhere"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run("zeroshot", *where, "--overwrite", *wrong)
+    assert figures(tmp_path / "run") == end
 
 
 def test_groups_of_a_folder(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
