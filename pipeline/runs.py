@@ -116,7 +116,7 @@ class Run:
             if made := [name for name in ("metrics.json", "encoder", "model") if (out / name).exists()]:
                 raise UserError(f"{out} has {made[0]} and no checkpoint to resume; set OVERWRITE=1 to start anew.")
             print(f"Nothing to resume in {out}: starting from the beginning.")
-        self._make_trainer(logger=False)  # what it cannot be made of is refused before anything is cleared
+        self._make_trainer(callbacks=[], logger=False)  # what cannot be made is refused before anything is cleared
         self.history = History(out)
         self.wandb: tracking.ContinuedWandb | None = None
         if not is_main():
