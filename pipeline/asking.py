@@ -101,6 +101,8 @@ def read(task: Task, files: str | None, *, limit: int, with_examples: bool) -> t
     if task.head != "none":
         task.learn_labels(examples or rows)
     kept = [row for row in rows if not task.is_ignored(row)]
+    if not kept:
+        raise UserError("No row of the task's test part has a label.")
     for row in kept:
         if task.head != "none":
             task.example(row, {name: i for i, name in enumerate(task.label_names)})

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from pipeline import UserError
 from pipeline.encoders.base import Batch
-from pipeline.encoders.elmo import BEGIN, END, UNKNOWN, collate_words, output_class
+from pipeline.encoders.bert import Bert
+from pipeline.encoders.elmo import BEGIN, END, UNKNOWN, Elmo, collate_words, output_class
+from pipeline.encoders.gpt import Gpt
 from pipeline.masking import Pair, mask_tokens, pair_count, sentence_pairs, swapped_pairs
 from pipeline.store import TokenStore
 from pipeline.tokenizer import MAX_CHARACTERS, Tokenizer
@@ -27,7 +29,7 @@ PADDING_MULTIPLE = 8  # rows are padded to a multiple of this: matrix kernels li
 
 
 class BatchMaker(Protocol):
-    """What a way of pretraining says about its batches."""
+    """What a way of pretraining says about its batches; its `family`, if it has one, is the encoder they are for."""
 
     @property
     def encoder_options(self) -> dict[str, Any]:
@@ -48,6 +50,9 @@ class BatchMaker(Protocol):
 
     def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
         """Nats per prediction of guessing evenly, and of guessing by frequency alone."""
+
+    def unknown(self, store: TokenStore, tokenizer: Tokenizer) -> float:
+        """Share of the text that the model knows only as unknown."""
 
     def predictions_per_byte(self, windows: Any) -> float:
         """Predictions that the whole text asks for, per UTF-8 byte of it."""
@@ -74,6 +79,8 @@ class MaskedPairs:
     mask_rate: float
     whole_word: bool
     next_sentence: Literal["nsp", "sop", "off"]
+
+    family = Bert
 
     def __post_init__(self) -> None:
         if not 0 < self.mask_rate < 1:
@@ -105,6 +112,9 @@ class MaskedPairs:
 
     def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
         return token_floors(store, tokenizer)
+
+    def unknown(self, store: TokenStore, tokenizer: Tokenizer) -> float:
+        return unknown_tokens(store)
 
     def predictions_per_byte(self, windows: Windows) -> float:
         return windows.store.meta["tokens"] / windows.store.meta["bytes"]
@@ -168,6 +178,7 @@ class CausalBlocks:
 
     packing: Literal["concat", "document"]
 
+    family = Gpt
     consecutive = False
 
     @property
@@ -185,6 +196,9 @@ class CausalBlocks:
 
     def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
         return token_floors(store, tokenizer)
+
+    def unknown(self, store: TokenStore, tokenizer: Tokenizer) -> float:
+        return unknown_tokens(store)
 
     def predictions_per_byte(self, windows: Blocks) -> float:
         return windows.predictions_per_byte
@@ -220,6 +234,8 @@ class WordRows:
 
     carry: bool
 
+    family = Elmo
+
     @property
     def consecutive(self) -> bool:
         return self.carry
@@ -238,13 +254,21 @@ class WordRows:
         return len(windows)
 
     def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
-        """By the frequencies in at most a million words, spread over the corpus."""
-        blocks, counts = self.windows(store, tokenizer, 128, 0), np.zeros(len(tokenizer.outputs) + 3)
-        for row in blocks(np.unique(np.linspace(0, len(blocks) - 1, 8000).astype(np.int64))):
-            for word in row[1:-1]:
-                counts[output_class(word, tokenizer.outputs)] += 1
+        counts = self._counts(store, tokenizer, 8000)
         p = counts[counts > 0] / max(1, counts.sum())
         return math.log(len(counts)), float(-(p * np.log(p)).sum())
+
+    def unknown(self, store: TokenStore, tokenizer: Tokenizer) -> float:
+        counts = self._counts(store, tokenizer, 2000)
+        return float(counts[UNKNOWN] / max(1, counts.sum()))
+
+    def _counts(self, store: TokenStore, tokenizer: Tokenizer, rows: int) -> np.ndarray:
+        """How often each class is a prediction, in so many rows of 128 words spread over the corpus."""
+        blocks, counts = self.windows(store, tokenizer, 128, 0), np.zeros(len(tokenizer.outputs) + 3)
+        for row in blocks(np.unique(np.linspace(0, len(blocks) - 1, rows).astype(np.int64))):
+            for word in row[1:-1]:
+                counts[output_class(word, tokenizer.outputs)] += 1
+        return counts
 
     def predictions_per_byte(self, windows: WordBlocks) -> float:
         return windows.predictions_per_byte
@@ -292,6 +316,10 @@ def rows_of(batch: Batch, index: int, parts: int) -> Batch:
 def shared(name: str) -> bool:
     """Whether an entry of a batch belongs to the whole of it, not to its rows."""
     return name.startswith("total/") or name.endswith("characters") or name == "carry"
+
+
+def unknown_tokens(store: TokenStore) -> float:
+    return store.meta["unknown"] / store.meta["tokens"]
 
 
 def token_floors(store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import argparse
 import inspect
 import sys
 from pathlib import Path
+from pydoc import locate
 from typing import Any, Literal
 
 import lightning
@@ -110,9 +111,16 @@ ELSEWHERE = {
     **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), "validate_every, or validations of a fine-tune"),
     "gradient_clip_algorithm": "trainer.gradient_clip_val, of the norm",
     "logger": "WANDB_MODE",
+    "default_root_dir": "OUT",
+    **dict.fromkeys(("enable_checkpointing", "num_sanity_val_steps"), "validate_every, or validations of a fine-tune"),
+    "use_distributed_sampler": "nothing: batches are cut to processes where they are made",
     **dict.fromkeys(("limit_val_batches", "limit_test_batches", "fast_dev_run"), "a smaller corpus or task"),
 }
-SIZES = ("size", "layers", "heads", "inner_size", "projection", "cell")  # of encoders
+SIZES = ("size", "layers", "heads", "inner_size", "projection", "cell", "character_size", "max_length")  # of encoders
+DERIVED = {  # what an encoder is told by its batches
+    "next_sentence": "set data.batches.init_args.next_sentence",
+    "max_characters": "words of a corpus are cut where they are stored",
+}
 
 
 def check_settings(config: Any) -> None:
@@ -135,6 +143,7 @@ def check_settings(config: Any) -> None:
         least |= {"data.tokenizer.vocab_size": (tokenizer.vocab_size, 1)}
         least |= {"data.tokenizer.train_megabytes": (tokenizer.train_megabytes, 1e-6)}
         least |= {f"model.encoder.init_args.{name}": (sizes[name], 1) for name in SIZES if name in sizes}
+        check_parts(config)
     else:
         least |= {"validations": (config.validations, 1), "patience": (config.patience, 0)}
         if config.model.optimization.warmup_steps:
@@ -142,6 +151,24 @@ def check_settings(config: Any) -> None:
     for name, (value, bound) in least.items():
         if not value >= bound:  # nan is neither
             raise UserError(f"{name} is {value}; it must be at least {bound}.")
+
+
+def check_parts(config: Any) -> None:
+    """Refuses an encoder, batches and an objective that do not go together.
+
+    Raises:
+        UserError: which of them.
+    """
+    encoder, *others = (
+        locate(part.class_path) for part in (config.model.encoder, config.model.objective, config.data.batches)
+    )
+    for part in others:
+        if not issubclass(encoder, getattr(part, "family", encoder)):  # type: ignore[arg-type]
+            raise UserError(f"{part.__name__} belongs to another model than {encoder.__name__}.")  # type: ignore[attr-defined]
+    plain = inspect.signature(encoder).parameters  # type: ignore[arg-type]
+    for name, instead in DERIVED.items():
+        if name in plain and config.model.encoder.init_args[name] != plain[name].default:
+            raise UserError(f"model.encoder.init_args.{name} follows from the batches; {instead}.")
 
 
 def _first_sentence(message: str) -> str:

@@ -20,12 +20,12 @@ from pipeline import UserError, sample, store, text
 from pipeline import tokenizer as tokenizers
 from pipeline.batches import BatchMaker, Steps
 from pipeline.encoders.base import Batch
-from pipeline.folders import cache_folder, digest, locked, path_of, write_atomically, write_folder
+from pipeline.folders import cache_folder, digest, locked, write_atomically, write_folder
 from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer
 
-FORMAT = 2  # part of a tokenizer's key: raise it when their training changes
+FORMAT = 3  # part of a tokenizer's key: raise it when their training changes
 
 
 @dataclass
@@ -87,6 +87,8 @@ class CorpusData(lightning.LightningDataModule):
         super().__init__()
         if sum(origin is not None for origin in (files, hub, sample_documents)) != 1:
             raise UserError("The corpus needs exactly one of data.files, data.hub and data.sample_documents.")
+        if hub is not None and (not hub.get("path") or "streaming" in hub):
+            raise UserError("data.hub needs a `path`, and is always streamed: leave `streaming` out.")
         least = {"length": (length, 8), "batch_size": (batch_size, 1), "workers": (workers, 0)}
         least |= {"validation_rows": (validation_rows, 1), "validation_every": (validation_every, 2)}
         for name, (value, low) in least.items():
@@ -157,9 +159,8 @@ class CorpusData(lightning.LightningDataModule):
                     write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
-        found = text.find_files(self.files)
-        folder = path_of(self.files)
-        places = {f: f.relative_to(folder) if folder.is_dir() else Path(f.name) for f in found}
+        found, root = text.find_files(self.files), text.root_of(self.files)
+        places = {file: file.relative_to(root) for file in found}
         parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
         for file, place in places.items():
             parts[text.split_of(place)].append(file)
@@ -207,9 +208,10 @@ class CorpusData(lightning.LightningDataModule):
             meta = part.meta
             lines += [
                 f"{name:<11} {meta['documents']:,} documents, {meta['sentences']:,} sentences, "
-                f"{meta['tokens']:,} tokens",
-                f"            {meta['words']:,} words, {meta['tokens'] / max(1, meta['words']):.2f} tokens per word, "
-                f"{meta['unknown'] / meta['tokens']:.3%} unknown",
+                f"{meta['tokens']:,} {'bytes of words' if self.tokenizer.spells else 'tokens'}",
+                f"            {meta['words']:,} words, {meta['tokens'] / max(1, meta['words']):.2f} "
+                f"{'bytes' if self.tokenizer.spells else 'tokens'} per word, "
+                f"{self.maker.unknown(part, self.tokenizer):.3%} unknown",
                 f"            {meta['lines']:,} lines, about {meta['duplicate_lines']:,} of them repeated, "
                 f"{meta['long_sentences']:,} sentences over {store.LONG_SENTENCE:,} characters",
                 f"            {meta['bytes'] / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
@@ -241,7 +243,7 @@ class CorpusData(lightning.LightningDataModule):
             batch_size=None,
             num_workers=self.workers,
             persistent_workers=self.workers > 0,
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=self._on_cuda,
         )
 
     def val_dataloader(self) -> DataLoader:
@@ -251,7 +253,12 @@ class CorpusData(lightning.LightningDataModule):
         steps = Steps(self.maker, self.valid, self.tokenizer, length=self.length, batch_size=size, seed=0)
         count = max(1, min(self.validation_rows, steps.rows) // size)
         data = StepParts(steps, parts=1, world=self.trainer.world_size, rank=self.trainer.global_rank)
-        return DataLoader(data, sampler=range(count), batch_size=None)  # type: ignore[arg-type]
+        order = range(count)
+        return DataLoader(data, sampler=order, batch_size=None, pin_memory=self._on_cuda)  # type: ignore[arg-type]
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
 
 class Loader(DataLoader):

@@ -40,6 +40,8 @@ def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[s
             sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), values, strict=True)]
     figures: dict[str, float] = {}
     for name, (total, count, correct, spelling) in sums.items():
+        if not count:
+            raise UserError("The encoder knows no token of this text, so there is nothing to predict.")
         means = {"loss": total / count, "accuracy": correct / count, "spelling": spelling / count}
         figures |= {f"{name}_{key}": value for key, value in means.items() if value == value}
     per_byte = data.maker.predictions_per_byte(steps.windows)

@@ -60,6 +60,8 @@ class Craft:
     unfreeze_share: float
 
     def __post_init__(self) -> None:
+        if not 0 <= self.mix_dropout < 1:
+            raise UserError(f"model.craft.mix_dropout is {self.mix_dropout}; it is a rate, from 0 to below 1.")
         if not 0 <= self.label_smoothing <= 1:
             raise UserError(f"model.craft.label_smoothing is {self.label_smoothing}; it is a share, from 0 to 1.")
         for name in ("lstm", "unfreeze_share", "lm_weight"):
@@ -110,8 +112,13 @@ class FineTuning(Training):
         craft, encoder, task = self.craft, data.encoder, data.task
         if craft.lm_weight and not isinstance(encoder, Gpt):
             raise UserError("model.craft.lm_weight is GPT's: other encoders have no causal LM.")
-        if craft.crf and not data.by_word:
-            raise UserError("model.craft.crf is for tagging: a single label has no sequence.")
+        if self.frozen and (craft.lm_weight or craft.unfreeze_share or self.optimization.layer_decay != 1):
+            raise UserError(
+                "model.craft.lm_weight, unfreeze_share and model.optimization.layer_decay are about how an encoder is "
+                f"trained; the arm '{self.arm}' does not train it."
+            )
+        if not data.by_word and (craft.crf or craft.words != "first"):
+            raise UserError("model.craft.crf and words are for tagging: a single label has neither sequence nor words.")
         if craft.crf and (craft.class_weights != "none" or craft.label_smoothing):
             raise UserError("A CRF scores whole sequences: it has neither class weights nor label smoothing.")
         encoder.set_dropout(craft.dropout)
@@ -216,5 +223,7 @@ def balanced(data: LabeledData) -> Tensor:
     counts: Counter[int] = Counter()
     for example in data.examples["train"]:
         counts.update(example.labels)
-    weights = [counts.total() / (len(counts) * max(1, counts[index])) for index in range(len(data.task.label_names))]
+    mean = counts.total() / len(counts)
+    # 0 of a class that is never there: label smoothing gives it a share, which a weight would blow up.
+    weights = [mean / counts[index] if counts[index] else 0.0 for index in range(len(data.task.label_names))]
     return torch.tensor(weights)

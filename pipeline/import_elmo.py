@@ -7,6 +7,7 @@ the order i, j, f, o, where the original adds 1 to the forget gate at run time. 
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,15 @@ def _read_options(file: Path) -> dict[str, Any]:
         }.items():
             for key in keys:
                 options[section][key]
-        options["char_cnn"]["embedding"]["dim"]
+        sizes = [options["char_cnn"]["embedding"]["dim"], *itertools.chain(*options["char_cnn"]["filters"])]
+        sizes += [options["char_cnn"]["n_highway"], options["char_cnn"]["max_characters_per_token"]]
+        sizes += [options["lstm"][key] for key in ("projection_dim", "dim", "n_layers")]
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise UserError(f"{file} is not JSON.") from None
     except (KeyError, TypeError) as error:
         raise UserError(f"{file} lacks the option {error}: it is not an ELMo options.json.") from None
+    if wrong := [size for size in sizes if type(size) is not int or size < 1]:
+        raise UserError(f"{file} has a size of {wrong[0]!r}, which is no number above 0.")
     return options
 
 

@@ -58,9 +58,12 @@ class LabeledData(lightning.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        for name, value in (("batch_size", batch_size), ("epochs", epochs), ("train_rows", train_rows)):
+        above = {"batch_size": batch_size, "epochs": epochs, "train_rows": train_rows, "max_length": max_length}
+        for name, value in above.items():
             if value is not None and value <= 0:
                 raise UserError(f"data.{name} is {value}; it must be above 0.")
+        if workers < 0:
+            raise UserError(f"data.workers is {workers}; it must be at least 0.")
         self.task, self.files, self.batch_size, self.max_length, self.cut = task, files, batch_size, max_length, cut
         self.epochs, self.workers, self.train_rows, self.seed = epochs, workers, train_rows, seed
         self.by_word = task.head == "token"

@@ -1,6 +1,7 @@
 """Any of our encoders as a model of lm-evaluation-harness: `python -m pipeline lm-eval --tasks ... --encoder DIR`.
 
-GPT exactly as lm-eval's own `hf` model, BERT by pseudo-log-likelihood, ELMo by its forward language model.
+GPT gives the log-likelihoods of lm-eval's own `hf` model, BERT pseudo-log-likelihoods, ELMo those of its forward
+language model.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ from pipeline.configuration import encoder_folder, known, named_config, task_fil
 from pipeline.labeled import rows_of
 from pipeline.verbs import finetune, pretrain, zeroshot
 
+# Flags of both stages: what a run computes on, and with.
+OF_BOTH = ("--precision", "--trainer.accelerator", "--trainer.accumulate_grad_batches")
+
 
 def several_seeds(options: argparse.Namespace, flags: list[str]) -> None:
     """SEEDS=: one arm and scratch, with as many seeds, and what the one gained."""
@@ -26,13 +29,23 @@ def several_seeds(options: argparse.Namespace, flags: list[str]) -> None:
     out = options.out or Path("runs/finetune") / f"{options.model}-{task_file(options.task).stem}{arm}-seeds"
     if (out / "config.yaml").exists():
         raise UserError(f"{out} holds a single run; choose another OUT= for several.")
+    begin(options, out / "runs")
+    show(grid, out)
+
+
+def begin(options: argparse.Namespace, *folders: Path) -> None:
+    """What SEED= and OVERWRITE= mean for many runs.
+
+    Raises:
+        UserError: a single seed is asked for.
+    """
     if options.seed:
         raise UserError(
             f"SEEDS={options.seeds} runs the seeds 0 to {options.seeds - 1}: leave SEED={options.seed} out."
         )
     if options.overwrite:
-        shutil.rmtree(out / "runs", ignore_errors=True)
-    show(grid, out)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def show(grid: comparing.Grid, out: Path, **more: Any) -> None:
@@ -75,10 +88,11 @@ def verify_resume(options: argparse.Namespace, flags: list[str]) -> None:
     short = ["--trainer.max_steps=40", "--validate_every=6", "--trainer.log_every_n_steps=2"]
     found = {}
     pretraining = [*shared, "--corpus", options.corpus, *data, *short, *flags]
+    of_both = [flag for flag in flags if flag.startswith(OF_BOTH)]
     found["pretrain"] = verifying.verify("pretrain", pretraining, out, seed=options.seed)
     encoder = out / "pretrain-straight/encoder"
     tuning = ["--task", options.task, "--from", str(encoder), "--data.epochs=3", "--model.craft.unfreeze_share=0.5"]
-    found["finetune"] = verifying.verify("finetune", [*shared, *tuning], out, seed=options.seed)
+    found["finetune"] = verifying.verify("finetune", [*shared, *tuning, *of_both], out, seed=options.seed)
     print(verifying.certificate(out, found, model=options.model, corpus=Path(options.corpus).name, task=options.task))
     if not all(result["passed"] for result in found.values()):
         raise SystemExit(1)
@@ -91,21 +105,21 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
     if task.metric != "accuracy" or not task.prompts:
         raise UserError(f"{file.stem} has no prompts, or is not scored by accuracy: there is nothing to compare.")
     out = options.out or Path("runs/worth") / f"{options.model}-{file.stem}"
+    begin(options, out / "runs", out / "zeroshot")
     shared = {"task": options.task, "data": options.data, "encoder": folder}
 
     def tune(*, flags: list[str], **run: Any) -> None:
         one_run(flags=[*flags, *further], model=options.model, arm="full", **run, **shared)
 
     def ask(**run: Any) -> None:
-        settings = {"seed": options.seed, "shots": "0", "limit": 0, "unigram": None, "log_text": False}
+        settings = {"seed": 0, "shots": "0", "limit": 0, "unigram": None, "log_text": False}
         zeroshot(argparse.Namespace(model=options.model, overwrite=True, **settings, **shared, **run), [])
 
     rows = sum(not task.is_ignored(row) for row in rows_of(task, options.data, "train") or [])
     if rows_of(task, options.data, "valid") is None:
         rows -= task.valid_rows
     cell = comparing.cell_of(**shared, arm="full", flags=further)
-    prompts = repr((task.prompts, options.seed))
-    figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds, cell=cell, prompts=prompts)
+    figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds, cell=cell, prompts=repr(task.prompts))
     for number, scores in figures["finetuned"].items():
         print(f"{number:>6} rows  {comparing.described(scores)}")
     print(f"{valuing.verdict(figures)}\nSaved worth.json and worth.png in {out}")

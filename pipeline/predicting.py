@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from pipeline import UserError
 from pipeline.folders import written_atomically
-from pipeline.readers import READERS, lines_of
+from pipeline.readers import READERS, SUFFIXES, lines_of
 from pipeline.text import json_line
 from pipeline.tuned import TunedModel
 
@@ -65,9 +65,10 @@ def texts_of(model: TunedModel, source: IO[str], name: str, form: str) -> Iterat
 def value(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
     """A text, by the name of its column in the training data or by its role; a tagger takes a `text` too."""
     names = [column, role, *(["text"] if role == "words" else [])]
-    found = next((row[name] for name in names if name in row), None)
+    name = next((name for name in names if name in row), None)
+    found = None if name is None else row[name]
     if isinstance(found, str):
-        return found
+        return found.split() if role == "words" and name != "text" else found  # words as the task reads them
     if role == "words" and isinstance(found, list) and not any(isinstance(w, (list, dict, type(None))) for w in found):
         return [str(word) for word in found]
     if found is not None:
@@ -96,6 +97,12 @@ def open_target(path: Path) -> AbstractContextManager[IO[str]]:
 
 
 def form_of(path: str, asked: str | None) -> str:
-    """The format asked for, or that of the file's name; lines otherwise."""
+    """The format asked for, or that of the file's name; lines otherwise.
+
+    Raises:
+        UserError: the name is that of a kind of file whose lines are no texts.
+    """
     suffix = Path(path).suffix.removeprefix(".")
+    if not asked and suffix in {*SUFFIXES, "json"} - {*FORMATS, "txt"}:
+        raise UserError(f"predict does not read .{suffix} files; it reads .tsv, .csv, .jsonl, and --format=lines.")
     return asked or (suffix if suffix in FORMATS else "lines")

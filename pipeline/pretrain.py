@@ -19,11 +19,13 @@ from pipeline import UserError, checkpoints, optim
 from pipeline.cooccurrence import begin_with_cooccurrences
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Batch, Encoder, apart
-from pipeline.folders import write_atomically
+from pipeline.folders import digest, write_atomically
 from pipeline.objectives import Loss, Objective
 from pipeline.optim import Optimization
 from pipeline.tokenizer import Tokenizer
 from pipeline.tracking import History
+
+SHARDED = "_fsdp_wrapped_module."  # in the names of parameters whose module is a unit of its own
 
 
 class Training(lightning.LightningModule):
@@ -44,9 +46,11 @@ class Training(lightning.LightningModule):
     def note_matrices(self) -> None:
         """Which parameters are matrices, by name, while they have their shape; `build` calls this at its end."""
         self.matrix_names = {name for name, parameter in self.named_parameters() if parameter.dim() > 1}
+        self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
     def matrices(self) -> set[int]:
-        return {id(parameter) for name, parameter in self.named_parameters() if name in self.matrix_names}
+        named = ((name.replace(SHARDED, ""), parameter) for name, parameter in self.named_parameters())
+        return {id(parameter) for name, parameter in named if name in self.matrix_names}
 
     def optimizers_of(
         self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]
@@ -56,9 +60,24 @@ class Training(lightning.LightningModule):
         return optim.build(options, layers, rest, total=total, matrices=self.matrices(), half=half)
 
     def on_train_start(self) -> None:
+        self._compare_processes()
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.trainer.ckpt_path:  # a checkpoint brings its rates along: those of the configuration hold
             optim.restate(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
+
+    def _compare_processes(self) -> None:
+        """Each machine may have trained a tokenizer of its own, and its token ids would mean other things.
+
+        Raises:
+            UserError: processes have other data or another configuration than the first one.
+        """
+        if self.trainer.world_size > 1:
+            mine = torch.tensor(int(digest(self.identity)[:12], 16), device=self.trainer.strategy.root_device)
+            if len(self.trainer.strategy.all_gather(mine).unique()) > 1:
+                raise UserError(
+                    "The processes have not the same data and configuration. On several machines, let PIPELINE_CACHE "
+                    "be a folder that all of them share, so that they share tokenizer and token store."
+                )
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
@@ -145,12 +164,21 @@ class Training(lightning.LightningModule):
                 sums[i] += math.nan if value is None else float(value.detach())
 
     def _figures(self, split: str) -> dict[str, float]:
-        """Means since the last call, over all processes: NAME_loss, and NAME_accuracy and NAME_spelling if known."""
+        """Means since the last call, over all processes: NAME_loss, and NAME_accuracy and NAME_spelling if known.
+
+        Raises:
+            UserError: a loss of a validation is not finite; that of training is seen at its step.
+        """
         figures: dict[str, float] = {}
         for key in [key for key in self._sums if key.startswith(f"{split}/")]:
             device = self.trainer.strategy.root_device  # the module is back on the CPU when a test has ended
             sums = torch.tensor(self._sums.pop(key), dtype=torch.float64, device=device)
             total, count, correct, spelling = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+            if split == "val" and not math.isfinite(total):
+                raise UserError(
+                    f"The loss on the validation part is not finite at step {self.global_step}. Lower "
+                    "model.optimization.learning_rate or lengthen the warm-up, and start anew with OVERWRITE=1."
+                )
             means = {"loss": total, "accuracy": correct, "spelling": spelling}
             figures |= {f"{key}_{name}": value / max(1, count) for name, value in means.items() if value == value}
         return figures
@@ -227,8 +255,6 @@ class Pretraining(Training):
         """
         torch.manual_seed(self.seed)
         self.encoder = self.make_encoder(data.tokenizer, **data.maker.encoder_options)
-        if not isinstance(self.encoder, getattr(self.objective, "family", Encoder)):
-            raise UserError(f"{type(self.objective).__name__} is the objective of another model than this one.")
         if (rows := self.encoder.config["vocab_size"]) < len(data.tokenizer):
             raise UserError(
                 f"model.encoder.init_args.vocab_size is {rows:,}, but the tokenizer has {len(data.tokenizer):,} tokens."

@@ -289,8 +289,13 @@ def _score_bert(bert: Bert, requests: Sequence[Request], within_word: bool, prog
     asked: list[tuple[int, int, int]] = []  # of each copy: its request, the place, the token
     results = []
     pairs = split(bert, _parts(requests))
-    for number, (request, (left, rest)) in enumerate(zip(requests, pairs, strict=True)):
-        size = len(rest) - len(tokenizer.encode_batch([request.right])[0]) if request.right else len(rest)
+    behind = bert.tokenize([request.right for request in requests])
+    for number, (request, (left, rest), right) in enumerate(zip(requests, pairs, behind, strict=True)):
+        size = len(rest) - len(right)
+        if size < 1 or rest[size:] != list(right):  # would be scored in part, or not at all and so win
+            raise UserError(
+                f"'{request.target[:60]}' cannot be scored before '{request.right[:30]}': it needs a space behind it."
+            )
         cut = max(0, len(left) + len(rest) - room)
         text = [*left, *rest][cut:][:room]
         first = max(0, len(left) - cut)
@@ -307,18 +312,29 @@ def _score_bert(bert: Bert, requests: Sequence[Request], within_word: bool, prog
             asked.append((number, place + 1, text[place]))
     left_over = [found.tokens for found in results]
     progress(sum(not count for count in left_over))
+    for i, value, best in at_masks(bert, copies, [(place, token) for _, place, token in asked]):
+        number = asked[i][0]
+        results[number].total += value
+        results[number].greedy &= best
+        left_over[number] -= 1
+        progress(left_over[number] == 0)
+    return results
+
+
+def at_masks(
+    bert: Bert, copies: Sequence[list[int]], asked: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, float, bool]]:
+    """Of each text with masks, by its number and as batches get done: nats of a token, and whether it is the likeliest.
+
+    Args:
+        copies: texts in tokens, without the special ones.
+        asked: of each its place, [CLS] counted, and the token.
+    """
     for chosen in batches(bert, [len(copy) + 2 for copy in copies]):
         batch = {name: value.to(bert.device) for name, value in bert.collate([copies[i] for i in chosen]).items()}
-        places, labels = (torch.tensor([asked[i][k] for i in chosen], device=bert.device) for k in (1, 2))
+        places, labels = (torch.tensor([asked[i][k] for i in chosen], device=bert.device) for k in (0, 1))
         hidden = bert(batch).layers[-1][torch.arange(len(chosen), device=bert.device), places]
-        nats, greedy = log_probs_of(bert, hidden, labels)
-        for i, value, best in zip(chosen, nats.tolist(), greedy.tolist(), strict=True):
-            number = asked[i][0]
-            results[number].total += value
-            results[number].greedy &= best
-            left_over[number] -= 1
-            progress(left_over[number] == 0)
-    return results
+        yield from zip(chosen, *(found.tolist() for found in log_probs_of(bert, hidden, labels)), strict=True)
 
 
 # ---------------------------------------------------------------------- ELMo

@@ -22,6 +22,8 @@ def read_rows(path: Path) -> list[Row]:
         UserError: the file cannot be read, or a line of it; names both.
     """
     try:
+        if path.name.endswith(".parquet.gz"):
+            raise UserError(f"{path} is compressed twice: unpack it, .parquet is compressed as it is.")
         if path.name.endswith(".parquet"):
             return [(f"{path}, row {n}", row) for n, row in enumerate(_parquet(path), start=1)]
         opened = gzip.open if path.suffix == ".gz" else open
@@ -74,6 +76,8 @@ def read_jsonl(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, An
                 row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise UserError(f"{path}, line {number} is not JSON: {error.msg}.") from None
+            except RecursionError:
+                raise UserError(f"{path}, line {number} is nested too deeply.") from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number} is no JSON object.")
             yield number, row if "\\ud" not in line.lower() else mended(row)

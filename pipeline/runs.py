@@ -116,7 +116,8 @@ class Run:
             if made := [name for name in ("metrics.json", "encoder", "model") if (out / name).exists()]:
                 raise UserError(f"{out} has {made[0]} and no checkpoint to resume; set OVERWRITE=1 to start anew.")
             print(f"Nothing to resume in {out}: starting from the beginning.")
-        self._make_trainer(callbacks=[], logger=False)  # what cannot be made is refused before anything is cleared
+        # What cannot be made is refused before anything is cleared.
+        self._make_trainer(callbacks=[Latest(self.last)], logger=False)
         self.history = History(out)
         self.wandb: tracking.ContinuedWandb | None = None
         if not is_main():
@@ -157,7 +158,9 @@ class Run:
         settings = self.cli.config_init.trainer
         steps = max_steps or settings.max_steps
         every = min(validate_every or self.cli.config_init.validate_every, steps)
-        callbacks: list[lightning.Callback] = [Progress(), *watching, *(settings.callbacks or [])]
+        callbacks: list[lightning.Callback] = [*watching, *(settings.callbacks or [])]
+        if settings.enable_progress_bar is not False:
+            callbacks.append(Progress())
         if best is not None:
             monitor, mode = best
             if patience is not None:
@@ -285,7 +288,7 @@ class Run:
             "seconds": round(self.seconds, 2),
             "tokens": tokens,
             "tokens_per_second": round(trained / max(1e-9, self.seconds), 1),
-            "parameters": sum(p.numel() for p in self.module.parameters()),
+            "parameters": self.module.parameter_count,
             "steps": self.steps,
             "precision": str(self.trainer.precision),
         }

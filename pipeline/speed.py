@@ -90,7 +90,10 @@ class Profile(lightning.Callback):
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.seen = folder, 0
-        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        self.on_cuda = trainer.strategy.root_device.type == "cuda"
+        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self.on_cuda
         # Without shapes: recording them holds on to tensors, so each step takes new memory and looks slower than it is.
         self.profiler = profile(activities=kinds, acc_events=True)
 
@@ -102,7 +105,7 @@ class Profile(lightning.Callback):
     def on_train_batch_end(self, *args: Any) -> None:
         if self.seen == self.SKIPPED + self.STEPS:
             self.profiler.stop()
-            by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+            by = "self_cuda_time_total" if self.on_cuda else "self_cpu_time_total"
             self.table = self.profiler.key_averages().table(sort_by=by, row_limit=30, max_name_column_width=60)
             write_atomically(self.folder / "profile.txt", self.table + "\n")
             self.profiler.export_chrome_trace(str(self.folder / "trace.json"))

@@ -132,7 +132,7 @@ def build(
 
 
 def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None, name: str) -> dict[str, Any]:
-    dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
+    dtype = np.uint16 if tokenizer.spells or len(tokenizer) <= 1 << 16 else np.uint32
     unk, seen = tokenizer.id("unk"), _Seen()
     count = dict.fromkeys(("documents", "sentences", "tokens", "words", "bytes", "lines", "unknown"), 0)
     count |= {"duplicate_lines": 0, "long_sentences": 0, "empty_sentences": 0, "spelled_words": 0, "long_words": 0}
@@ -207,7 +207,7 @@ def _encoded(
     with ThreadPoolExecutor(max_workers=1) as pool:
         before: tuple[list[tuple[bool, str]], Future[list[list[int]]]] | None = None
         while batch := list(islice(stream, BATCH)):
-            job = pool.submit(tokenizer.encode_batch, [sentence for _, sentence in batch])
+            job = pool.submit(tokenizer.encode_plain, [sentence for _, sentence in batch])
             if before is not None:
                 yield before[0], before[1].result()
             before = batch, job

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import gzip
+import itertools
 import json
 import lzma
 import os
@@ -129,6 +130,10 @@ class Source:
         for row in patient_rows(lambda: open_hub(**self.hub, streaming=True), self.hub["path"]):
             if self.column not in row:
                 raise UserError(f"{self.hub['path']} has no column '{self.column}' (it has {', '.join(row)}).")
+            if not isinstance(row[self.column], str | None):
+                raise UserError(
+                    f"The column '{self.column}' of {self.hub['path']} holds no text; set data.text_column."
+                )
             if row[self.column]:
                 yield row[self.column]
 
@@ -221,6 +226,16 @@ def find_files(location: str) -> list[Path]:
     if not found:
         raise UserError(f"There is no corpus at {location}: no such file, folder or pattern.")
     return found
+
+
+def root_of(location: str) -> Path:
+    """The folder from which on names tell the part of a file: of a pattern, what stands before its first mark."""
+    path = path_of(location)
+    if path.is_dir():
+        return path
+    if path.is_file():
+        return path.parent
+    return Path(*itertools.takewhile(lambda part: not set(part) & set("*?["), path.parts))
 
 
 def split_of(path: Path) -> str:

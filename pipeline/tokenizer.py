@@ -8,7 +8,9 @@ class, special tokens and length go with it (without it a cased BERT would be lo
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,8 +86,6 @@ class Tokenizer:
         backend.no_padding()
         self.backend, self.scheme = backend, scheme
         self.special = special or SCHEMES[scheme].special
-        normalizer = json.loads(backend.to_str()).get("normalizer") or {}
-        self.lowercase = bool(normalizer.get("lowercase", False))
 
     def __len__(self) -> int:
         """V: the number of token ids, added tokens included."""
@@ -150,6 +150,14 @@ class Tokenizer:
         """Ids without special tokens, each text by itself."""
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode_batch`, of texts that are no one's prompts: a `[MASK]` in them is six characters, not a mask."""
+        self.backend.encode_special_tokens = True
+        try:
+            return self.encode_batch(texts)
+        finally:
+            self.backend.encode_special_tokens = False
+
     def decode(self, ids: Iterable[int]) -> str:
         return self.backend.decode(list(ids))
 
@@ -199,7 +207,8 @@ def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool
 
 def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> Tokenizer:
     """WordPiece with BERT's normalisation (Devlin et al. 2018; Wu et al. 2016), trained on `texts`."""
-    special = SCHEMES["wordpiece"].special
+    special, texts = SCHEMES["wordpiece"].special, list(texts)
+    characters = frequent_characters(texts)
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token=special["unk"], max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -208,11 +217,25 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -
         vocab_size=vocab_size,
         special_tokens=list(special.values()),
         continuing_subword_prefix=CONTINUES,
-        limit_alphabet=1000,
+        limit_alphabet=max(1000, min(vocab_size // 2, len(characters))),
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer=trainer)
     return _with_template(backend, special)
+
+
+COVERED = 0.9995  # of the characters of a text (SentencePiece's character coverage)
+
+
+def frequent_characters(texts: Iterable[str]) -> list[str]:
+    """The most frequent characters, which make up all but 1 in 2,000 of those in texts."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    counts.pop(" ", None)
+    before = itertools.accumulate((count for _, count in counts.most_common()), initial=0)
+    total = COVERED * counts.total()
+    return [character for (character, _), covered in zip(counts.most_common(), before, strict=False) if covered < total]
 
 
 def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:

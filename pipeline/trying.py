@@ -12,6 +12,7 @@ from pipeline.encoders.base import Encoder
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.elmo import Elmo
 from pipeline.encoders.gpt import Gpt
+from pipeline.prompting import at_masks
 from pipeline.store import TokenStore
 from pipeline.windows import split_words
 
@@ -49,11 +50,10 @@ def token_nats(encoder: Encoder, text: str) -> str:
     batch = encoder.collate([ids])
     count, ids = len(ids), ids[: int(batch["mask"].sum()) - 2]
     if isinstance(encoder, Bert):  # a copy for each token, with a mask in its place
-        places = torch.arange(1, len(ids) + 1)
-        copies = {name: value.repeat(len(ids), 1) for name, value in batch.items()}
-        copies["input_ids"][torch.arange(len(ids)), places] = encoder.tokenizer.id("mask")
-        scores = encoder.log_probs(copies, batch["input_ids"].expand(len(ids), -1))[torch.arange(len(ids)), places]
-        heads, columns = ["nats, given all others"], [scores.tolist()]
+        mask = encoder.tokenizer.id("mask")
+        copies = [[*ids[:place], mask, *ids[place + 1 :]] for place in range(len(ids))]
+        found = sorted(at_masks(encoder, copies, list(enumerate(ids, start=1))))
+        heads, columns = ["nats, given all others"], [[nats for _, nats, _ in found]]
     else:
         scores = encoder.log_probs(batch)[0, 1 : len(ids) + 1]
         heads = ["nats, given those before"] + (["given those after"] if isinstance(encoder, Elmo) else [])

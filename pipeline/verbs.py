@@ -35,6 +35,7 @@ from pipeline.finetune import FRESH, FROZEN, FineTuning
 from pipeline.folders import write_atomically, write_folder
 from pipeline.labeled import LabeledData
 from pipeline.new_task import new_task
+from pipeline.objectives import BidirectionalLM
 from pipeline.results import finish, hand_off
 from pipeline.run_folder import check_run_folder
 from pipeline.runs import Run
@@ -107,6 +108,8 @@ def begin_pretraining(options: argparse.Namespace, flags: list[str], out: Path) 
         )
     if module.optimization.optimizer == "muon" and shards_weights(trainer.strategy):
         raise UserError("Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw.")
+    if isinstance(module.objective, BidirectionalLM) and shards_weights(trainer.strategy):
+        raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
     check_run_folder(out, options)
     data.prepare()
     print(data.report())

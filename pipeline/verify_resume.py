@@ -223,7 +223,7 @@ def state_hash(out: Path) -> str:
 def _add(content: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         content.update(str((value.dtype, tuple(value.shape))).encode())
-        content.update(value.contiguous().view(torch.uint8).numpy().tobytes() if value.dim() else repr(value).encode())
+        content.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     elif isinstance(value, dict):
         for key in sorted(value, key=str):
             content.update(str(key).encode())

@@ -73,7 +73,7 @@ def crossing(line: dict[int, float], prompt: float) -> float | None:
     before: tuple[int, float] | None = None
     for number, score in sorted(line.items()):
         if score >= prompt:
-            if before is None or score == before[1]:
+            if before is None:
                 return float(number)
             share = (prompt - before[1]) / (score - before[1])
             return float(math.exp(math.log(before[0]) + share * (math.log(number) - math.log(before[0]))))

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline import UserError, metrics
 from pipeline.encoders.base import Encoder, left_to_first
+from pipeline.encoders.bert import Bert
 from pipeline.encoders.elmo import Elmo
 from pipeline.encoders.gpt import Gpt
 from pipeline.prompting import Progress, Request, Scored, beginning, is_unknown, score, softmax_over
@@ -82,6 +83,8 @@ def evaluate(
     """
     results = []
     for number, prompt in enumerate(task.prompts, start=1):
+        if isinstance(prompt.candidates, dict) and not task.label_names:
+            raise UserError(f"Prompt {number} has a candidate for each label, but this task has no labels.")
         if isinstance(prompt.candidates, dict) and (missing := set(task.label_names) - set(prompt.candidates)):
             raise UserError(f"Prompt {number} has no candidate for the label {', '.join(sorted(missing))}.")
         try:
@@ -110,7 +113,7 @@ def ask(prompt: Prompt, task: Task, row: Row) -> Question:
     label = task.names(row)[0] if task.label_names else None
     try:
         return fill(prompt, fields_of(task, row), task.label_names, label)
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{row[0]} cannot be asked: {error}.") from None
 
 
@@ -200,7 +203,8 @@ def answer(
     answers = []
     for question, scored in zip(questions, asked, strict=True):
         totals = [one.total for one in scored]
-        texts = [candidate.removeprefix(" ") for candidate in question.candidates]  # as lm-eval counts them
+        behind = "" if isinstance(encoder, Bert) else question.right  # is scored with the candidate
+        texts = [(candidate + behind).removeprefix(" ") for candidate in question.candidates]  # as lm-eval counts them
         scores = {
             "sum": totals,
             "per_token": [one.total / max(1, one.tokens) for one in scored],

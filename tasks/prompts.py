@@ -35,7 +35,7 @@ class Prompt:
         """Raises: ValueError, a template that cannot be filled."""
         texts = self.candidates.values() if isinstance(self.candidates, dict) else self.candidates
         for text in (self.text, *texts):
-            if any(name == "" for _, name, *_ in string.Formatter().parse(text)):
+            if any(name == "" or (name or "").isdigit() for _, name, *_ in string.Formatter().parse(text)):
                 raise ValueError(f"the prompt '{text}' has a field without a name")
         if self.shape == "cloze" and MASK not in self.text:
             raise ValueError(f"the cloze prompt '{self.text}' has no {MASK}")

@@ -82,7 +82,16 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--model.encoder.init_args.size=0"], "size is 0; it must be at least 1"),
         (["--model.optimization.learning_rate=-1"], "learning_rate is -1.0; it must be above 0"),
         (["--model.optimization.betas=[2,3]"], "betas is"),
-        (["--model.objective=pipeline.objectives.CausalLM"], "CausalLM is the objective of another model"),
+        (["--model.objective=pipeline.objectives.CausalLM"], "CausalLM belongs to another model than Bert"),
+        (
+            ["--data.batches=pipeline.batches.WordRows", "--data.batches.carry=false"],
+            "WordRows belongs to another model",
+        ),
+        (["--model.encoder.init_args.next_sentence=false"], "set data.batches.init_args.next_sentence"),
+        (["--model.encoder.init_args.max_length=-1"], "max_length is -1; it must be at least 1"),
+        (["--trainer.default_root_dir=x"], "default_root_dir is not used here; set OUT"),
+        (["--data.sample_documents=null", "--data.hub={name: x}"], "data.hub needs a `path`"),
+        (["--model.optimization.learning_rate=1e30", "--validate_every=1"], "not finite at step 1"),
     ],
 )
 def test_pretraining_refuses(tmp_path: Path, args: list[str], message: str) -> None:
@@ -111,6 +120,12 @@ def test_pretraining_refuses(tmp_path: Path, args: list[str], message: str) -> N
         (["--data.task.init_args.labels={good: good}"], "knows one label only"),
         (["--data.batch_size=0"], "data.batch_size is 0"),
         (["--data.train_rows=-5"], "data.train_rows is -5"),
+        (["--data.workers=-1"], "data.workers is -1"),
+        (["--data.max_length=0"], "data.max_length is 0"),
+        (["--model.craft.mix_dropout=7"], "mix_dropout is 7.0; it is a rate"),
+        (["--model.craft.words=mean"], "words are for tagging"),
+        (["--arm", "frozen", "--model.craft.unfreeze_share=0.5"], "the arm 'frozen' does not train it"),
+        (["--arm", "random", "--model.optimization.layer_decay=0.5"], "the arm 'random' does not train it"),
         (["--validations=0"], "validations is 0"),
         (["--model.craft.label_smoothing=2"], "label_smoothing is 2.0; it is a share"),
         (["--model.craft.lstm=-1"], "lstm is -1"),
@@ -180,6 +195,7 @@ def test_another_kind_of_model_or_no_fitting_tensor(pretrained: Path, tmp_path: 
     [
         ["--trainer.accelerator=tpu"],
         ["--trainer.devices=abc"],
+        ["--trainer.enable_checkpointing=false"],
         ["--model.objective=pipeline.objectives.CausalLM"],
         ["--data.length=64"],
     ],

@@ -192,6 +192,8 @@ def test_import_refuses(tmp_path: Path) -> None:
     refused("more LSTM layers", lstm__n_layers=1)
     refused("lacks RNN_0", lstm__n_layers=3)
     refused("n_characters", char_cnn__n_characters=100)
+    for size in ("2", -3):
+        refused(f"a size of {size!r}, which is no number above 0", lstm__dim=size)
     (tmp_path / "no.json").write_text("{}")
     for file, message in ((tmp_path / "no.json", "lacks the option"), (tmp_path / "nowhere", "no options")):
         with pytest.raises(UserError, match=message):

@@ -118,6 +118,14 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
             read_rows(tmp_path / name)
 
 
+def test_what_is_no_row(tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    (tmp_path / "a.parquet.gz").write_bytes(b"")
+    for name, message in (("deep.jsonl", "line 1 is nested too deeply|line 1 is not JSON"), ("a.parquet.gz", "twice")):
+        with pytest.raises(UserError, match=message):
+            read_rows(tmp_path / name)
+
+
 def test_a_part_is_set_aside_only_where_it_was_asked_for(tmp_path: Path) -> None:
     written(tmp_path, "train.tsv", "test.tsv")
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a\t0\nb\t1\n" * 4)

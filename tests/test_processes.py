@@ -53,6 +53,20 @@ def test_pretraining_in_two_processes_is_that_in_one(tmp_path: Path, model: str)
             assert ends[0][name] == pytest.approx(ends[1][name], rel=1e-5), name
 
 
+def test_processes_with_other_data_are_told(tmp_path: Path) -> None:
+    """As two machines would have that train a tokenizer each."""
+    (tmp_path / "callback.py").write_text(
+        "import os, lightning\n"
+        "class Other(lightning.Callback):\n"
+        "    def setup(self, trainer, module, stage):\n"
+        "        module.identity['content of the tokenizer'] = os.environ.get('LOCAL_RANK', '0')\n"
+    )
+    settings = [*SMALL, *EVERY, *TWO, "--trainer.callbacks+=callback.Other"]
+    done = command("pretrain", "--out", str(tmp_path / "two"), *settings, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "The processes have not the same data" in done.stderr
+
+
 def test_fine_tuning_in_two_processes_with_ragged_ends(pretrained: Path, tmp_path: Path) -> None:
     # 129 rows in batches of 32: the last has one row, so one process has none; the parts to score are uneven too.
     settings = ["--task", "tagging", "--from", str(pretrained / "encoder"), "--data.train_rows=129", "--data.epochs=4"]

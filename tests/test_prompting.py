@@ -12,12 +12,13 @@ import torch
 from transformers import BertForPreTraining, GPT2LMHeadModel
 
 import pipeline
-from pipeline import UserError, trying, zeroshot
+from pipeline import UserError, asking, trying, zeroshot
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.elmo import Elmo, collate_words
 from pipeline.encoders.gpt import Gpt
 from pipeline.prompting import Request, beginning, log_likelihoods, score
 from pipeline.tokenizer import train_bpe, train_words
+from tasks.prompted import Prompted
 from tasks.prompts import Prompt, Question, fill
 from tasks.sentiment import Sentiment
 from tests.conftest import command, figures, run
@@ -189,6 +190,17 @@ def test_rules(gpt: Gpt) -> None:
     assert result["chosen_0"] + result["chosen_1"] == pytest.approx(1)
 
 
+def test_a_score_is_divided_by_the_length_of_what_was_scored(gpt: Gpt, elmo: Elmo, pretrained: Path) -> None:
+    """GPT and ELMo score what is behind the candidate too, BERT the candidate alone."""
+    bert = pipeline.encoders.load(pretrained / "encoder")
+    prompt = Prompt("cloze", "it was [MASK] , the dog saw", {"no": "a", "yes": "the"})
+    question = fill(prompt, {}, ["no", "yes"], "yes")
+    for encoder, behind in ((gpt, " , the dog saw"), (elmo, " , the dog saw"), (bert, "")):
+        [answer] = zeroshot.answer(encoder, prompt, [question], [], lambda n: None)
+        expected = [answer.scores["sum"][i] / len(word + behind) for i, word in enumerate(("a", "the"))]
+        assert answer.scores["per_character"] == answer.scores["per_byte"] == pytest.approx(expected)
+
+
 def test_what_answers_are_measured_by_has_the_same_words_and_examples(pretrained: Path) -> None:
     bert = pipeline.encoders.load(pretrained / "encoder")
     prompt = Prompt("cloze", "{text} we were [MASK].", {"no": "angry", "yes": "happy"})
@@ -256,6 +268,8 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
         "{shape: choice, text: '{txt} We', candidates: {negative: ' a', positive: ' b'}}": "a field 'txt'.*text, label",
         "{shape: choice, text: '{text}', candidates: {negative: ' a', positive: ' A'}}": "have the same tokens",
         "{shape: choice, text: '{text}', candidates: {negative: ' ', positive: ' b'}}": "empty candidate",
+        "{shape: choice, text: '{text.body}', candidates: {negative: ' a', positive: ' b'}}": "cannot be asked.*'body'",
+        "{shape: choice, text: '{0} It', candidates: {negative: ' a', positive: ' b'}}": "a field without a name",
     }
     for number, (prompt, message) in enumerate(cases.items()):
         file = tmp_path / f"task{number}.yaml"
@@ -263,6 +277,17 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
         where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / f"run{number}")]
         with pytest.raises(UserError, match=message):
             run("zeroshot", "--task", str(file), *where)
+    asked = Prompted(prompts=[Prompt("choice", "{text}", {"no": " a", "yes": " b"})])
+    with pytest.raises(UserError, match="a candidate for each label, but this task has no labels"):
+        zeroshot.evaluate(elmo, asked, [("row 1", {"text": "a"})], [], shots=0, seed=0)
+    asked = Prompted(prompts=[Prompt("choice", "{text}", [" a", " b"], gold="label")])
+    with pytest.raises(UserError, match="row 1 cannot be asked"):
+        zeroshot.evaluate(elmo, asked, [("row 1", {"text": "a", "label": None})], [], shots=0, seed=0)
+    (tmp_path / "unlabelled").mkdir()
+    (tmp_path / "unlabelled/test.tsv").write_text("text\tlabel\nfine\t-1\n")
+    task = Sentiment(splits={"test": "test"}, labels={"0": "bad", "1": "good"}, ignore=["-1"])
+    with pytest.raises(UserError, match="No row of the task's test part has a label"):
+        asking.read(task, str(tmp_path / "unlabelled"), limit=0, with_examples=False)
     prompt = Prompt("choice", "{text}", {"no": " unicorn", "yes": " dog"})
     question = fill(prompt, {"text": "a"}, ["no", "yes"], "no")
     with pytest.raises(UserError, match="does not predict the word 'unicorn' of label no"):
@@ -331,6 +356,8 @@ def test_a_candidate_within_a_word_is_refused(elmo: Elmo, pretrained: Path) -> N
     for encoder, request in ((elmo, Request("the do", "g")), (bert, Request(f"it was {word[:2]}", f"{word[2:]} ."))):
         with pytest.raises(UserError, match="needs a space in front"):
             score(encoder, [request])
+    with pytest.raises(UserError, match="needs a space behind it"):  # its last piece holds what is behind, too
+        score(bert, [Request("it was ", word[:2], f"{word[2:]} .")])
 
 
 def test_equal_candidates_share_a_point(pretrained: Path) -> None:

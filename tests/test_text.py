@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from pipeline import UserError
-from pipeline.text import Source, find_files, sentences, split_of
+from pipeline.text import Source, find_files, root_of, sentences, split_of
 
 
 def documents(path: Path, **options: str) -> list[list[str]]:
@@ -40,6 +40,12 @@ def test_parquet_and_another_column(tmp_path: Path) -> None:
     assert documents(path, column="body") == DOCUMENTS
     with pytest.raises(UserError, match="no column 'text'"):
         documents(path)
+
+
+def test_a_hub_column_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.text.open_hub", lambda **_: [{"text": "a", "id": 3}])
+    with pytest.raises(UserError, match="The column 'id' of some/corpus holds no text"):
+        list(Source(hub={"path": "some/corpus"}, column="id").documents())
 
 
 def test_headings_begin_documents_in_wikitext(tmp_path: Path) -> None:
@@ -91,6 +97,13 @@ def test_folders_patterns_and_splits(tmp_path: Path) -> None:
     folders = ("train/test.txt", "dev/a.txt", "Test/b/a.txt", "other/a.txt")
     assert [split_of(Path(name)) for name in folders] == ["test", "valid", "test", "train"]
     assert split_of(Path("train-wiki/valid.txt")) == "valid"
+    for name in ("train", "test"):
+        (tmp_path / "test" / name).mkdir(parents=True)
+        (tmp_path / "test" / name / "a.txt").touch()
+    roots = [root_of(f"{tmp_path}/test{behind}") for behind in ("", "/*/a.txt", "/**/*.txt")]
+    assert roots == [tmp_path / "test"] * 3
+    assert [root_of(str(tmp_path / "test/train/a.txt")), root_of("*.txt")] == [tmp_path / "test/train", Path()]
+    assert [split_of(file.relative_to(roots[1])) for file in find_files(f"{roots[1]}/*/*.txt")] == ["test", "train"]
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:

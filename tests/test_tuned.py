@@ -20,7 +20,7 @@ from pipeline.encoders.gpt import Gpt
 from pipeline.finetune import balanced
 from pipeline.inputs import items_of, shorten
 from pipeline.labeled import LabeledData
-from pipeline.predicting import predict
+from pipeline.predicting import form_of, predict
 from pipeline.tokenizer import train_bpe
 from pipeline.tuned import HeadOptions, TunedModel, place_words
 from tasks.base import Example
@@ -162,6 +162,12 @@ def test_predict_reads_lines_tables_and_json(bert: Bert) -> None:
         answers('{"title": "a", "body": "b"}\n', "jsonl", joined)
     tagger = TunedModel(bert, labels=["O", "B-X", "I-X"], options=options(by_word=True, columns={"words": "words"}))
     assert answers('{"words": ["In", 1999]}\n', "jsonl", tagger)[0]["words"] == ["In", "1999"]
+    for row, words in (('{"words": "U.S. -based"}', ["U.S.", "-based"]), ('{"text": "U.S."}', ["U", ".", "S", "."])):
+        assert answers(row + "\n", "jsonl", tagger)[0]["words"] == words  # words as the task reads them; any text
+    assert [form_of(name, None) for name in ("a.tsv", "a.txt", "-")] == ["tsv", "lines", "lines"]
+    with pytest.raises(UserError, match="predict does not read"):
+        form_of("a.conll", None)
+    assert form_of("a.conll", "lines") == "lines"
     with pytest.raises(UserError, match="which is no text"):
         answers('{"words": ["In", null]}\n', "jsonl", tagger)
 
@@ -211,7 +217,7 @@ def test_weights_of_rare_classes_are_larger() -> None:
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
     assert balanced(data).tolist() == pytest.approx(expected.tolist())
     data.task.label_names.append("a class that the training part lacks")
-    assert balanced(data)[:3].tolist() == pytest.approx(expected.tolist())
+    assert balanced(data).tolist() == pytest.approx([*expected, 0.0])
 
 
 DATA: dict[str, Any] = {"batch_size": 4, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}

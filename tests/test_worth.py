@@ -31,5 +31,10 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     assert list(found["finetuned"]) == ["10", "20", "300"]
     assert all(len(scores) == 2 for scores in found["finetuned"].values())
     assert (tmp_path / "out/worth.png").stat().st_size > 5000
+    with pytest.raises(UserError, match="leave SEED=5 out"):
+        run("worth", *where, "--seed", "5", *flags)
+    (tmp_path / "out/runs/10-0/metrics.json").write_text("{}")
+    run("worth", *where, "--overwrite", *flags)
+    assert json.loads((tmp_path / "out/worth.json").read_text())["finetuned"] == found["finetuned"]
     with pytest.raises(UserError, match="nothing to compare"):
         run("worth", "--task", "tagging", *where)
