@@ -6,13 +6,11 @@ What is finished is skipped, so a grid can be stopped and gone on with at any mo
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from pipeline import UserError, metrics, plots, tracking
+from pipeline import UserError, gains, tracking
 from pipeline.configuration import recipe, task_file, task_of
 from pipeline.finetune import ARMS
 from pipeline.folders import digest, file_hash, path_of, write_atomically
@@ -164,7 +162,7 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, whole: Grid | None = N
     with tqdm(total=grid.size(), desc="compare", unit="run", smoothing=0, file=sys.stderr) as bar:
         for cell in itertools.product(grid.tasks, grid.models, grid.arms):
             found[cell] = rows_of(*cell, run=finetune)
-            report([row for cell in cells for row in found.get(cell, [])], whole, out)
+            gains.report([row for cell in cells for row in found.get(cell, [])], out)
 
 
 def cell_of(*, task: str, data: str | None, encoder: Path, arm: str, flags: list[str]) -> dict[str, Any]:
@@ -227,135 +225,3 @@ def summary(figures: dict[str, Any]) -> dict[str, Any]:
         "minutes": figures["seconds"] / 60,
         **kept,
     }
-
-
-# ---------------------------------------------------------------------- the report
-
-
-def report(rows: list[dict[str, Any]], grid: Grid, out: Path) -> None:
-    """Writes what there is of a grid."""
-    models, tasks, arms = ({row[name] for row in rows} for name in ("model", "task", "arm"))
-    grid = replace(
-        grid,
-        models=[model for model in grid.models if model in models],
-        tasks={task: place for task, place in grid.tasks.items() if task in tasks},
-        arms={name: arm for name, arm in grid.arms.items() if name in arms},
-    )
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(out / "compare.csv", text.getvalue())
-    write_atomically(out / "compare.md", table(rows, grid))
-    plot(rows, grid, out / "compare.png")
-
-
-def scores_of(rows: Iterable[dict[str, Any]], model: str, task: str, arm: str) -> list[float]:
-    return [row["score"] for row in rows if (row["model"], row["task"], row["arm"]) == (model, task, arm)]
-
-
-def pretrained_arm(arms: list[str]) -> str | None:
-    """The arm whose gain over scratch is reported."""
-    return next((arm for arm in ("full", "frozen", "random") if arm in arms and "scratch" in arms), None)
-
-
-def best_baseline(rows: list[dict[str, Any]]) -> tuple[str, list[float]]:
-    """The name of the baseline that is best on the mean, and its score beside each run: training rows may differ."""
-    found = {name: [float(row[name]) for row in rows] for name in rows[0] if name.startswith("baseline/")}
-    best = max(found, key=lambda name: sum(found[name]))
-    return best.removeprefix("baseline/").replace("_", " "), found[best]
-
-
-def table(rows: list[dict[str, Any]], grid: Grid) -> str:
-    """Markdown: a line for each model and task."""
-    arms = list(grid.arms)
-    gains = [f"gain of {arm} over scratch" for arm in [pretrained_arm(arms)] if arm]
-    head = ["task", "model", *arms, *gains, "best baseline", "tokens", "minutes"]
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-    for task, model in itertools.product(grid.tasks, grid.models):
-        mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
-        if mine:
-            lines.append("| " + " | ".join(_cells(mine, task, model, arms)) + " |")
-    return "\n".join(lines) + "\n\n" + NOTE
-
-
-NOTE = """\
-Scores on the test part: mean ± standard deviation over seeds (all runs). A gain is the mean of the differences of
-runs with the same seed, with its 95 % interval (paired t) where there are several; where a baseline is better than
-scratch, the gain over it stands beside. "No gain": not surely above 0 in both. † as many runs gave one label always.
-Tokens and minutes are the mean of a run.
-"""
-
-
-def _cells(rows: list[dict[str, Any]], task: str, model: str, arms: list[str]) -> list[str]:
-    cells = [f"{Path(task).stem} ({rows[0]['metric'].replace('_', ' ')})", model]
-    by_arm = {arm: scores_of(rows, model, task, arm) for arm in arms}
-    for arm, scores in by_arm.items():
-        flat = sum(bool(row["degenerate"]) for row in rows if row["arm"] == arm)
-        cells.append(described(scores) + (f" {flat}†" if flat else ""))
-    name, values = best_baseline(rows)
-    if tuned := pretrained_arm(arms):
-        beside = [value for value, row in zip(values, rows, strict=True) if row["arm"] == tuned]
-        cells.append(gains(by_arm[tuned], by_arm["scratch"], beside))
-    cells.append(f"{sum(values) / len(values):.3f} ({name})")
-    tokens, minutes = (sum(row[name] for row in rows) / len(rows) for name in ("tokens", "minutes"))
-    return [*cells, f"{tokens:,.0f}", f"{minutes:.1f}"]
-
-
-def described(scores: list[float]) -> str:
-    if not scores:
-        return ""
-    mean, deviation = metrics.mean_and_deviation(scores)
-    if len(scores) == 1:
-        return f"{mean:.3f}"
-    return f"{mean:.3f} ± {deviation:.3f} ({', '.join(f'{score:.3f}' for score in scores)})"
-
-
-def gains(scores: list[float], scratch: list[float], baseline: list[float]) -> str:
-    """Over scratch, and over the best baseline where that beats scratch; says where pretraining did not help."""
-    runs = list(zip(scores, scratch, baseline, strict=False))
-    if not runs:
-        return ""
-    ours, theirs, simple = zip(*runs, strict=True)
-    text, helped = gain(ours, theirs)
-    if sum(simple) > sum(theirs):
-        over_simple, helped_too = gain(ours, simple)
-        text, helped = f"{text}; {over_simple} over the baseline", helped and helped_too
-    return text if helped else f"{text}: no gain"
-
-
-def gain(scores: Sequence[float], others: Sequence[float]) -> tuple[str, bool]:
-    """Mean of the differences with its interval, and whether that is above 0."""
-    mean, half = metrics.paired_gain(scores, others)
-    if half is None:
-        return f"{mean:+.3f}", mean > 0
-    return f"**{mean:+.3f}** [{mean - half:+.3f}, {mean + half:+.3f}]", mean > half
-
-
-def plot(rows: list[dict[str, Any]], grid: Grid, file: Path) -> None:
-    """The gain over scratch of each model on each task, with intervals; crosses: the best baseline over scratch."""
-    arm = pretrained_arm(list(grid.arms))
-    if arm is None:
-        return
-    tasks = list(grid.tasks)
-    figure, axes = plots.subplots(figsize=(3 + 1.6 * len(tasks), 4))
-    for place, model in enumerate(grid.models):
-        offset = 0.2 * (place - (len(grid.models) - 1) / 2)
-        for number, task in enumerate(tasks):
-            pairs = list(zip(*(scores_of(rows, model, task, side) for side in (arm, "scratch")), strict=False))
-            if not pairs:
-                continue
-            mean, half = metrics.paired_gain(*zip(*pairs, strict=True))
-            axes.errorbar(number + offset, mean, yerr=half, fmt="o", color=f"C{place}", capsize=3)
-            _, values = best_baseline([row for row in rows if (row["task"], row["model"]) == (task, model)])
-            over = sum(values) / len(values) - sum(score for _, score in pairs) / len(pairs)
-            axes.plot(number + offset, over, "x", color=f"C{place}", alpha=0.6)
-        axes.plot([], [], "o", color=f"C{place}", label=model)
-    axes.plot([], [], "x", color="grey", label="best baseline")
-    axes.axhline(0, color="grey", linewidth=0.8)
-    axes.set_xticks(range(len(tasks)), [Path(task).stem for task in tasks])
-    several = min(grid.arms[side].seeds for side in (arm, "scratch")) > 1
-    axes.set_ylabel(f"{arm} minus scratch ({'95 % interval over seeds' if several else 'one seed'})")
-    axes.legend()
-    plots.save_figure(figure, file)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline import UserError
+from pipeline import UserError, gains
 from pipeline import compare as comparing
 from pipeline import verify_resume as verifying
 from pipeline import worth as valuing
@@ -121,7 +121,7 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
     cell = comparing.cell_of(**shared, arm="full", flags=further)
     figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds, cell=cell, prompts=repr(task.prompts))
     for number, scores in figures["finetuned"].items():
-        print(f"{number:>6} rows  {comparing.described(scores)}")
+        print(f"{number:>6} rows  {gains.described(scores)}")
     print(f"{valuing.verdict(figures)}\nSaved worth.json and worth.png in {out}")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline import UserError, compare, metrics
+from pipeline import UserError, compare, gains, metrics
 from pipeline.configuration import REPOSITORY, recipe
 from pipeline.new_task import new_task
 from tests.conftest import check_task, run
@@ -34,20 +34,20 @@ def test_paired_gain_is_students() -> None:
 
 def test_the_gain_is_over_the_best_of_scratch_and_baselines() -> None:
     ours, scratch = [0.9, 0.8, 0.95], [0.7, 0.75, 0.7]
-    assert compare.gains(ours, scratch, [0.5] * 3) == "**+0.167** [-0.092, +0.425]: no gain"
-    assert compare.gains([0.9, 0.91, 0.9], scratch, [0.5] * 3).endswith("]")
-    both = compare.gains([0.9, 0.91, 0.9], scratch, [0.8] * 3)
+    assert gains.over_scratch(ours, scratch, [0.5] * 3) == "**+0.167** [-0.092, +0.425]: no gain"
+    assert gains.over_scratch([0.9, 0.91, 0.9], scratch, [0.5] * 3).endswith("]")
+    both = gains.over_scratch([0.9, 0.91, 0.9], scratch, [0.8] * 3)
     interval = stats.ttest_1samp([0.9, 0.91, 0.9], 0.8).confidence_interval(0.95)
     assert both.endswith(f"**+0.103** [{interval.low - 0.8:+.3f}, {interval.high - 0.8:+.3f}] over the baseline")
-    assert compare.gains([0.9, 0.91, 0.9], scratch, [0.91] * 3).endswith("over the baseline: no gain")
-    assert compare.gains(ours, scratch, [0.75] * 3).endswith("over the baseline: no gain")
-    assert compare.gains([0.9, 0.9, 0.9], [0.85, 0.5, 0.9], [0.76] * 3).endswith("over the baseline: no gain")
-    assert compare.gains([0.9], [0.8], [0.85]) == "+0.100; +0.050 over the baseline"
-    assert compare.gains([], [0.8], [0.85]) == ""
+    assert gains.over_scratch([0.9, 0.91, 0.9], scratch, [0.91] * 3).endswith("over the baseline: no gain")
+    assert gains.over_scratch(ours, scratch, [0.75] * 3).endswith("over the baseline: no gain")
+    assert gains.over_scratch([0.9, 0.9, 0.9], [0.85, 0.5, 0.9], [0.76] * 3).endswith("over the baseline: no gain")
+    assert gains.over_scratch([0.9], [0.8], [0.85]) == "+0.100; +0.050 over the baseline"
+    assert gains.over_scratch([], [0.8], [0.85]) == ""
     rows = [{"baseline/a": 0.1, "baseline/bag_of_words": x} for x in (0.3, 0.0)]
-    assert compare.best_baseline(rows) == ("bag of words", [0.3, 0.0])
-    assert compare.pretrained_arm(["random", "scratch", "full"]) == "full"
-    assert compare.pretrained_arm(["full", "frozen"]) is None
+    assert gains.best_baseline(rows) == ("bag of words", [0.3, 0.0])
+    assert gains.pretrained_arm(["random", "scratch", "full"]) == "full"
+    assert gains.pretrained_arm(["full", "frozen"]) is None
 
 
 def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ FLOORS = [
     {
         "pretrain",
         "finetune",
+        "gains",
         "runs",
         "run_folder",
         "speed",

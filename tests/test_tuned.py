@@ -264,7 +264,7 @@ def test_frozen_layers_do_not_move(pretrained: Path, tmp_path: Path) -> None:
 def test_what_does_not_go_together(pretrained: Path, tmp_path: Path) -> None:
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run"), *TINY]
     for flags, message in (
-        (["--model.craft.crf=true"], "crf is for tagging"),
+        (["--model.craft.crf=true"], "crf and words are for tagging"),
         (["--model.craft.lm_weight=0.5"], "lm_weight is GPT's"),
         (["--task", "tagging", "--model.craft.crf=true", "--model.craft.label_smoothing=0.1"], "neither class weights"),
         (["--data.max_length=4"], "at least 8 positions"),
