@@ -25,6 +25,7 @@ from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer
 
+HELD_OUT = 500  # documents of a stream, at most, that are its validation part
 FORMAT = 3  # part of a tokenizer's key: raise it when their training changes
 
 
@@ -57,7 +58,7 @@ class CorpusData(lightning.LightningDataModule):
         sample_documents: instead, that many documents of the built-in synthetic world.
         text_column: where the text is, in `.jsonl`, `.parquet` and hub data.
         document_start: regular expression of lines that begin a document.
-        validation_every: without a validation part, each that many-th document becomes one.
+        validation_every: without a validation part, each that many-th document becomes one (500 of a hub's stream).
         tokenizer: how the tokenizer comes about.
         batches: what a batch is made of.
         length: most tokens of a row, T.
@@ -120,15 +121,18 @@ class CorpusData(lightning.LightningDataModule):
         self.tokenizer = self._tokenizer(train)
         root = cache_folder() / "stores"
         every = self.validation_every
+        # A stream of the hub is not read twice to its end: its begin has enough.
+        first = None if valid or self.hub is None else HELD_OUT * every
         # Without a validation part: documents 1 and 3 (so that small corpora have some), then evenly.
-        held_out = partial(_held_out, every=every)
+        held_out = partial(_held_out, every=every, first=first)
         keep = None if valid else (lambda number: not held_out(number))
+        which = f"1 in {every}" + (f" of the first {first:,}" if first else "")
         self.train = store.build(
-            train, self.tokenizer, root, keep=keep, name=f"train, without 1 in {every}" if keep else "train"
+            train, self.tokenizer, root, keep=keep, name=f"train, without {which}" if keep else "train"
         )
         try:
-            name = "validation" if valid else f"validation, 1 in {every}"
-            self.valid = store.build(valid or train, self.tokenizer, root, keep=None if valid else held_out, name=name)
+            name, kept = ("validation", None) if valid else (f"validation, {which}", held_out)
+            self.valid = store.build(valid or train, self.tokenizer, root, keep=kept, most=first, name=name)
         except store.NoText as error:
             if valid:
                 raise
@@ -342,8 +346,8 @@ class FromStep(Sampler[int]):
         return self.total
 
 
-def _held_out(number: int, every: int) -> bool:
-    return number in (1, 3) or number % every == every - 1
+def _held_out(number: int, every: int, first: int | None) -> bool:
+    return (number in (1, 3) or number % every == every - 1) and (first is None or number < first)
 
 
 def _code_of_sample() -> str:

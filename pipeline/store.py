@@ -105,12 +105,19 @@ class _Seen:
 
 
 def build(
-    source: Source, tokenizer: Tokenizer, root: Path, *, keep: Keep | None = None, name: str = "corpus"
+    source: Source,
+    tokenizer: Tokenizer,
+    root: Path,
+    *,
+    keep: Keep | None = None,
+    most: int | None = None,
+    name: str = "corpus",
 ) -> TokenStore:
     """Opens the token store of `source` under `root`, building it first when it is not there.
 
     Args:
         keep: predicate on the number of a document; documents for which it is false are left out.
+        most: read so many documents only; None: all.
         name: stands on the progress bar and, when `keep` is given, in the key.
     """
     key = digest(FORMAT, source.fingerprint(), tokenizer.hash, name if keep else "all")[:16]
@@ -118,7 +125,7 @@ def build(
 
     def write(aside: Path) -> None:
         aside.mkdir(parents=True)
-        meta = _write(source, tokenizer, aside, keep, name)
+        meta = _write(source, tokenizer, aside, keep, most, name)
         (aside / "meta.json").write_text(json.dumps({"key": key, **meta}, indent=2) + "\n")
 
     with locked(folder, "the token store"):
@@ -131,7 +138,9 @@ def build(
     return TokenStore.open(folder)
 
 
-def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None, name: str) -> dict[str, Any]:
+def _write(
+    source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None, most: int | None, name: str
+) -> dict[str, Any]:
     dtype = np.uint16 if tokenizer.spells or len(tokenizer) <= 1 << 16 else np.uint32
     unk, seen = tokenizer.id("unk"), _Seen()
     count = dict.fromkeys(("documents", "sentences", "tokens", "words", "bytes", "lines", "unknown"), 0)
@@ -139,7 +148,7 @@ def _write(source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None
 
     def labelled_sentences(bar: tqdm) -> Iterator[tuple[bool, str]]:
         """(begins a document, sentence)"""
-        for number, (document, position) in enumerate(source.documents()):
+        for number, (document, position) in enumerate(islice(source.documents(), most)):
             if bar.total is not None:
                 bar.update(position - bar.n)
             if keep is not None and not keep(number):

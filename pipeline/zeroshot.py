@@ -113,7 +113,7 @@ def ask(prompt: Prompt, task: Task, row: Row) -> Question:
     label = task.names(row)[0] if task.label_names else None
     try:
         return fill(prompt, fields_of(task, row), task.label_names, label)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, IndexError) as error:
         raise UserError(f"{row[0]} cannot be asked: {error}.") from None
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pipeline import UserError, store
+from pipeline import UserError, corpus, store
 from pipeline.batches import MaskedPairs, Steps
+from pipeline.configuration import pretraining
 from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece
 from pipeline.windows import Windows, shuffled
+from tests.conftest import SMALL
 
 TEXT = "\n\n".join(
     "\n".join(f"Sentence number {i} of document {d} is here, and it goes on." for i in range(d + 1)) for d in range(40)
@@ -83,6 +87,25 @@ def test_reused_when_unchanged_rebuilt_when_changed(source: Source, tokenizer: T
     assert store.build(source, tokenizer, root).meta["key"] != first.meta["key"]
     other = train_wordpiece(["entirely other text"], vocab_size=50, lowercase=True)
     assert store.build(source, other, root).meta["key"] != first.meta["key"]
+
+
+def test_the_validation_part_of_a_stream_is_from_its_begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read: list[int] = []
+
+    def stream(**_: object) -> Iterator[dict[str, str]]:
+        for number in range(20):
+            read.append(number)
+            yield {"text": f"This is document {number}.\nIt goes on."}
+
+    monkeypatch.setattr("pipeline.text.open_hub", stream)
+    monkeypatch.setattr(corpus, "HELD_OUT", 2)
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path))
+    hub = ["--data.sample_documents=null", "--data.hub={path: someone/texts}", "--data.validation_every=5"]
+    options = argparse.Namespace(model="bert", corpus="sample", data=None, seed=0)
+    data = pretraining(options, [*SMALL, *hub]).datamodule
+    data.prepare()
+    assert (data.train.meta["documents"], data.valid.meta["documents"]) == (16, 4)  # without 1, 3, 4 and 9
+    assert read == [*range(20), *range(20), *range(10)]  # the tokenizer, the training part, the begin
 
 
 def test_a_failed_build_leaves_nothing(source: Source, tokenizer: Tokenizer, tmp_path: Path) -> None:
