@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,10 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "out/worth.png").stat().st_size > 5000
     with pytest.raises(UserError, match="leave SEED=5 out"):
         run("worth", *where, "--seed", "5", *flags)
-    (tmp_path / "out/runs/10-0/metrics.json").write_text("{}")
-    run("worth", *where, "--overwrite", *flags)
-    assert json.loads((tmp_path / "out/worth.json").read_text())["finetuned"] == found["finetuned"]
+    monkeypatch.setattr(worth, "worth", lambda *args, **options: sys.exit("asked for"))
+    for more, there in (([], True), (["--overwrite"], False)):
+        with pytest.raises(SystemExit, match="asked for"):
+            run("worth", *where, *more, *flags)
+        assert [(tmp_path / "out" / name).exists() for name in ("runs", "zeroshot")] == [there] * 2
     with pytest.raises(UserError, match="nothing to compare"):
         run("worth", "--task", "tagging", *where)
