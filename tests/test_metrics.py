@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+import seqeval.metrics as seqeval
 
 from pipeline.metrics import span_scores, spans
 from pipeline.scores import Answers, baselines, scores
@@ -44,6 +47,24 @@ def test_span_scores() -> None:
     assert span_scores([["O"]], [["O"]])["f1"] == 0
     with pytest.raises(ValueError, match="2 gold tags and 1 predicted"):
         span_scores([["O", "O"]], [["O"]])
+
+
+@pytest.mark.parametrize("marks", ["BI", "BIES"])
+def test_span_scores_are_those_of_seqeval(marks: str) -> None:
+    """Of random tags, most of whose sequences are malformed."""
+    rng = random.Random(0)
+    tags = ["O", *(f"{mark}-{kind}" for kind in ("PER", "LOC", "creative-work") for mark in marks)]
+    for _ in range(100):
+        gold = [rng.choices(tags, k=rng.randrange(1, 20)) for _ in range(20)]
+        predicted = [[tag if rng.random() < 0.6 else rng.choice(tags) for tag in sentence] for sentence in gold]
+        found = span_scores(gold, predicted)
+        theirs = seqeval.classification_report(gold, predicted, output_dict=True, zero_division=0)
+        theirs |= theirs.pop("micro avg")
+        for name in ("precision", "recall", "f1"):
+            key = "f1-score" if name == "f1" else name
+            assert found[name] == pytest.approx(theirs[key], abs=1e-9)
+            for kind in ("PER", "LOC", "creative-work"):
+                assert found[kind][name] == pytest.approx(theirs[kind][key], abs=1e-9)
 
 
 def test_baselines_of_texts() -> None:
