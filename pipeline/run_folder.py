@@ -22,8 +22,12 @@ SIGN = "lineage.json"  # of a folder that a run made: the first that it writes, 
 LOCKS: list[FileLock] = []
 
 
-def check_run_folder(out: Path, options: argparse.Namespace) -> None:
-    """Refuses to write over anything; makes sure that the folder can be written, and by this process alone."""
+def check_run_folder(out: Path, options: argparse.Namespace, *, resumes: bool = True) -> None:
+    """Refuses to write over anything; makes sure that the folder can be written, and by this process alone.
+
+    Args:
+        resumes: whether a run of this kind can be gone on with.
+    """
     if not is_main():
         return
     wandb_mode()  # refuses one that there is not
@@ -41,9 +45,8 @@ def check_run_folder(out: Path, options: argparse.Namespace) -> None:
             ("checkpoints/previous.ckpt", "an interrupted run"),
         ):
             if (out / sign).exists():
-                raise UserError(
-                    f"{out} holds {state}; set RESUME=1 to go on with it, OVERWRITE=1 to start anew, or another OUT=."
-                )
+                go_on = "RESUME=1 to go on with it, " if resumes else ""
+                raise UserError(f"{out} holds {state}; set {go_on}OVERWRITE=1 to start anew, or another OUT=.")
     lock = FileLock(out / ".lock", is_singleton=True)  # held until the verb or the process ends, however it does
     try:
         out.mkdir(parents=True, exist_ok=True)

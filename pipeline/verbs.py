@@ -272,7 +272,7 @@ def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
     out = run_folder(options, "zeroshot", f"{options.model}-{file.stem}")
     if options.resume:
         raise UserError("A zero-shot run is not resumed: set OVERWRITE=1 to ask again.")
-    check_run_folder(out, options)
+    check_run_folder(out, options, resumes=False)
     try:
         shots = [int(part) for part in options.shots.replace(",", " ").split()]
     except ValueError:
