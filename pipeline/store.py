@@ -26,7 +26,7 @@ from pipeline.folders import damage, digest, file_hash, locked, write_folder
 from pipeline.text import Source, sentences
 from pipeline.tokenizer import LONGEST_WORD, Tokenizer
 
-FORMAT = 3  # part of every key: raise it when the layout or the sentence splitter changes
+FORMAT = 4  # part of every key: raise it when the layout, the sentence splitter or the way to tokens changes
 LONG_SENTENCE = 2_000  # characters: longer "sentences" are counted, being lists or unsplit text most often
 Keep = Callable[[int], bool]
 BATCH = 4_000  # sentences tokenised at once: enough to keep the tokenizer's threads busy, about 1 MB of text

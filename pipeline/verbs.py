@@ -112,7 +112,8 @@ def begin_pretraining(options: argparse.Namespace, flags: list[str], out: Path) 
         raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
     check_run_folder(out, options)
     data.prepare()
-    print(data.report())
+    report = data.report()
+    print(report)
     module.build(data)
     print(
         f"{options.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
@@ -129,7 +130,7 @@ def begin_pretraining(options: argparse.Namespace, flags: list[str], out: Path) 
         stages=data.stages(corpus),
     )
     if is_main():
-        write_atomically(out / "data.txt", data.report() + "\n")
+        write_atomically(out / "data.txt", report + "\n")
     # Of several processes one is enough, whose weights the others get, unless each keeps a part of its own.
     if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
         module.begin(data)
