@@ -26,7 +26,7 @@ from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer
 
 HELD_OUT = 500  # documents of a stream, at most, that are its validation part
-FORMAT = 3  # part of a tokenizer's key: raise it when their training changes
+FORMAT = 4  # part of a tokenizer's key: raise it when their training changes
 
 
 @dataclass
@@ -183,7 +183,6 @@ class CorpusData(lightning.LightningDataModule):
         settings = (options.scheme, options.vocab_size, options.lowercase, options.train_megabytes)
         key = digest(FORMAT, source.fingerprint(), *settings)
         file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
-        # The trainer is not reproducible from run to run: train once, then everything is keyed on its hash.
         with locked(file, "the tokenizer"):
             if not file.exists():
                 lines = _spread(source, round(options.train_megabytes * 1e6))

@@ -206,36 +206,66 @@ def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool
 
 
 def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> Tokenizer:
-    """WordPiece with BERT's normalisation (Devlin et al. 2018; Wu et al. 2016), trained on `texts`."""
-    special, texts = SCHEMES["wordpiece"].special, list(texts)
-    characters = frequent_characters(texts)
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=special["unk"], max_input_chars_per_word=100))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
+    """WordPiece with BERT's normalisation (Devlin et al. 2018; Wu et al. 2016), trained on `texts`.
+
+    The same texts give the same pieces. The library's trainer breaks ties by the ids of single characters, and those
+    that go on with a word get theirs in the random order of a hash table. So they are given theirs beforehand, as
+    special tokens; the tokenizer is made anew from the pieces, where they are ordinary ones.
+    """
+    special, texts = list(SCHEMES["wordpiece"].special.values()), list(texts)
+    backend = _wordpiece({}, lowercase=lowercase)
+    counts, going_on = word_characters(texts, backend)
+    characters = frequent_characters(counts, most=vocab_size // 2)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(special.values()),
+        special_tokens=[*special, *(CONTINUES + character for character in characters if character in going_on)],
         continuing_subword_prefix=CONTINUES,
-        limit_alphabet=max(1000, min(vocab_size // 2, len(characters))),
+        initial_alphabet=characters,
+        limit_alphabet=len(characters),
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer=trainer)
-    return _with_template(backend, special)
+    trained = _wordpiece(backend.get_vocab(), lowercase=lowercase)
+    trained.add_special_tokens(special)
+    return _with_template(trained, SCHEMES["wordpiece"].special)
+
+
+def _wordpiece(vocab: dict[str, int], *, lowercase: bool) -> tokenizers.Tokenizer:
+    unknown = SCHEMES["wordpiece"].special["unk"]
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab=vocab, unk_token=unknown, max_input_chars_per_word=100))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    return backend
+
+
+def word_characters(texts: Iterable[str], backend: tokenizers.Tokenizer) -> tuple[Counter[str], set[str]]:
+    """How often each character is in a word, and those that are not only the first: as the backend makes words."""
+    pairs: Counter[tuple[str, str]] = Counter()  # each character and the one before: few distinct ones
+    for text in texts:
+        pairs.update(zip(" " + text, text, strict=False))
+
+    def words(part: str) -> list[str]:
+        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(part))]
+
+    counts: Counter[str] = Counter()
+    going_on: set[str] = set()
+    for (before, character), count in pairs.items():
+        if alone := words(character):  # not a space
+            counts.update(dict.fromkeys("".join(alone), count))
+            going_on.update(words(before + character)[-1][1:])
+    return counts, going_on
 
 
 COVERED = 0.9995  # of the characters of a text (SentencePiece's character coverage)
 
 
-def frequent_characters(texts: Iterable[str]) -> list[str]:
-    """The most frequent characters, which make up all but 1 in 2,000 of those in texts."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text)
-    counts.pop(" ", None)
-    before = itertools.accumulate((count for _, count in counts.most_common()), initial=0)
-    total = COVERED * counts.total()
-    return [character for (character, _), covered in zip(counts.most_common(), before, strict=False) if covered < total]
+def frequent_characters(counts: Counter[str], *, most: int) -> list[str]:
+    """The most frequent characters, which make up all but 1 in 2,000 of a text; at least 1,000, else at most `most`."""
+    ranked = counts.most_common()
+    before = itertools.accumulate((count for _, count in ranked), initial=0)
+    needed = sum(covered < COVERED * counts.total() for _, covered in zip(ranked, before, strict=False))
+    return [character for character, _ in ranked[: max(1000, min(most, needed))]]
 
 
 def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:

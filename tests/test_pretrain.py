@@ -164,8 +164,10 @@ def test_rows_as_long_as_the_positions_of_an_encoder(tmp_path: Path) -> None:
     assert math.isfinite(figures(tmp_path / "run")["val/loss"])
 
 
-def test_same_seed_same_run_other_seed_another(tmp_path: Path) -> None:
+def test_same_seed_same_run_other_seed_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing cached either: the tokenizer is trained twice."""
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "caches" / name))
         flags = [*SHORT, "--trainer.max_steps=4", "--model.embeddings=cooccurrence"]
         run("pretrain", "--out", str(tmp_path / name), "--seed", str(seed), *flags)
     a, b, c = (weights(tmp_path / name) for name in "abc")

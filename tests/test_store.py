@@ -70,6 +70,18 @@ def test_a_script_of_many_characters_is_learned() -> None:
     assert ids.count(made.id("unk")) < 0.002 * len(ids)
 
 
+def test_the_same_text_makes_the_same_pieces() -> None:
+    """Words of random letters, where many merges are ties."""
+    rng = np.random.default_rng(0)
+    words = ["".join(map(chr, rng.integers(97, 123, size))) for size in rng.integers(2, 8, 400)]
+    made = [train_wordpiece([" ".join(words)], vocab_size=300, lowercase=True) for _ in range(4)]
+    assert len({one.hash for one in made}) == 1
+    assert set(made[0].special_ids) == set(range(5))
+    [ids] = made[0].encode_batch([" ".join(words)])
+    assert made[0].id("unk") not in ids
+    assert made[0].encode_batch(["##a"]) != [[made[0].backend.token_to_id("##a")]]  # text, not a piece
+
+
 def test_duplicates_and_long_sentences_are_counted(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "other.txt"
     path.write_text("The same line.\nThe same line.\n\nThe same line.\n" + "word " * 1000)
