@@ -31,9 +31,16 @@ class Loss:
     """
 
     sum: Tensor
-    count: Tensor
+    count: int
     correct: Tensor | None = None
     spelling: Tensor | None = None
+
+    def figures(self) -> Tensor:
+        """(4,): sum, count, correct and spelling; NaN where it is not known. Nothing here waits for the device."""
+        known = self.sum.detach()
+        others = (math.nan if part is None else part for part in (self.count, self.correct, self.spelling))
+        parts = (part.to(known) if isinstance(part, Tensor) else known.new_full((), part) for part in others)
+        return torch.stack([known, *parts])
 
 
 class Objective(Protocol):
@@ -62,7 +69,7 @@ def classification_loss(
     loss = F.cross_entropy(logits.float(), labels, weight=weights, label_smoothing=smoothing, reduction="sum")
     with torch.no_grad():  # the maximum alone takes a third of the time of its index
         correct = hits(logits, logits.gather(-1, labels[:, None]), logits.amax(-1, keepdim=True))
-    return Loss(loss, torch.tensor(len(labels), device=labels.device), correct)
+    return Loss(loss, len(labels), correct)
 
 
 def hits(logits: Tensor, asked: Tensor, top: Tensor) -> Tensor:
@@ -132,7 +139,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, bias: T
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     with torch.autocast(device, enabled=False):  # it would copy every logit to float32
         total, correct = _LinearCrossEntropy.apply(hidden, weight, bias, labels, dtype, torch.is_grad_enabled())
-    return Loss(total, torch.tensor(len(labels), device=labels.device), correct)
+    return Loss(total, len(labels), correct)
 
 
 class MaskedLM:
@@ -189,7 +196,7 @@ class BidirectionalLM:
         with torch.autocast(hidden.device.type, enabled=False):  # the library's layer does not take two types
             scores = encoder.softmax()(hidden.float(), labels).output.split([int(mask.sum()) for mask in asked])
         return {
-            name: Loss(-part.sum(), torch.tensor(len(part)), spelling=batch[f"spelling/{of}"].sum())
+            name: Loss(-part.sum(), len(part), spelling=batch[f"spelling/{of}"].sum())
             for (name, of), part in zip(names, scores, strict=True)
         }
 

@@ -36,11 +36,13 @@ class Training(lightning.LightningModule):
 
     def __init__(self, *, seed: int) -> None:
         super().__init__()
-        self.seed, self.last_loss, self.checkpoint_file = seed, math.nan, Path()
+        self.seed, self.last_loss, self.checkpoint_file = seed, torch.tensor(math.nan), Path()
         self.weights: dict[str, float] = {}  # of losses, where they are not 1
         self.identity: dict[str, Any] = {}  # configuration and data, to be found again in a checkpoint
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
         self.between_steps: Callable[[lightning.Trainer], None] = lambda trainer: None
+        # Figures of losses since they were last logged: as they come, so that no step waits for a GPU, and added up.
+        self._counted: list[tuple[str, Tensor]] = []
         self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
 
     def note_matrices(self) -> None:
@@ -82,7 +84,7 @@ class Training(lightning.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.batches_of_step: list[Batch] = []
-            self._sums_before = {name: list(values) for name, values in self._sums.items()}
+            self._counted_before = len(self._counted)
         # Dropout is a function of the micro-batch, so a resumed run draws what the uninterrupted one would.
         torch.manual_seed(((self.seed * 1_000_003 + batch_idx) * 1_009 + self.global_rank) % (1 << 63))
 
@@ -91,11 +93,8 @@ class Training(lightning.LightningModule):
         parts = self.trainer.accumulate_grad_batches * self.trainer.world_size
         means = [self.weights.get(name, 1) * loss.sum / batch[f"total/{name}"] for name, loss in losses.items()]
         total = torch.stack(means).sum() * parts
-        self.last_loss = float(total.detach())
+        self.last_loss = total.detach()
         self.batches_of_step.append(batch)
-        # Of several processes one alone may not stop: the gradient tells all of them at once.
-        if not math.isfinite(self.last_loss) and self.trainer.world_size == 1:
-            self._not_finite("loss")
         self._count("train", losses, batch)
         return total
 
@@ -107,8 +106,10 @@ class Training(lightning.LightningModule):
             norm = self.trainer.model.clip_grad_norm_(limit)  # type: ignore[union-attr, operator]
         else:
             norm = nn.utils.clip_grad_norm_([p for p in self.parameters() if p.grad is not None], limit)
-        if not torch.isfinite(norm):
-            self._not_finite("gradient")
+        # Of several processes one alone may not stop: the gradient tells all of them at once.
+        alone = self.trainer.world_size == 1
+        if not math.isfinite(norm + self.last_loss if alone else norm):
+            self._not_finite("gradient" if math.isfinite(self.last_loss) else "loss")
 
     def _not_finite(self, what: str) -> None:
         # No weight has changed in this step, so what is saved here is from before it: counters and sums too, where
@@ -118,8 +119,7 @@ class Training(lightning.LightningModule):
             begin = counts.completed - counts.completed % parts
             for name in ("ready", "started", "processed", "completed"):
                 setattr(counts, name, begin)
-        self._sums.clear()
-        self._sums.update(self._sums_before)
+        del self._counted[self._counted_before :]
         self.trainer.save_checkpoint(self.checkpoint_file)
         file = self.checkpoint_file.parent.parent / "not_finite.json"
         rows = [row for batch in self.batches_of_step for row in batch["rows"].tolist()]
@@ -142,7 +142,7 @@ class Training(lightning.LightningModule):
         return texts
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # What is not yet logged.
+        self._add_up()  # what is not yet logged
         sums = {name: torch.tensor(values, dtype=torch.float64) for name, values in self._sums.items()}
         if self.trainer.world_size > 1:
             device, reduce = self.trainer.strategy.root_device, self.trainer.strategy.reduce
@@ -157,11 +157,15 @@ class Training(lightning.LightningModule):
 
     def _count(self, split: str, losses: dict[str, Loss], batch: Batch) -> None:
         for name, loss in losses.items():
-            sums = self._sums[f"{split}/{name}"]  # there in all processes: they add theirs up together
-            if batch[f"total/{name}"] == math.inf:
-                continue  # see corpus.nothing_of
-            for i, value in enumerate((loss.sum, loss.count, loss.correct, loss.spelling)):
-                sums[i] += math.nan if value is None else float(value.detach())
+            nothing = batch[f"total/{name}"] == math.inf  # see corpus.nothing_of
+            self._counted.append((f"{split}/{name}", loss.figures().masked_fill(nothing, 0)))
+
+    def _add_up(self) -> None:
+        if self._counted:
+            names, figures = zip(*self._counted, strict=True)
+            for name, values in zip(names, torch.stack(figures).tolist(), strict=True):
+                self._sums[name] = [a + b for a, b in zip(self._sums[name], values, strict=True)]
+            self._counted.clear()
 
     def _figures(self, split: str) -> dict[str, float]:
         """Means since the last call, over all processes: NAME_loss, and NAME_accuracy and NAME_spelling if known.
@@ -169,6 +173,7 @@ class Training(lightning.LightningModule):
         Raises:
             UserError: a loss of a validation is not finite; that of training is seen at its step.
         """
+        self._add_up()
         figures: dict[str, float] = {}
         for key in [key for key in self._sums if key.startswith(f"{split}/")]:
             device = self.trainer.strategy.root_device  # the module is back on the CPU when a test has ended

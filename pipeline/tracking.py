@@ -228,7 +228,8 @@ class Progress(ProgressBar):
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         if self.is_enabled and trainer.is_global_zero:
-            self.started, self.tokens = time.monotonic(), int(module.tokens_seen)
+            self.started = self.shown = time.monotonic()
+            self.tokens = int(module.tokens_seen)
             terminal = sys.stderr.isatty()
             self.bar = tqdm(
                 total=trainer.max_steps,
@@ -241,10 +242,16 @@ class Progress(ProgressBar):
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *args: Any) -> None:
         if self.bar is not None and trainer.global_step > self.bar.n:
-            seconds = max(1e-9, time.monotonic() - self.started)
-            rate = (int(module.tokens_seen) - self.tokens) / seconds
-            self.bar.set_postfix_str(f"loss {module.last_loss:.3f}, {rate:,.0f} tokens/s", refresh=False)
+            if time.monotonic() - self.shown >= self.bar.mininterval:
+                self._tell(module)
             self.bar.update(trainer.global_step - self.bar.n)
+
+    def _tell(self, module: Any) -> None:
+        """Loss and rate; they are fetched from the device only when the bar is drawn."""
+        assert self.bar is not None
+        self.shown = time.monotonic()
+        rate = (int(module.tokens_seen) - self.tokens) / max(1e-9, self.shown - self.started)
+        self.bar.set_postfix_str(f"loss {float(module.last_loss):.3f}, {rate:,.0f} tokens/s", refresh=False)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: Any) -> None:
         if self.bar is not None and not trainer.sanity_checking:
@@ -255,7 +262,9 @@ class Progress(ProgressBar):
     def print(self, *args: Any, **kwargs: Any) -> None:
         tqdm.write(" ".join(map(str, args)), file=sys.stderr)
 
-    def on_train_end(self, *args: Any) -> None:
+    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        if self.bar is not None:
+            self._tell(module)
         self._close()
 
     def on_exception(self, *args: Any) -> None:

@@ -47,7 +47,7 @@ class Trace(lightning.Callback):
         for name in sorted(batch):
             content.update(name.encode() + batch[name].cpu().numpy().tobytes())
         rows = batch["rows"].tolist()
-        row = {"batch": batch_idx, "rows": rows, "content": content.hexdigest(), "loss": module.last_loss.hex()}
+        row = {"batch": batch_idx, "rows": rows, "content": content.hexdigest(), "loss": float(module.last_loss).hex()}
         with open(self.file, "a") as file:
             file.write(json.dumps(row) + "\n")
 

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pipeline
 from pipeline import UserError
@@ -280,6 +282,25 @@ def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(
     one, two = weights(tmp_path / "straight"), weights(tmp_path / "run")
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert history(tmp_path / "straight") == history(tmp_path / "run")
+
+
+def test_a_step_asks_the_device_once(tmp_path: Path) -> None:
+    """A GPU works ahead of Python until a figure is asked for: one is, whether loss and gradient are finite."""
+
+    class Asked(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func is torch.ops.aten._local_scalar_dense.default
+            return func(*args, **(kwargs or {}))
+
+    counts = []
+    for steps in (8, 16):
+        with Asked() as asked:
+            flags = ["--validate_every=100", "--trainer.log_every_n_steps=100", f"--trainer.max_steps={steps}"]
+            run("pretrain", "--out", str(tmp_path / str(steps)), *SHORT, *flags)
+        counts.append(asked.count)
+    assert counts[1] - counts[0] == 2 * 8  # the other, whether there is padding, only a CPU is asked
 
 
 def test_one_warning_when_the_loss_stays_at_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
