@@ -29,6 +29,12 @@ BIN := .venv/bin
 FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
 	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
 
+# A variable that a target does not use is refused: it would be passed over in silence.
+VARIABLES := MODEL CORPUS TASK ARM SEED DATA FROM OUT RESUME OVERWRITE SEEDS SHOTS NAME KIND MODELS TASKS ARMS ROWS WORD
+given = $(foreach name,$(VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+OF_FLAGS := MODEL SEED DATA OUT RESUME OVERWRITE
+uses = $(foreach name,$(filter-out $(1),$(given)),$(error make $@ does not use $(name)=; see make help))
+
 .PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test lint bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
@@ -48,7 +54,7 @@ help: ## this list
 	@echo "  SEED       [0] of weights, order, masks and dropout"
 	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/VERB/MODEL-TASK, results/NAME] what is written"
 	@echo "  RESUME=1   go on with the run in OUT"
-	@echo "  OVERWRITE=1  start anew over the run in OUT"
+	@echo "  OVERWRITE=1  start anew over the run in OUT; for compare, run what is finished too"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
 	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name;"
@@ -81,33 +87,42 @@ $(BIN)/.installed-%: $(BIN)/.installed-core
 install: $(BIN)/.installed-core ## make .venv and install what training needs
 
 data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
+	$(call uses,CORPUS $(OF_FLAGS))
 	@$(BIN)/python -m pipeline data --corpus "$(CORPUS)" $(FLAGS)
 
 pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS
+	$(call uses,CORPUS $(OF_FLAGS))
 	@$(BIN)/python -m pipeline pretrain --corpus "$(CORPUS)" $(FLAGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
+	$(call uses,TASK ARM FROM SEEDS $(OF_FLAGS))
 	@$(BIN)/python -m pipeline finetune --task "$(TASK)" --arm "$(ARM)" $(if $(FROM),--from "$(FROM)") \
 		$(if $(SEEDS),--seeds "$(SEEDS)") $(FLAGS)
 
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
+	$(call uses,TASK SHOTS FROM $(OF_FLAGS))
 	@$(BIN)/python -m pipeline zeroshot --task "$(TASK)" --shots "$(SHOTS)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
 
 worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero-shot beside fine-tunes on few rows
+	$(call uses,TASK FROM SEEDS $(OF_FLAGS))
 	@$(BIN)/python -m pipeline worth --task "$(TASK)" $(if $(FROM),--from "$(FROM)") $(if $(SEEDS),--seeds "$(SEEDS)") $(FLAGS)
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
+	$(call uses,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE)
 	@$(BIN)/python -m pipeline compare $(if $(NAME),--name "$(NAME)") $(if $(MODELS),--models "$(MODELS)") \
 		$(if $(TASKS),--tasks "$(TASKS)") $(if $(ARMS),--arms "$(ARMS)") $(if $(SEEDS),--seeds "$(SEEDS)") \
-		$(if $(DATA),--data "$(DATA)") $(if $(FROM),--from "$(FROM)") $(if $(OUT),--out "$(OUT)") $(ARGS)
+		$(if $(DATA),--data "$(DATA)") $(if $(FROM),--from "$(FROM)") $(if $(OUT),--out "$(OUT)") $(if $(OVERWRITE),--overwrite) $(ARGS)
 
 new-task: $(BIN)/.installed-core ## write the YAML file of a new data set, NAME, and a test of it
+	$(call uses,NAME KIND)
 	@$(BIN)/python -m pipeline new-task --name "$(NAME)" --kind "$(KIND)"
 
 verify-resume: $(BIN)/.installed-core ## does a killed run end as an uninterrupted one, bit for bit? MODEL on CORPUS and TASK
+	$(call uses,CORPUS TASK $(OF_FLAGS))
 	@$(BIN)/python -m pipeline verify-resume --corpus "$(CORPUS)" --task "$(TASK)" $(FLAGS)
 
 sweep: $(BIN)/.installed-core ## a sweep of Weights & Biases: NAME=pretrain or finetune (needs a key)
+	$(call uses,NAME CORPUS TASK FROM $(OF_FLAGS))
 	@$(BIN)/python -m pipeline sweep $(if $(NAME),--name "$(NAME)") --corpus "$(CORPUS)" --task "$(TASK)" \
 		$(if $(FROM),--from "$(FROM)") $(FLAGS)
 
@@ -115,16 +130,20 @@ sync: $(BIN)/.installed-core ## upload the offline runs under runs/ to Weights &
 	@$(BIN)/python -m pipeline sync
 
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
+	$(call uses,CORPUS FROM WORD $(OF_FLAGS))
 	@$(BIN)/python -m pipeline try --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") \
 		$(if $(PROMPT),--prompt "$$PROMPT") $(if $(WORD),--word "$(WORD)") $(FLAGS)
 
 evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS
+	$(call uses,CORPUS FROM $(OF_FLAGS))
 	@$(BIN)/python -m pipeline evaluate --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
 
 audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
+	$(call uses,CORPUS $(OF_FLAGS))
 	@$(BIN)/python -m pipeline audit --corpus "$(CORPUS)" $(FLAGS)
 
 profile: $(BIN)/.installed-core ## where the time of a training step of MODEL goes: a table, and a trace
+	$(call uses,CORPUS $(OF_FLAGS))
 	@$(BIN)/python -m pipeline profile --corpus "$(CORPUS)" $(FLAGS)
 
 test: $(BIN)/.installed-dev ## run the tests (offline, on all cores)

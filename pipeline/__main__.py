@@ -57,6 +57,12 @@ def main() -> int:
         what = "read or written" if isinstance(error, PermissionError) else "written"
         print(f"Error: {error.filename or 'A file'} could not be {what}: {reason(error)}.", file=sys.stderr)
         return 2
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "wandb":
+            raise
+        print(f"Error: Weights & Biases says: {' '.join(str(error).split())}", file=sys.stderr)
+        print("WANDB_MODE=offline does without it, and `make sync` uploads later.", file=sys.stderr)
+        return 2
     except SystemExit as error:
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise

@@ -96,7 +96,8 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
         except UserError as error:
             complaints.append(str(error))
             if file.name == LAST and len(found) > 1:  # else the next one saved would push the whole one out
-                os.replace(file, file.with_name(DAMAGED))
+                with contextlib.suppress(FileNotFoundError):  # another process of the run was faster
+                    os.replace(file, file.with_name(DAMAGED))
             continue
         if complaints or file.name == PREVIOUS:
             why = complaints[0] if complaints else f"{folder / LAST} is missing."

@@ -124,6 +124,7 @@ def parser() -> argparse.ArgumentParser:
     for field in ("models", "tasks", "arms"):
         grid.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
     grid.add_argument("--seeds", type=natural, default=0)
+    grid.add_argument("--overwrite", action="store_true", help="run what is finished too")
     return top
 
 

@@ -69,7 +69,7 @@ class Grid:
     flags: list[str] = field(default_factory=list)
 
     def encoder(self, model: str) -> Path:
-        return Path(self.encoders.format(model=model))
+        return Path(self.encoders.replace("{model}", model))
 
     def size(self) -> int:
         runs = sum(len(arm.settings) + arm.seeds - 1 for arm in self.arms.values())
@@ -101,9 +101,9 @@ def load(file: Path, **changes: Any) -> Grid:
             raise TypeError(f"there is no arm '{unknown[0]}', but {', '.join(ARMS)}")
         grid.encoder("")
         for arm in grid.arms.values():
-            if not (isinstance(arm.seeds, int) and all(isinstance(values, list) for values in arm.choose.values())):
+            if not (isinstance(arm.seeds, int) and all(isinstance(v, list) and v for v in arm.choose.values())):
                 raise TypeError("an arm has seeds, a number, and lists to choose from")
-    except (TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+    except (TypeError, KeyError, AttributeError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{file} is no valid grid: {error}.") from None
     if arms is not None:
         if unknown := [arm for arm in arms if arm not in grid.arms]:
@@ -114,10 +114,11 @@ def load(file: Path, **changes: Any) -> Grid:
     return grid
 
 
-def compare(grid: Grid, out: Path, finetune: FineTune, *, whole: Grid | None = None) -> None:
+def compare(grid: Grid, out: Path, finetune: FineTune, *, anew: bool = False, whole: Grid | None = None) -> None:
     """Runs what is not yet there; writes compare.csv, compare.md and compare.png into `out`.
 
     Args:
+        anew: run what is there too.
         whole: the grid that `grid` is a part of; what is finished of the rest stands in the table too.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -142,8 +143,9 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, whole: Grid | None = N
         figures = finished(folder, cell)
         if run is not None:
             bar.set_postfix_str(name)
-            bar.initial += figures is not None  # which says nothing about the time of a run
-            figures = once(folder, cell, partial(run, **shared, flags=flags, model=model, seed=seed, out=folder))
+            bar.initial += figures is not None and not anew  # which says nothing about the time of a run
+            one_run = partial(run, **shared, flags=flags, model=model, seed=seed, out=folder)
+            figures = once(folder, cell, one_run, anew=anew)
             bar.update()
         if figures is None:
             raise LookupError(name)
@@ -188,27 +190,38 @@ def finished(folder: Path, cell: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def once(folder: Path, cell: dict[str, Any], run: Callable[..., None]) -> dict[str, Any]:
+def once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: bool = False) -> dict[str, Any]:
     """Runs what writes `metrics.json` into a folder, unless it is there and made of the same; returns its content.
+
+    What was there before is gone only when the new run has begun: one that is refused leaves everything as it was.
 
     Args:
         cell: what the figures depend on.
         run: takes `resume`, whether to go on with a run of the same that was stopped.
+        anew: run it also where it is there.
     """
-    if (there := finished(folder, cell)) is not None:
+    if (there := finished(folder, cell)) is not None and not anew:
         return there
-    note, figures = folder / "cell.json", folder / "metrics.json"
+    note, figures, aside = folder / "cell.json", folder / "metrics.json", folder.with_name(f".{folder.name}.before")
     before = json.loads(note.read_text()) if note.is_file() else {}
-    folder.mkdir(parents=True, exist_ok=True)
-    if figures.is_file():
+    if figures.is_file() and before != cell:
         differs = [name for name in cell if cell[name] != before.get(name)]
         tqdm.write(f"{folder.name} is run anew: not of the same {', '.join(differs)}.", file=sys.stderr)
-    if before != cell:  # a kill must not leave anything of another run beside the new note
-        figures.unlink(missing_ok=True)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    resume = before == cell and not anew and (folder / "checkpoints" / "last.ckpt").is_file()
+    if folder.exists() and not resume:
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(note, json.dumps(cell) + "\n")
-    with tracking.quiet(folder / "log.txt"):
-        run(resume=before == cell and (folder / "checkpoints" / "last.ckpt").is_file())
+    try:
+        with tracking.quiet(folder / "log.txt"):
+            run(resume=resume)
+    except UserError:
+        if aside.exists() and not (folder / "lineage.json").exists():  # with which a run begins
+            shutil.rmtree(folder)
+            aside.rename(folder)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
     return json.loads(figures.read_text())
 
 

@@ -108,6 +108,7 @@ def parse(model: type, data: type, files: list[Path], flags: list[str], cli_clas
 # What has another name here: Lightning's would be passed over, or end a run that has learned nothing.
 ELSEWHERE = {
     **dict.fromkeys(("max_epochs", "max_time", "limit_train_batches", "overfit_batches"), "trainer.max_steps"),
+    **dict.fromkeys(("min_epochs", "min_steps"), "trainer.max_steps, and patience of a fine-tune"),
     **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), "validate_every, or validations of a fine-tune"),
     "gradient_clip_algorithm": "trainer.gradient_clip_val, of the norm",
     "logger": "WANDB_MODE",
@@ -148,6 +149,8 @@ def check_settings(config: Any) -> None:
         least |= {"validations": (config.validations, 1), "patience": (config.patience, 0)}
         if config.model.optimization.warmup_steps:
             raise UserError("model.optimization.warmup_steps is not used in fine-tuning; set model.warmup_share.")
+        if trainer.max_steps != -1:  # all epochs
+            least |= {"trainer.max_steps": (trainer.max_steps, 1)}
     for name, (value, bound) in least.items():
         if not value >= bound:  # nan is neither
             raise UserError(f"{name} is {value}; it must be at least {bound}.")

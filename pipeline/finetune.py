@@ -117,6 +117,8 @@ class FineTuning(Training):
                 "model.craft.lm_weight, unfreeze_share and model.optimization.layer_decay are about how an encoder is "
                 f"trained; the arm '{self.arm}' does not train it."
             )
+        if craft.mix_dropout and not self.frozen:
+            raise UserError(f"model.craft.mix_dropout is for a mix of frozen layers; the arm '{self.arm}' has none.")
         if not data.by_word and (craft.crf or craft.words != "first"):
             raise UserError("model.craft.crf and words are for tagging: a single label has neither sequence nor words.")
         if craft.crf and (craft.class_weights != "none" or craft.label_smoothing):

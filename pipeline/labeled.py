@@ -67,6 +67,8 @@ class LabeledData(lightning.LightningDataModule):
         self.task, self.files, self.batch_size, self.max_length, self.cut = task, files, batch_size, max_length, cut
         self.epochs, self.workers, self.train_rows, self.seed = epochs, workers, train_rows, seed
         self.by_word = task.head == "token"
+        if self.by_word and cut != "head":
+            raise UserError("data.cut is for texts of one label; a sentence to be tagged is read in windows, whole.")
         self.examples: dict[str, list[Example]] = {}
         self.items: dict[str, list[Item]] = {}
         self.instead: list[str] = []  # columns read by their role, for want of the one that is named

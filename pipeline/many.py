@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +28,16 @@ def several_seeds(options: argparse.Namespace, flags: list[str]) -> None:
     out = options.out or Path("runs/finetune") / f"{options.model}-{task_file(options.task).stem}{arm}-seeds"
     if (out / "config.yaml").exists():
         raise UserError(f"{out} holds a single run; choose another OUT= for several.")
-    begin(options, out / "runs")
-    show(grid, out)
+    check_seeds(options)
+    show(grid, out, anew=options.overwrite)
 
 
-def begin(options: argparse.Namespace, *folders: Path) -> None:
-    """What SEED= and OVERWRITE= mean for many runs.
-
-    Raises:
-        UserError: a single seed is asked for.
-    """
+def check_seeds(options: argparse.Namespace) -> None:
+    """Raises: UserError, a single seed is asked for."""
     if options.seed:
         raise UserError(
             f"SEEDS={options.seeds} runs the seeds 0 to {options.seeds - 1}: leave SEED={options.seed} out."
         )
-    if options.overwrite:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def show(grid: comparing.Grid, out: Path, **more: Any) -> None:
@@ -66,9 +58,9 @@ def compare(options: argparse.Namespace, flags: list[str]) -> None:
     grid = comparing.load(file, **changes)
     whole = comparing.load(file, **{name: changes[name] for name in changes if name not in ("models", "tasks", "arms")})
     grid.flags = whole.flags = [*grid.flags, *flags]
-    if file == named_config("compare", "sample"):
+    if file == named_config("compare", "sample") and not options.encoders:
         pretrain_missing(grid)
-    show(grid, options.out or Path("results") / file.stem, whole=whole)
+    show(grid, options.out or Path("results") / file.stem, anew=options.overwrite, whole=whole)
 
 
 def pretrain_missing(grid: comparing.Grid) -> None:
@@ -88,7 +80,8 @@ def verify_resume(options: argparse.Namespace, flags: list[str]) -> None:
     short = ["--trainer.max_steps=40", "--validate_every=6", "--trainer.log_every_n_steps=2"]
     found = {}
     pretraining = [*shared, "--corpus", options.corpus, *data, *short, *flags]
-    of_both = [flag for flag in flags if flag.startswith(OF_BOTH)]
+    pairs = " ".join(flags).replace(" --", "\n--").split("\n")  # as `--precision 32-true`, which is two words
+    of_both = [word for pair in pairs if pair.startswith(OF_BOTH) for word in pair.split(" ")]
     found["pretrain"] = verifying.verify("pretrain", pretraining, out, seed=options.seed)
     encoder = out / "pretrain-straight/encoder"
     tuning = ["--task", options.task, "--from", str(encoder), "--data.epochs=3", "--model.craft.unfreeze_share=0.5"]
@@ -105,7 +98,7 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
     if task.metric != "accuracy" or not task.prompts:
         raise UserError(f"{file.stem} has no prompts, or is not scored by accuracy: there is nothing to compare.")
     out = options.out or Path("runs/worth") / f"{options.model}-{file.stem}"
-    begin(options, out / "runs", out / "zeroshot")
+    check_seeds(options)
     shared = {"task": options.task, "data": options.data, "encoder": folder}
 
     def tune(*, flags: list[str], **run: Any) -> None:
@@ -119,7 +112,8 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
     if rows_of(task, options.data, "valid") is None:
         rows -= task.valid_rows
     cell = comparing.cell_of(**shared, arm="full", flags=further)
-    figures = valuing.worth(tune, ask, out, rows=rows, seeds=options.seeds, cell=cell, prompts=repr(task.prompts))
+    settings = {"rows": rows, "seeds": options.seeds, "anew": options.overwrite}
+    figures = valuing.worth(tune, ask, out, cell=cell, prompts=repr(task.prompts), **settings)
     for number, scores in figures["finetuned"].items():
         print(f"{number:>6} rows  {gains.described(scores)}")
     print(f"{valuing.verdict(figures)}\nSaved worth.json and worth.png in {out}")

@@ -97,9 +97,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         h, w = hidden.detach().to(dtype), weight.detach().to(dtype)
         b = None if bias is None else bias.detach().to(dtype)
         d_hidden = torch.empty_like(h) if wanted else None
-        d_weight = torch.zeros_like(weight) if wanted else None
-        d_bias = torch.zeros_like(bias) if wanted and bias is not None else None
-        wide = torch.promote_types(dtype, torch.float32)
+        wide = torch.promote_types(dtype, torch.float32)  # sums over chunks, also where weights are sharded in bf16
+        d_weight = torch.zeros_like(weight, dtype=wide) if wanted else None
+        d_bias = torch.zeros_like(bias, dtype=wide) if wanted and bias is not None else None
         total, correct = hidden.new_zeros((), dtype=wide), hidden.new_zeros((), dtype=wide)
         every = torch.arange(CHUNK, device=h.device)
         for begin in range(0, len(h), CHUNK):
@@ -123,14 +123,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     d_bias += p.sum(0)
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
         ctx.mark_non_differentiable(correct)
-        ctx.hidden_dtype = hidden.dtype
+        ctx.hidden_dtype, ctx.weight_dtype = hidden.dtype, weight.dtype
         return total, correct
 
     @staticmethod
     def backward(ctx: Any, d_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         d_hidden, d_weight, d_bias = ctx.saved_tensors
-        d_bias = None if d_bias is None else d_bias * d_total
-        return (d_hidden * d_total).to(ctx.hidden_dtype), d_weight * d_total, d_bias, None, None, None
+        d_bias = None if d_bias is None else (d_bias * d_total).to(ctx.weight_dtype)
+        d_weight = (d_weight * d_total).to(ctx.weight_dtype)
+        return (d_hidden * d_total).to(ctx.hidden_dtype), d_weight, d_bias, None, None, None
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None) -> Loss:

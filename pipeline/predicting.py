@@ -11,9 +11,10 @@ from typing import IO, Any
 
 from pipeline import UserError
 from pipeline.folders import written_atomically
-from pipeline.readers import READERS, SUFFIXES, lines_of
+from pipeline.readers import READERS, lines_of
 from pipeline.text import json_line
 from pipeline.tuned import TunedModel
+from tasks.base import is_plain_list
 
 FORMATS = ("lines", "tsv", "csv", "jsonl")
 
@@ -69,7 +70,7 @@ def value(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
     found = None if name is None else row[name]
     if isinstance(found, str):
         return found.split() if role == "words" and name != "text" else found  # words as the task reads them
-    if role == "words" and isinstance(found, list) and not any(isinstance(w, (list, dict, type(None))) for w in found):
+    if found is not None and role == "words" and is_plain_list(found):
         return [str(word) for word in found]
     if found is not None:
         raise UserError(f"{place} has {str(found)[:40]} under '{column}', which is no text.")
@@ -102,7 +103,9 @@ def form_of(path: str, asked: str | None) -> str:
     Raises:
         UserError: the name is that of a kind of file whose lines are no texts.
     """
-    suffix = Path(path).suffix.removeprefix(".")
-    if not asked and suffix in {*SUFFIXES, "json"} - {*FORMATS, "txt"}:
+    suffix = Path(path).suffix.removeprefix(".").lower()
+    if asked or suffix in ("", "txt"):
+        return asked or "lines"
+    if suffix not in FORMATS:
         raise UserError(f"predict does not read .{suffix} files; it reads .tsv, .csv, .jsonl, and --format=lines.")
-    return asked or (suffix if suffix in FORMATS else "lines")
+    return suffix

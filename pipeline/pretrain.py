@@ -39,6 +39,7 @@ class Training(lightning.LightningModule):
         self.seed, self.last_loss, self.checkpoint_file = seed, torch.tensor(math.nan), Path()
         self.weights: dict[str, float] = {}  # of losses, where they are not 1
         self.identity: dict[str, Any] = {}  # configuration and data, to be found again in a checkpoint
+        self.seconds_before, self.started = 0.0, time.monotonic()  # of the parts of a resumed run
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
         self.between_steps: Callable[[lightning.Trainer], None] = lambda trainer: None
         # Figures of losses since they were last logged: as they come, so that no step waits for a GPU, and added up.
@@ -66,6 +67,11 @@ class Training(lightning.LightningModule):
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.trainer.ckpt_path:  # a checkpoint brings its rates along: those of the configuration hold
             optim.restate(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
+
+    @property
+    def seconds(self) -> float:
+        """Of training up to now, in all parts of the run."""
+        return self.seconds_before + time.monotonic() - self.started
 
     def _compare_processes(self) -> None:
         """Each machine may have trained a tokenizer of its own, and its token ids would mean other things.
@@ -148,9 +154,10 @@ class Training(lightning.LightningModule):
             device, reduce = self.trainer.strategy.root_device, self.trainer.strategy.reduce
             sums = {name: reduce(values.to(device), reduce_op="sum") for name, values in sums.items()}
         checkpoint["sums"] = {name: values.tolist() for name, values in sums.items()}
-        checkpoint["identity"] = self.identity
+        checkpoint["identity"], checkpoint["seconds"] = self.identity, self.seconds
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.seconds_before = checkpoint.get("seconds", 0.0)
         mine = self.global_rank == 0  # one process keeps what all had counted
         self._sums.update({name: values if mine else [0.0] * 4 for name, values in checkpoint["sums"].items()})
         checkpoints.move(checkpoint, self.checkpoint_file.parent)

@@ -74,8 +74,8 @@ def read_jsonl(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, An
         if line.strip():
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number} is not JSON: {error.msg}.") from None
+            except ValueError as error:  # a number of thousands of digits is one too
+                raise UserError(f"{path}, line {number} is not JSON: {getattr(error, 'msg', error)}.") from None
             except RecursionError:
                 raise UserError(f"{path}, line {number} is nested too deeply.") from None
             if not isinstance(row, dict):

@@ -74,4 +74,4 @@ def clear(out: Path, *, uses: Path | None = None) -> None:
         raise UserError(f"{uses} lies in the run folder {out}, which would be cleared; choose another OUT=.")
     for name in sorted(RUN_FILES, key=SIGN.__eq__):
         path = out / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ import json
 import math
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -177,9 +176,9 @@ class Run:
         waited = checkpoints.callback_value(self.state, "wait_count") if self.state and patience is not None else None
         self.ended = self.resume_step >= steps or (waited or 0) >= (patience or math.inf)
         made = [self.out / name for name in ("encoder", "model") if (self.out / name).exists()]
-        started = time.monotonic()
         if not self.ended:
             self._train(steps)
+            self.seconds = self.module.seconds
         elif (self.out / "metrics.json").exists() and made:
             print(f"The run in {self.out} is finished: nothing left to do.")
             if is_main():
@@ -190,7 +189,7 @@ class Run:
             self.trainer.strategy.connect(self.module)
             self.module.load_state_dict(self.state["state_dict"])
             self.module.on_load_checkpoint(self.state)
-        self.seconds = time.monotonic() - started
+            self.seconds = self.module.seconds_before
         return True
 
     def _make_trainer(self, **options: Any) -> lightning.Trainer:
@@ -218,8 +217,9 @@ class Run:
         )
         try:
             return make()
-        except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError) as error:  # no such device
-            raise UserError(f"The trainer cannot be made: {str(error).splitlines()[0].rstrip('.')}.") from None
+        except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
+            said = str(error) or type(error).__name__  # there is no such device, or the like
+            raise UserError(f"The trainer cannot be made: {said.splitlines()[0].rstrip('.')}.") from None
 
     def _train(self, steps: int) -> None:
         keep_memory()
@@ -280,14 +280,13 @@ class Run:
         """Final figures, as they stand in `metrics.json`."""
         figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         tokens = int(self.module.tokens_seen)
-        trained = tokens - getattr(self.module, "tokens_at_start", tokens)
         if self.ended:  # as the history has them
             figures = {name: self.history.series(name)[1][-1] for name in self.history.names() if name[:4] == "val/"}
         return {
             **figures,
             "seconds": round(self.seconds, 2),
             "tokens": tokens,
-            "tokens_per_second": round(trained / max(1e-9, self.seconds), 1),
+            "tokens_per_second": round(tokens / self.seconds, 1) if self.seconds else 0.0,
             "parameters": self.module.parameter_count,
             "steps": self.steps,
             "precision": str(self.trainer.precision),

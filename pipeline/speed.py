@@ -102,9 +102,11 @@ class Profile(lightning.Callback):
             self.profiler.start()
         self.seen += 1
 
-    def on_train_batch_end(self, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: lightning.Trainer, *args: Any) -> None:
         if self.seen == self.SKIPPED + self.STEPS:
             self.profiler.stop()
+            if not trainer.is_global_zero:
+                return
             by = "self_cuda_time_total" if self.on_cuda else "self_cpu_time_total"
             self.table = self.profiler.key_averages().table(sort_by=by, row_limit=30, max_name_column_width=60)
             write_atomically(self.folder / "profile.txt", self.table + "\n")

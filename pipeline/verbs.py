@@ -110,6 +110,8 @@ def begin_pretraining(options: argparse.Namespace, flags: list[str], out: Path) 
         raise UserError("Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw.")
     if isinstance(module.objective, BidirectionalLM) and shards_weights(trainer.strategy):
         raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
+    if getattr(trainer.strategy, "_state_dict_type", "full") != "full":
+        raise UserError("An encoder is saved from a whole checkpoint: set state_dict_type of the strategy to full.")
     check_run_folder(out, options)
     data.prepare()
     report = data.report()

@@ -24,7 +24,7 @@ Run = Callable[..., None]
 
 
 def worth(
-    finetune: Run, zeroshot: Run, out: Path, *, rows: int, seeds: int, cell: dict[str, Any], prompts: str
+    finetune: Run, zeroshot: Run, out: Path, *, rows: int, seeds: int, anew: bool, cell: dict[str, Any], prompts: str
 ) -> dict[str, Any]:
     """Runs what is not there yet; writes worth.json and worth.png; returns the figures.
 
@@ -33,6 +33,7 @@ def worth(
         zeroshot: runs the zero-shot evaluation; takes `out` and `resume`.
         rows: of the training part.
         seeds: fine-tunes for each number of labels.
+        anew: run what is there too.
         cell: what every figure depends on.
         prompts: and what that of the prompts does.
 
@@ -46,13 +47,13 @@ def worth(
     asked = out / "zeroshot"
     line: dict[int, list[float]] = {}
     with tqdm(total=1 + len(numbers) * seeds, desc="worth", unit="run", file=sys.stderr) as bar:
-        prompt = once(asked, cell | {"prompts": prompts}, partial(zeroshot, out=asked))["zeroshot/accuracy"]
+        prompt = once(asked, cell | {"prompts": prompts}, partial(zeroshot, out=asked), anew=anew)["zeroshot/accuracy"]
         bar.update()
         for number in numbers:
             for seed in range(seeds):
                 folder, flags = out / "runs" / f"{number}-{seed}", flags_of(number)
                 one = partial(finetune, out=folder, seed=seed, flags=flags)
-                found = once(folder, cell | {"rows": flags}, one)
+                found = once(folder, cell | {"rows": flags}, one, anew=anew)
                 line.setdefault(number, []).append(found["test/accuracy"])
                 bar.update()
     figures = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}

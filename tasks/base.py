@@ -7,10 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pipeline import UserError
-from tasks.prompts import Prompt
+from tasks.prompts import Prompt, WrongTask
 
 SPLITS = ("train", "valid", "test")
 Row = tuple[str, Mapping[Any, Any]]  # where it stands, as "dev.tsv, line 3", and its columns
+
+
+def is_missing(value: Any) -> bool:
+    """None, or NaN, as tables write an empty cell into JSON."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def is_plain_list(value: Any) -> bool:
+    """Whether it is a list of texts or numbers."""
+    return isinstance(value, list) and not any(isinstance(part, (list, dict)) or is_missing(part) for part in value)
 
 
 @dataclass
@@ -59,6 +69,12 @@ class Task:
     roles: ClassVar[tuple[str, ...]] = ()  # the columns that hold text
 
     def __post_init__(self) -> None:
+        if not isinstance(self.columns, dict):
+            raise WrongTask("columns is role -> name of a column")
+        if any(isinstance(key, bool) for key in self.labels or {}):
+            raise WrongTask("labels has a key that YAML reads as true or false: put it in quotes")
+        if self.labels is not None:
+            self.labels = {str(key): str(name) for key, name in self.labels.items()}
         self.label_names = list(dict.fromkeys(self.labels.values())) if self.labels is not None else []
 
     @property
@@ -106,7 +122,7 @@ class Task:
             name = role
         if name not in columns:
             raise UserError(f"{place} has no '{name}' (it has {', '.join(map(str, columns))}).")
-        if columns[name] is None:
+        if is_missing(columns[name]):
             raise UserError(f"{place} has nothing under '{name}'.")
         return columns[name]
 

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pipeline import UserError
+
 MASK = "[MASK]"
+
+
+class WrongTask(UserError, ValueError):
+    """A task's YAML says what cannot be; its reader names the file."""
 
 
 @dataclass
@@ -32,13 +38,13 @@ class Prompt:
     values: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises: ValueError, a template that cannot be filled."""
+        """Raises: WrongTask, a template that cannot be filled."""
         texts = self.candidates.values() if isinstance(self.candidates, dict) else self.candidates
         for text in (self.text, *texts):
             if any(name == "" or (name or "").isdigit() for _, name, *_ in string.Formatter().parse(text)):
-                raise ValueError(f"the prompt '{text}' has a field without a name")
+                raise WrongTask(f"the prompt '{text}' has a field without a name")
         if self.shape == "cloze" and MASK not in self.text:
-            raise ValueError(f"the cloze prompt '{self.text}' has no {MASK}")
+            raise WrongTask(f"the cloze prompt '{self.text}' has no {MASK}")
 
 
 @dataclass

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pipeline import UserError
-from tasks.base import Example, Row, Task
+from tasks.base import Example, Row, Task, is_plain_list
+from tasks.prompts import WrongTask
 
 Span = tuple[str, int, int]  # type, first word, last word
 MARKS = ("B-", "I-", "E-", "S-")
@@ -32,7 +33,9 @@ class Tagging(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ignore:
-            raise ValueError("a tagging task has no labels of rows to ignore")
+            raise WrongTask("a tagging task has no labels of rows to ignore")
+        if not {"words", "tags"} <= set(self.conll):
+            raise WrongTask("conll has the numbers of two columns, words and tags")
         if self.spans:
             self.label_names = bio_tags(self.label_names)
 
@@ -54,7 +57,7 @@ class Tagging(Task):
         value = super().column(row, role)
         if isinstance(value, str):
             return value.split()
-        if not isinstance(value, list) or any(isinstance(part, (list, dict, type(None))) for part in value):
+        if not is_plain_list(value):
             raise UserError(f"{place} has {str(value)[:40]} as its {role}, which is no list of them.")
         return [str(part) for part in value]
 

@@ -6,15 +6,20 @@ import gzip
 import json
 import random
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
+from wandb.errors import CommError
 
 from pipeline import UserError
+from pipeline.__main__ import main
 from pipeline.configuration import REPOSITORY
 from tests.conftest import SMALL, command, run
 
+SHARDED = ["--trainer.strategy=lightning.pytorch.strategies.FSDPStrategy"]
+SHARDED += ["--trainer.strategy.init_args.state_dict_type=sharded"]
 PRETRAIN = ["--out", "out", *SMALL, "--trainer.max_steps=2"]
 
 
@@ -58,6 +63,8 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--data.document_start=("], "no regular expression"),
         (["--trainer.max_steps=0"], "max_steps is 0"),
         (["--trainer.max_steps=-1"], "max_steps is -1"),
+        (["--trainer.min_epochs=1"], "min_epochs is not used here"),
+        (SHARDED, "set state_dict_type of the strategy to full"),
         (["--validate_every=0"], "validate_every is 0"),
         (["--trainer.log_every_n_steps=0"], "log_every_n_steps is 0"),
         (["--trainer.accumulate_grad_batches=0"], "accumulate_grad_batches is 0"),
@@ -124,6 +131,12 @@ def test_pretraining_refuses(tmp_path: Path, args: list[str], message: str) -> N
         (["--data.max_length=0"], "data.max_length is 0"),
         (["--model.craft.mix_dropout=7"], "mix_dropout is 7.0; it is a rate"),
         (["--model.craft.words=mean"], "words are for tagging"),
+        (["--model.craft.mix_dropout=0.5"], "the arm 'full' has none"),
+        (["--task", "tagging", "--data.cut=tail"], "read in windows, whole"),
+        (["--trainer.max_steps=0"], "max_steps is 0"),
+        (["--data.task.init_args.columns=null"], "columns"),
+        (["--data.task.init_args.labels={yes: positive, no: negative}"], "quotes"),
+        (["--task", "tagging", "--data.task.init_args.conll={words: 1}"], "two columns, words and tags"),
         (["--arm", "frozen", "--model.craft.unfreeze_share=0.5"], "the arm 'frozen' does not train it"),
         (["--arm", "random", "--model.optimization.layer_decay=0.5"], "the arm 'random' does not train it"),
         (["--validations=0"], "validations is 0"),
@@ -219,6 +232,25 @@ def test_no_run_goes_into_the_folder_of_an_encoder(pretrained: Path, monkeypatch
     monkeypatch.setenv("WANDB_MODE", "off")
     with pytest.raises(UserError, match="WANDB_MODE is off; it may be online, offline or disabled"):
         run("pretrain", *SMALL, "--out", "out", wandb=True)
+
+
+def test_what_weights_and_biases_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key, and no network."""
+
+    def refuses(args: list[str]) -> None:
+        raise CommError("Run initialization has timed out")
+
+    monkeypatch.setattr("pipeline.cli.main", refuses)
+    monkeypatch.setattr("sys.argv", ["pipeline", "pretrain"])
+    assert main() == 2
+    assert "WANDB_MODE=offline" in capsys.readouterr().err
+
+
+def test_a_variable_that_a_target_does_not_use() -> None:
+    for target, variable in (("pretrain", "FROM"), ("compare", "MODEL"), ("worth", "ARM")):
+        done = subprocess.run(["make", "-n", target, f"{variable}=x"], cwd=REPOSITORY, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert f"make {target} does not use {variable}=" in done.stderr
 
 
 def test_unwritable_run_folder(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import math
 import shutil
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,35 @@ def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys
     assert made == [False] * 3
 
 
+def test_a_refused_run_leaves_what_was_there(tmp_path: Path) -> None:
+    """A misspelt flag, or OVERWRITE=1 with one: the figures of before are not lost."""
+    folder, cell = tmp_path / "run", {"flags": []}
+    made: list[int] = []
+
+    def fit(*, resume: bool, begins: bool = True, ends: bool = True) -> None:
+        assert not (folder / "metrics.json").exists()
+        if begins:
+            (folder / "lineage.json").write_text("[]")
+        if not ends:
+            raise UserError("There is no flag --x.")
+        made.append(len(made))
+        (folder / "metrics.json").write_text(json.dumps({"run": len(made)}))
+
+    assert compare.once(folder, cell, fit) == {"run": 1}
+    there = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for anew, flags in ((False, ["--x"]), (True, [])):
+        with pytest.raises(UserError, match="no flag --x"):
+            compare.once(folder, {"flags": flags}, partial(fit, begins=False, ends=False), anew=anew)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == there
+    assert compare.once(folder, cell, fit) == {"run": 1}
+    assert compare.once(folder, cell, fit, anew=True) == {"run": 2}
+    with pytest.raises(UserError):
+        compare.once(folder, {"flags": ["--y"]}, partial(fit, ends=False))
+    assert not (folder / "metrics.json").exists()  # it had begun: what is there is its own
+    assert compare.once(folder, cell, fit) == {"run": 3}
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_fresh_weights_do_not_depend_on_those_of_the_encoder(pretrained: Path, tmp_path: Path) -> None:
     other = shutil.copytree(pretrained / "encoder", tmp_path / "other")
     with (other / "model.safetensors").open("ab") as file:
@@ -153,6 +183,12 @@ def test_wrong_grids(tmp_path: Path) -> None:
         grid.write_text(text)
         with pytest.raises(UserError, match=message):
             compare.load(grid)
+    grid.write_bytes(b"models: [\xff]")
+    with pytest.raises(UserError, match="no valid grid"):
+        compare.load(grid)
+    with pytest.raises(UserError, match=r"There is no encoder in mine/\{old\}/bert"):  # and none is pretrained there
+        run("compare", "--from", "mine/{old}/{model}", "--out", str(tmp_path / "out"))
+    assert not Path("mine").exists()
     with pytest.raises(UserError, match="no grid 'nowhere'"):
         run("compare", "--name", "nowhere")
     with pytest.raises(UserError, match="has no arm 'half'"):

@@ -240,6 +240,19 @@ def test_chunked_cross_entropy_equals_torch(biased: bool) -> None:
         assert (one - two).abs().max() < 1e-5 * two.abs().max()
 
 
+def test_gradients_of_bf16_weights_are_added_up_in_float32() -> None:
+    """Sharded weights are bf16 within a step; 32 chunks of rows add up to the gradient of each."""
+    torch.manual_seed(0)
+    hidden, labels = torch.randn(32768, 16), torch.randint(50, (32768,))
+    weight = torch.randn(50, 16).bfloat16().requires_grad_()
+    exact = weight.detach().float().requires_grad_()
+    F.cross_entropy(hidden.bfloat16().float() @ exact.t(), labels, reduction="sum").backward()
+    linear_cross_entropy(hidden.bfloat16(), weight, labels).sum.backward()
+    assert exact.grad is not None
+    assert weight.grad is not None
+    assert (weight.grad - exact.grad).norm() < 0.004 * exact.grad.norm()
+
+
 @pytest.mark.parametrize("gap", [-120.0, 0.0, 8.0, 13.0, 20.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_cross_entropy_of_sure_and_of_hopeless_predictions(gap: float, dtype: torch.dtype) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from pathlib import Path
 
 import datasets
@@ -73,6 +74,7 @@ def test_ignored_rows_have_no_label() -> None:
         ({"words": "x", "stars": [3, 7]}, "has \\[3, 7\\] as its label, which is no text"),
         ({"words": ["x", "y"], "stars": 1}, "has \\['x', 'y'\\] as its text"),
         ({"words": "x", "stars": None, "label": "other"}, "row has nothing under 'stars'"),
+        ({"words": "x", "stars": math.nan}, "row has nothing under 'stars'"),
     ],
 )
 def test_what_is_no_text_is_not_learned(row: dict, message: str) -> None:

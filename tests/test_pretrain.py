@@ -197,13 +197,15 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, signal_num
     assert process.returncode == 130, error
     assert "Traceback" not in error
     assert not (out / "metrics.json").exists()
-    assert torch.load(out / "checkpoints/last.ckpt", weights_only=True)["global_step"] < 60
+    state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)
+    assert state["global_step"] < 60
     with pytest.raises(UserError, match="interrupted run"):
         run("pretrain", "--out", str(out), *flags)
     run("pretrain", "--out", str(out), "--resume", *flags)
     one, two = weights(tmp_path / "straight"), weights(out)
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert history(tmp_path / "straight") == history(out)
+    assert figures(out)["seconds"] > state["seconds"] > 0  # of both parts
 
 
 def history(folder: Path) -> list[dict[str, str]]:
@@ -242,6 +244,7 @@ def test_a_finished_run_has_nothing_to_resume(tmp_path: Path, capsys: pytest.Cap
     assert again.keys() == first.keys()
     for name in first.keys() - {"seconds", "precision", *CLOCKED}:
         assert again[name] == pytest.approx(first[name], rel=1e-6), name
+    assert 0 < again["seconds"] <= first["seconds"]
     assert "for 8 steps" in (out / "encoder/README.md").read_text()
     for path in (out / "checkpoints").iterdir():
         path.unlink()

@@ -164,9 +164,10 @@ def test_predict_reads_lines_tables_and_json(bert: Bert) -> None:
     assert answers('{"words": ["In", 1999]}\n', "jsonl", tagger)[0]["words"] == ["In", "1999"]
     for row, words in (('{"words": "U.S. -based"}', ["U.S.", "-based"]), ('{"text": "U.S."}', ["U", ".", "S", "."])):
         assert answers(row + "\n", "jsonl", tagger)[0]["words"] == words  # words as the task reads them; any text
-    assert [form_of(name, None) for name in ("a.tsv", "a.txt", "-")] == ["tsv", "lines", "lines"]
-    with pytest.raises(UserError, match="predict does not read"):
-        form_of("a.conll", None)
+    assert [form_of(name, None) for name in ("a.tsv", "a.txt", "-", "A.CSV")] == ["tsv", "lines", "lines", "csv"]
+    for unknown in ("a.conll", "a.ndjson"):
+        with pytest.raises(UserError, match="predict does not read"):
+            form_of(unknown, None)
     assert form_of("a.conll", "lines") == "lines"
     with pytest.raises(UserError, match="which is no text"):
         answers('{"words": ["In", null]}\n', "jsonl", tagger)

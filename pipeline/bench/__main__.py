@@ -23,6 +23,7 @@ from pipeline import UserError
 from pipeline.bench import commands, steps
 from pipeline.bench.duel import Contender, alone, alternate
 from pipeline.bench.steps import Sizes
+from pipeline.cli import positive
 from pipeline.folders import cache_folder, write_atomically
 from pipeline.machine import best_precision
 
@@ -99,6 +100,8 @@ def pretraining(options: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         files = None if options.corpus == "sample" else options.corpus
+        if files is not None and not Path(files).exists():
+            raise UserError(f"There is no {files}: others read a file or folder of text, set CORPUS= to one.")
         theirs = [folder, files, options.steps]
         return taking_turns(
             "pretraining",
@@ -169,9 +172,9 @@ def main() -> int:
     parser.add_argument("--corpus", default="sample", help="text of pretraining and token-store [sample]")
     parser.add_argument("--data", type=Path, default=None, help="folder with SST-2's train.tsv and dev.tsv")
     parser.add_argument("--encoder", type=Path, default=Path("runs/pretrain/bert/encoder"), help="for fine-tuning")
-    parser.add_argument("--rounds", type=int, default=15, help="of steps")
-    parser.add_argument("--runs", type=int, default=2, help="of whole commands")
-    parser.add_argument("--steps", type=int, default=60, help="steps of a whole command")
+    parser.add_argument("--rounds", type=positive, default=15, help="of steps")
+    parser.add_argument("--runs", type=positive, default=2, help="of whole commands")
+    parser.add_argument("--steps", type=positive, default=60, help="steps of a whole command")
     parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of bench.csv")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of steps")
     parser.add_argument("--compile", action="store_true", help="ours with torch.compile too")

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pipeline import UserError
 from pipeline.machine import keep_memory, matrix_peak
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -96,6 +97,13 @@ def _serve(pipe: Connection, contender: Contender) -> None:
     pipe.send(memory)
 
 
+def _receive(pipe: Any, name: str) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise UserError(f"The process of '{name}' died; its error stands above.") from None
+
+
 def alternate(contenders: list[Contender], *, rounds: int) -> dict[str, Result]:
     """Steps of each in turn."""
     pipes = {}
@@ -104,13 +112,13 @@ def alternate(contenders: list[Contender], *, rounds: int) -> dict[str, Result]:
         SPAWN.Process(target=_serve, args=(other, contender), daemon=True).start()
         other.close()
         pipes[contender.name] = pipe
-    built = {name: pipe.recv() for name, pipe in pipes.items()}
+    built = {name: _receive(pipe, name) for name, pipe in pipes.items()}
     seconds: dict[str, list[float]] = {name: [] for name in pipes}
     peaks: dict[str, list[float]] = {name: [] for name in pipes}
     for _ in range(rounds):
         for name, pipe in pipes.items():
             pipe.send(True)
-            taken, peak = pipe.recv()
+            taken, peak = _receive(pipe, name)
             seconds[name].append(taken)
             peaks[name].append(peak)
     results = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pipeline import encoders
+from pipeline import UserError, encoders
 from pipeline.encoders.gpt import Gpt
 from pipeline.prompting import log_likelihoods
 from pipeline.readers import read_rows
@@ -96,24 +97,36 @@ def fits(gpt: Gpt, text: str) -> bool:
     return len(gpt.tokenize([text])[0]) < gpt.max_length
 
 
-def main() -> None:
-    from lm_eval.models.huggingface import HFLM
-
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--encoder", type=Path, required=True, help="GPT encoder folder")
     parser.add_argument("--data", type=Path, required=True, help="folder with zeroshot/ and sentiment/")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--rounds", type=int, default=3, help="of the timing on BLiMP")
     options = parser.parse_args()
+    try:
+        measure(options)
+    except UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measure(options: argparse.Namespace) -> None:
+    from lm_eval.models.huggingface import HFLM
+
     gpt = encoders.load(options.encoder)
-    assert isinstance(gpt, Gpt)
+    if not isinstance(gpt, Gpt):
+        raise UserError(f"{options.encoder} is no GPT, whose scores are compared here; set FROM=.")
+    given = {name: [str(path) for path in sorted(options.data.glob(TASKS[name]["files"]))] for name in options.tasks}
+    if missing := [name for name, files in given.items() if not files]:
+        raise UserError(f"{options.data} has no {TASKS[missing[0]]['files']}; set DATA= to the folder that has.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = HFLM(pretrained=str(options.encoder), device=device, dtype="float32", batch_size="auto")
     gpt.to(device)
     print("| task | texts | largest difference, nats | acc ours, lm-eval | acc_norm ours, lm-eval |")
     print("| --- | --- | --- | --- | --- |")
-    for name in options.tasks:
-        files = [str(path) for path in sorted(options.data.glob(TASKS[name]["files"]))]
+    for name, files in given.items():
         with tempfile.TemporaryDirectory() as folder:
             results, samples = theirs(model, name, prepared(gpt, name, files, Path(folder)))
         pairs = [tuple(arguments) for sample in samples for arguments in sample["arguments"]]
@@ -168,4 +181,4 @@ def speed(gpt: Gpt, model: Any, pairs: list[Any], rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -21,6 +21,7 @@ from pipeline.batches import BatchMaker, CausalBlocks, MaskedPairs, Steps
 from pipeline.bench import steps
 from pipeline.bench.duel import alternate
 from pipeline.bench.steps import Sizes
+from pipeline.cli import positive
 from pipeline.store import TokenStore
 from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece
 
@@ -117,7 +118,7 @@ def plot(rows: list[dict[str, float | str]], file: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7, help="steps of which the median is taken")
+    parser.add_argument("--rounds", type=positive, default=7, help="steps of which the median is taken")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     options = parser.parse_args()
     print(f"{torch.get_num_threads()} threads")

@@ -238,7 +238,7 @@ class Bert(Encoder):
             max_length=config["max_position_embeddings"],
             dropout=config["hidden_dropout_prob"],
             attention_dropout=config["attention_probs_dropout_prob"],
-            next_sentence="BertForMaskedLM" not in config.get("architectures", []),
+            next_sentence="BertForMaskedLM" not in (config.get("architectures") or []),
             initialization=config.get("initialization", "paper"),
             vocab_size=config["vocab_size"],
         )
