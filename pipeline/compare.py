@@ -200,9 +200,10 @@ def once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: 
         run: takes `resume`, whether to go on with a run of the same that was stopped.
         anew: run it also where it is there.
     """
+    note, figures, aside = folder / "cell.json", folder / "metrics.json", folder.with_name(f".{folder.name}.before")
+    put_back(aside, folder)  # after a kill
     if (there := finished(folder, cell)) is not None and not anew:
         return there
-    note, figures, aside = folder / "cell.json", folder / "metrics.json", folder.with_name(f".{folder.name}.before")
     before = json.loads(note.read_text()) if note.is_file() else {}
     if figures.is_file() and before != cell:
         differs = [name for name in cell if cell[name] != before.get(name)]
@@ -217,12 +218,17 @@ def once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: 
         with tracking.quiet(folder / "log.txt"):
             run(resume=resume)
     except UserError:
-        if aside.exists() and not (folder / "lineage.json").exists():  # with which a run begins
-            shutil.rmtree(folder)
-            aside.rename(folder)
+        put_back(aside, folder)
         raise
     shutil.rmtree(aside, ignore_errors=True)
     return json.loads(figures.read_text())
+
+
+def put_back(aside: Path, folder: Path) -> None:
+    """What was set aside for a run that has not begun."""
+    if aside.exists() and not (folder / "lineage.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
 
 
 def summary(figures: dict[str, Any]) -> dict[str, Any]:

@@ -122,12 +122,17 @@ def test_a_refused_run_leaves_what_was_there(tmp_path: Path) -> None:
         made.append(len(made))
         (folder / "metrics.json").write_text(json.dumps({"run": len(made)}))
 
+    def interrupted(*, resume: bool) -> None:
+        raise KeyboardInterrupt
+
     assert compare.once(folder, cell, fit) == {"run": 1}
     there = {path.name: path.read_bytes() for path in folder.iterdir()}
     for anew, flags in ((False, ["--x"]), (True, [])):
         with pytest.raises(UserError, match="no flag --x"):
             compare.once(folder, {"flags": flags}, partial(fit, begins=False, ends=False), anew=anew)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == there
+    with pytest.raises(KeyboardInterrupt):
+        compare.once(folder, {"flags": ["--z"]}, interrupted)
     assert compare.once(folder, cell, fit) == {"run": 1}
     assert compare.once(folder, cell, fit, anew=True) == {"run": 2}
     with pytest.raises(UserError):
