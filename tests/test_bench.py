@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline import UserError
 from pipeline.bench import __main__ as bench
 from pipeline.bench import commands, scaling
 from pipeline.bench.duel import Built, Contender, alternate
@@ -41,7 +42,7 @@ def test_contenders_take_turns_and_are_timed() -> None:
 
 
 def test_a_contender_that_fails_ends_the_duel() -> None:
-    with pytest.raises(EOFError):
+    with pytest.raises(UserError, match="process of 'ours' died"):
         alternate([Contender("ours", broken)], rounds=1)
 
 

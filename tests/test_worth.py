@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,10 +33,15 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "out/worth.png").stat().st_size > 5000
     with pytest.raises(UserError, match="leave SEED=5 out"):
         run("worth", *where, "--seed", "5", *flags)
-    monkeypatch.setattr(worth, "worth", lambda *args, **options: sys.exit("asked for"))
-    for more, there in (([], True), (["--overwrite"], False)):
-        with pytest.raises(SystemExit, match="asked for"):
-            run("worth", *where, *more, *flags)
-        assert [(tmp_path / "out" / name).exists() for name in ("runs", "zeroshot")] == [there] * 2
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("runs/*/metrics.json")}
+    assert len(times) == 6
+    with pytest.raises(UserError, match="max_stepz"):  # refused, so nothing is lost
+        run("worth", *where, "--overwrite", *flags, "--trainer.max_stepz=3")
+    run("worth", *where, *flags)
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    assert json.loads((tmp_path / "out/worth.json").read_text()) == found
+    monkeypatch.setattr(worth, "LABELS", (10, 20))
+    run("worth", *where, "--overwrite", *flags)
+    assert all((path.stat().st_mtime_ns == time) == ("300-" in str(path)) for path, time in times.items())
     with pytest.raises(UserError, match="nothing to compare"):
         run("worth", "--task", "tagging", *where)
