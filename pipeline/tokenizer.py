@@ -262,9 +262,9 @@ COVERED = 0.9995  # of the characters of a text (SentencePiece's character cover
 
 def frequent_characters(counts: Counter[str], *, most: int) -> list[str]:
     """The most frequent characters, which make up all but 1 in 2,000 of a text; at least 1,000, else at most `most`."""
-    ranked = counts.most_common()
+    ranked, total = counts.most_common(), COVERED * counts.total()
     before = itertools.accumulate((count for _, count in ranked), initial=0)
-    needed = sum(covered < COVERED * counts.total() for _, covered in zip(ranked, before, strict=False))
+    needed = sum(covered < total for _, covered in zip(ranked, before, strict=False))
     return [character for character, _ in ranked[: max(1000, min(most, needed))]]
 
 

@@ -257,6 +257,7 @@ class Progress(ProgressBar):
         if self.bar is not None and not trainer.sanity_checking:
             figures = trainer.callback_metrics.items()
             shown = ", ".join(f"{name[4:]} {float(value):.4g}" for name, value in figures if name.startswith("val/"))
+            self._tell(module)  # printing draws the bar anew
             self.print(f"step {trainer.global_step:,}: {shown}")
 
     def print(self, *args: Any, **kwargs: Any) -> None:
