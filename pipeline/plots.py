@@ -28,7 +28,8 @@ def plot_curves(history: History, file: Path, *, floors: dict[str, float], losse
             above.plot(steps, values, label=name, marker="o" if name.startswith("val/") else None, markersize=3)
     for name, value in floors.items():
         above.axhline(value, linestyle="--", color="grey", linewidth=0.8)
-        above.annotate(name, (0, value), fontsize=8, color="grey", va="bottom")
+        where = ("axes fraction", "data")
+        above.annotate(name, (0.01, value), xycoords=where, fontsize=8, color="grey", va="bottom")
     above.set_ylabel("nats")
     above.legend()
     below.plot(*history.series("train/learning_rate"))
