@@ -11,14 +11,12 @@ from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Encoder
 from pipeline.objectives import Objective
 
-ROWS = 64  # of a batch
-
 
 @torch.no_grad()
 def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[str, float]:
     """Every whole row of the validation part, or of the corpus when it has none; what is left at its end fills no row.
 
-    With `carry`, the rows that a batch of 64 leaves over are left out too.
+    With `carry`, the rows that fill no batch (`data.batch_size`) are left out too.
 
     Raises:
         UserError: rows longer than the encoder's positions, or a corpus that does not suffice.
@@ -30,10 +28,11 @@ def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[s
         )
     store = data.evaluation_store(encoder.tokenizer)
     data.maker.check(store, "evaluation")
-    steps = Steps(data.maker, store, encoder.tokenizer, length=data.length, batch_size=ROWS, seed=0)
+    steps = Steps(data.maker, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=0)
+    batches = -(-steps.rows // data.batch_size)
     sums: dict[str, list[float]] = {}
     encoder.eval()
-    for batch in tqdm(steps.whole(), total=-(-steps.rows // ROWS), desc="evaluate", unit="batch", leave=False, delay=1):
+    for batch in tqdm(steps.whole(), total=batches, desc="evaluate", unit="batch", leave=False, delay=1):
         for name, loss in objective(encoder, batch).items():
             sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), loss.figures().tolist(), strict=True)]
     figures: dict[str, float] = {}

@@ -199,6 +199,9 @@ def try_out(options: argparse.Namespace, flags: list[str]) -> None:
 
 def evaluate(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `evaluate`."""
+    for flag in flags:
+        if flag.startswith(("--model.encoder", "--trainer.", "--data.validation_rows", "--data.tokenizer")):
+            raise UserError(f"evaluate takes an encoder as it was saved, and all rows of a text: leave out {flag}.")
     encoder = encoders.load_with_heads(encoder_folder(options))
     cli = pretraining(options, flags)
     figures = evaluating.evaluate(encoder, cli.model.objective, cli.datamodule)

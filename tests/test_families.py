@@ -112,6 +112,9 @@ def test_evaluate_gives_the_losses_of_validation(
     if model == "gpt":
         with pytest.raises(UserError, match="only 48 positions"):
             run("evaluate", "--model", model, *args, "--data.length=64")
+        for flag in ("--data.validation_rows=8", "--model.encoder.init_args.dropout=0", "--trainer.max_steps=1"):
+            with pytest.raises(UserError, match=f"leave out {flag}"):
+                run("evaluate", "--model", model, *args, flag)
 
 
 @pytest.mark.parametrize("model", MODELS)
