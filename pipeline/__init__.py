@@ -22,6 +22,10 @@ class UserError(Exception):
     """Something the user can put right: shown as one plain sentence, exit status 2, no traceback."""
 
 
+class Interrupted(BaseException):
+    """Ctrl-C, SIGTERM or SIGUSR1 in training: a checkpoint has been written. Exit status 130."""
+
+
 def __getattr__(name: str) -> Any:
     # Submodules arrive on first use, so that `import pipeline` (and `--help`) does not import torch.
     if name == "load":

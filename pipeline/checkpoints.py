@@ -18,17 +18,13 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from pipeline import UserError
+from pipeline import Interrupted, UserError
 from pipeline.folders import is_no_room, reason
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.ckpt", "previous.ckpt", "best.ckpt", "damaged.ckpt"
 
 
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
-
-
-class Interrupted(BaseException):
-    """Ctrl-C, SIGTERM or SIGUSR1: a checkpoint has been written. Exit status 130."""
 
 
 class WholeCheckpoints(TorchCheckpointIO):

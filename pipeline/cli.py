@@ -8,11 +8,10 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline import UserError, __version__, many, predicting, verbs
-from pipeline.finetune import ARMS
+from pipeline import UserError, __version__
+from pipeline.choices import ARMS, INPUTS
 from pipeline.folders import path_of
 from pipeline.new_task import KINDS
-from pipeline.run_folder import release
 
 FLAGLESS = ("import-elmo", "lm-eval", "new-task", "predict", "sync", "zeroshot")  # nothing to configure
 
@@ -34,7 +33,9 @@ def positive(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     """The variables of the Makefile as flags; all other flags go to the configuration."""
     top = argparse.ArgumentParser(
-        prog="python -m pipeline", allow_abbrev=False, description=(__doc__ or "").split("\n")[0]
+        prog="python -m pipeline",
+        allow_abbrev=False,
+        epilog="python -m pipeline VERB --help lists the flags of a verb; `make help` the same as variables of make.",
     )
     top.add_argument("--version", action="version", version=__version__)
     verb = top.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -103,10 +104,12 @@ def parser() -> argparse.ArgumentParser:
     answers = verb.add_parser("predict", help="labels or tags of new texts, as JSON lines")
     answers.add_argument("--model", type=path_of, required=True, help="model folder of a fine-tune")
     answers.add_argument("--input", default="-", help="file, or - for standard input")
-    answers.add_argument("--format", choices=predicting.FORMATS, default=None, help="of the input; by its name")
+    answers.add_argument("--format", choices=INPUTS, default=None, help="of the input; by its name")
     answers.add_argument("--out", type=path_of, default=None, help="file; standard output otherwise")
     answers.add_argument("--batch-size", type=int, default=64)
-    sweep = verb.add_parser("sweep", parents=[shared, pretraining], help="a sweep of Weights & Biases", epilog=rest)
+    sweep = verb.add_parser(
+        "sweep", parents=[shared, pretraining], help="a sweep of Weights & Biases over one stage", epilog=rest
+    )
     sweep.add_argument("--name", default="finetune", help="a name in configs/sweeps")
     sweep.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     sweep.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
@@ -139,6 +142,8 @@ def main(args: list[str]) -> None:
         raise UserError(
             f"{options.verb} does not know the flag {flags[0]}; see python -m pipeline {options.verb} --help."
         )
+    from pipeline import many, run_folder, verbs  # torch and Lightning take seconds, so only now
+
     _quiet()
     several = options.verb == "finetune" and options.seeds
     verb: Callable[[argparse.Namespace, list[str]], None] = {
@@ -163,7 +168,7 @@ def main(args: list[str]) -> None:
     try:
         verb(options, flags)
     finally:
-        release()
+        run_folder.release()
 
 
 def _quiet() -> None:

@@ -20,8 +20,8 @@ import yaml
 from tqdm import tqdm
 
 from pipeline import UserError, gains, tracking
+from pipeline.choices import ARMS
 from pipeline.configuration import recipe, task_file, task_of
-from pipeline.finetune import ARMS
 from pipeline.folders import digest, file_hash, path_of, write_atomically
 from pipeline.labeled import content_of
 

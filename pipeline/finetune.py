@@ -9,12 +9,13 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pipeline import UserError, optim
+from pipeline.choices import FROZEN, ArmName
 from pipeline.encoders.base import Batch, Encoded
 from pipeline.encoders.elmo import Elmo
 from pipeline.encoders.gpt import Gpt
@@ -25,11 +26,6 @@ from pipeline.optim import Optimization
 from pipeline.pretrain import Training
 from pipeline.scores import Answers, gathered, scores
 from pipeline.tuned import HeadOptions, TunedModel
-
-ArmName = Literal["full", "frozen", "scratch", "random"]
-ARMS = get_args(ArmName)
-FROZEN = ("frozen", "random")
-FRESH = ("scratch", "random")
 
 
 @dataclass

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import metrics, plots
+from pipeline.choices import ARMS
 from pipeline.folders import write_atomically
 
-ARMS = ("full", "scratch", "frozen", "random")  # as columns
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see compare.summary)
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline import UserError
+from pipeline.choices import INPUTS
 from pipeline.folders import written_atomically
 from pipeline.readers import READERS, lines_of
 from pipeline.text import json_line
 from pipeline.tuned import TunedModel
 from tasks.base import is_plain_list
-
-FORMATS = ("lines", "tsv", "csv", "jsonl")
 
 
 def predict(model: TunedModel, source: IO[str], name: str, *, form: str, target: IO[str], batch_size: int) -> int:
@@ -106,6 +105,6 @@ def form_of(path: str, asked: str | None) -> str:
     suffix = Path(path).suffix.removeprefix(".").lower()
     if asked or suffix in ("", "txt"):
         return asked or "lines"
-    if suffix not in FORMATS:
+    if suffix not in INPUTS:
         raise UserError(f"predict does not read .{suffix} files; it reads .tsv, .csv, .jsonl, and --format=lines.")
     return suffix

@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from pipeline import UserError, __version__, checkpoints, lineage, tracking
+from pipeline import Interrupted, UserError, __version__, checkpoints, lineage, tracking
 from pipeline.checkpoints import Latest, WholeCheckpoints
 from pipeline.folders import write_atomically, write_folder
 from pipeline.machine import keep_memory
@@ -230,7 +230,7 @@ class Run:
         try:
             self.trainer.fit(self.module, self.cli.datamodule, ckpt_path=self.resume_from, weights_only=True)
         except BaseException as error:
-            interrupted = isinstance(error, checkpoints.Interrupted)  # for which all processes stop
+            interrupted = isinstance(error, Interrupted)  # for which all processes stop
             if self.wandb is not None:
                 self.wandb.close(whole=interrupted)
             if not interrupted:

@@ -17,6 +17,7 @@ from pipeline import audit as auditing
 from pipeline import evaluate as evaluating
 from pipeline import import_elmo as importing
 from pipeline import sweep as sweeping
+from pipeline.choices import FRESH, FROZEN
 from pipeline.configuration import (
     REPOSITORY,
     SHARED,
@@ -31,7 +32,7 @@ from pipeline.configuration import (
 )
 from pipeline.corpus import CorpusData
 from pipeline.encoders.elmo import Elmo
-from pipeline.finetune import FRESH, FROZEN, FineTuning
+from pipeline.finetune import FineTuning
 from pipeline.folders import write_atomically, write_folder
 from pipeline.labeled import LabeledData
 from pipeline.new_task import new_task

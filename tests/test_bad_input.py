@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet
@@ -257,6 +258,11 @@ def test_unwritable_run_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match="cannot be written"):
         run("pretrain", *PRETRAIN, "--out", "file/run")
+
+
+def test_help_and_wrong_names_do_not_wait_for_torch() -> None:
+    code = "import sys; from pipeline import cli; cli.parser(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 import pipeline
-from pipeline import UserError
-from pipeline.checkpoints import Interrupted, Latest
+from pipeline import Interrupted, UserError
+from pipeline.checkpoints import Latest
 from tests.conftest import figures, run
 
 SHARED = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48", "--data.batch_size=16"]

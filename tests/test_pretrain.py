@@ -177,14 +177,23 @@ def test_same_seed_same_run_other_seed_another(tmp_path: Path, monkeypatch: pyte
     assert not torch.equal(a["cls.predictions.bias"], c["cls.predictions.bias"])
 
 
+SIXTY = [*SMALL, "--validate_every=15", "--trainer.max_steps=60", "--trainer.accumulate_grad_batches=2"]
+SIXTY += ["--model.embeddings=cooccurrence"]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    os.environ["PIPELINE_CACHE"] = str(cache)
+    run("pretrain", "--out", str(folder), *SIXTY)
+    return folder
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, signal_number: int) -> None:
-    flags = [*SMALL, "--validate_every=15", "--trainer.max_steps=60", "--trainer.accumulate_grad_batches=2"]
-    flags += ["--model.embeddings=cooccurrence"]
-    run("pretrain", "--out", str(tmp_path / "straight"), *flags)
+def test_interrupted_and_resumed_equals_uninterrupted(straight: Path, tmp_path: Path, signal_number: int) -> None:
     out = tmp_path / "interrupted"
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *flags],
+        [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SIXTY],
         env={**os.environ, "WANDB_MODE": "disabled"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -200,11 +209,11 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, signal_num
     state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)
     assert state["global_step"] < 60
     with pytest.raises(UserError, match="interrupted run"):
-        run("pretrain", "--out", str(out), *flags)
-    run("pretrain", "--out", str(out), "--resume", *flags)
-    one, two = weights(tmp_path / "straight"), weights(out)
+        run("pretrain", "--out", str(out), *SIXTY)
+    run("pretrain", "--out", str(out), "--resume", *SIXTY)
+    one, two = weights(straight), weights(out)
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert history(tmp_path / "straight") == history(out)
+    assert history(straight) == history(out)
     assert figures(out)["seconds"] > state["seconds"] > 0  # of both parts
 
 
