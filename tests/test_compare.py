@@ -183,7 +183,7 @@ def test_wrong_grids(tmp_path: Path) -> None:
     for text, message in (
         ("models: [bert]\n", "no valid grid"),
         ("nonsense", "no valid grid"),
-        (misspelt, "no arm 'scrach', but full, frozen, scratch, random"),
+        (misspelt, "no arm 'scrach', but full, scratch, frozen, random"),
     ):
         grid.write_text(text)
         with pytest.raises(UserError, match=message):
