@@ -11,9 +11,10 @@ import torch
 
 from pipeline import UserError
 from pipeline.bench import __main__ as bench
-from pipeline.bench import commands, scaling
+from pipeline.bench import commands, scaling, steps
 from pipeline.bench.duel import Built, Contender, alternate
 from pipeline.bench.steps import Sizes
+from pipeline.encoders.transformer import Block
 from pipeline.machine import matrix_peak
 
 TOY = Sizes(rows=4, length=16, size=32, layers=2, heads=2, vocab=600)
@@ -60,6 +61,23 @@ def test_a_row_of_steps(
     assert len(rows) == (1 if name == "elmo" else 2)
     assert all(float(row["ratio"]) > 0 and 0 < float(row["share_of_peak"]) < 1 for row in rows)
     assert "times as fast" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt"])
+def test_compiled_steps_are_compiled(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counting(graph: torch.fx.GraphModule, inputs: object) -> object:
+        return lambda *args: (calls.append(graph), graph(*args))[1]
+
+    monkeypatch.setattr(Block, "compile", lambda block: torch.nn.Module.compile(block, backend=counting))
+    plain, compiled, *_ = getattr(steps, kind)(TOY, tmp_path, device="cpu", compiled=True)
+    ours = compiled.build()
+    assert ours.losses == pytest.approx(plain.build().losses, rel=1e-5)
+    ours.step()
+    before = len(calls)
+    ours.step()
+    assert len(calls) - before >= TOY.layers
 
 
 def test_rows_that_are_not_there_or_lack_their_data(

@@ -87,21 +87,21 @@ def read_batch(folder: Path, side: str, device: str) -> Batch:
 def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool = False) -> Built:
     encoder = encoders.load(folder).to(device)
     batch, bf16 = read_batch(folder, "ours", device), best_precision(device).startswith("bf16")
-    if compiled:
-        for block in encoder.blocks:  # type: ignore[union-attr]
-            block.compile()
 
     def loss(enabled: bool = bf16) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=enabled):
             losses = objective(encoder, batch)
         return torch.stack([part.sum / part.count for part in losses.values()]).sum()
 
+    with FlopCounterMode(display=False) as counter:  # before compiling: what is called under it is never compiled
+        loss().backward()
+    encoder.zero_grad()
+    if compiled:
+        for block in encoder.blocks:  # type: ignore[union-attr]
+            block.compile()
     with torch.no_grad():
         losses = {"float32": float(loss(False)), "bf16": float(loss())}
-    encoder.train()
-    step = training_step(encoder, loss, fused=True)
-    with FlopCounterMode(display=False) as counter:
-        step()
+    step = training_step(encoder.train(), loss, fused=True)
     dtype = torch.bfloat16 if bf16 else torch.float32
     return Built(step, losses, flops=counter.get_total_flops(), device=device, dtype=dtype)
 
