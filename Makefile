@@ -22,6 +22,7 @@ PROMPT ?=
 WORD ?=
 PYTHON ?= python3
 
+PROMPT_ORIGIN := $(origin PROMPT)
 override PROMPT := $(value PROMPT)# as it is: no make variables in it
 export PROMPT
 
@@ -31,8 +32,10 @@ FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if 
 
 # A variable that a target does not use is refused: it would be passed over in silence.
 VARIABLES := MODEL CORPUS TASK ARM SEED DATA FROM OUT RESUME OVERWRITE SEEDS SHOTS NAME KIND MODELS TASKS ARMS ROWS WORD
-given = $(foreach name,$(VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
-OF_FLAGS := MODEL SEED DATA OUT RESUME OVERWRITE
+given = $(foreach name,$(VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name))) \
+	$(if $(filter command,$(firstword $(PROMPT_ORIGIN))),PROMPT)
+READING := MODEL SEED DATA
+WRITING := $(READING) OUT OVERWRITE
 uses = $(foreach name,$(filter-out $(1),$(given)),$(error make $@ does not use $(name)=; see make help))
 
 .PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test lint bench bench-lm-eval scaling clean
@@ -52,7 +55,7 @@ help: ## this list
 	@echo "             random = the head alone on fresh weights"
 	@echo "  SEEDS      for finetune and compare: so many seeds in one command, and what they gained over scratch; for worth"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
-	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/VERB/MODEL-TASK, results/NAME] what is written"
+	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/VERB/MODEL-TASK, runs/compare/NAME] what is written"
 	@echo "  RESUME=1   go on with the run in OUT"
 	@echo "  OVERWRITE=1  start anew over the run in OUT; for compare, run what is finished too"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
@@ -85,26 +88,27 @@ $(BIN)/.installed-%: $(BIN)/.installed-core
 	@touch $@
 
 install: $(BIN)/.installed-core ## make .venv and install what training needs
+	$(call uses,)
 
 data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
-	$(call uses,CORPUS $(OF_FLAGS))
+	$(call uses,CORPUS $(READING))
 	@$(BIN)/python -m pipeline data --corpus "$(CORPUS)" $(FLAGS)
 
 pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS
-	$(call uses,CORPUS $(OF_FLAGS))
+	$(call uses,CORPUS RESUME $(WRITING))
 	@$(BIN)/python -m pipeline pretrain --corpus "$(CORPUS)" $(FLAGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
-	$(call uses,TASK ARM FROM SEEDS $(OF_FLAGS))
+	$(call uses,TASK ARM FROM SEEDS RESUME $(WRITING))
 	@$(BIN)/python -m pipeline finetune --task "$(TASK)" --arm "$(ARM)" $(if $(FROM),--from "$(FROM)") \
 		$(if $(SEEDS),--seeds "$(SEEDS)") $(FLAGS)
 
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
-	$(call uses,TASK SHOTS FROM $(OF_FLAGS))
+	$(call uses,TASK SHOTS FROM RESUME $(WRITING))
 	@$(BIN)/python -m pipeline zeroshot --task "$(TASK)" --shots "$(SHOTS)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
 
 worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero-shot beside fine-tunes on few rows
-	$(call uses,TASK FROM SEEDS $(OF_FLAGS))
+	$(call uses,TASK FROM SEEDS $(WRITING))
 	@$(BIN)/python -m pipeline worth --task "$(TASK)" $(if $(FROM),--from "$(FROM)") $(if $(SEEDS),--seeds "$(SEEDS)") $(FLAGS)
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
@@ -118,49 +122,56 @@ new-task: $(BIN)/.installed-core ## write the YAML file of a new data set, NAME,
 	@$(BIN)/python -m pipeline new-task --name "$(NAME)" --kind "$(KIND)"
 
 verify-resume: $(BIN)/.installed-core ## does a killed run end as an uninterrupted one, bit for bit? MODEL on CORPUS and TASK
-	$(call uses,CORPUS TASK $(OF_FLAGS))
+	$(call uses,CORPUS TASK $(WRITING))
 	@$(BIN)/python -m pipeline verify-resume --corpus "$(CORPUS)" --task "$(TASK)" $(FLAGS)
 
 sweep: $(BIN)/.installed-core ## a sweep of Weights & Biases: NAME=pretrain or finetune (needs a key)
-	$(call uses,NAME CORPUS TASK FROM $(OF_FLAGS))
+	$(call uses,NAME CORPUS TASK FROM $(READING))
 	@$(BIN)/python -m pipeline sweep $(if $(NAME),--name "$(NAME)") --corpus "$(CORPUS)" --task "$(TASK)" \
 		$(if $(FROM),--from "$(FROM)") $(FLAGS)
 
 sync: $(BIN)/.installed-core ## upload the offline runs under runs/ to Weights & Biases (needs a key)
+	$(call uses,)
 	@$(BIN)/python -m pipeline sync
 
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
-	$(call uses,CORPUS FROM WORD $(OF_FLAGS))
+	$(call uses,CORPUS FROM PROMPT WORD $(READING))
 	@$(BIN)/python -m pipeline try --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") \
 		$(if $(PROMPT),--prompt "$$PROMPT") $(if $(WORD),--word "$(WORD)") $(FLAGS)
 
 evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS
-	$(call uses,CORPUS FROM $(OF_FLAGS))
+	$(call uses,CORPUS FROM $(READING))
 	@$(BIN)/python -m pipeline evaluate --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
 
 audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
-	$(call uses,CORPUS $(OF_FLAGS))
+	$(call uses,CORPUS $(READING))
 	@$(BIN)/python -m pipeline audit --corpus "$(CORPUS)" $(FLAGS)
 
 profile: $(BIN)/.installed-core ## where the time of a training step of MODEL goes: a table, and a trace
-	$(call uses,CORPUS $(OF_FLAGS))
+	$(call uses,CORPUS $(WRITING))
 	@$(BIN)/python -m pipeline profile --corpus "$(CORPUS)" $(FLAGS)
 
 test: $(BIN)/.installed-dev ## run the tests (offline, on all cores)
+	$(call uses,)
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(BIN)/.installed-dev ## check style and types
+	$(call uses,)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
+	$(call uses,ROWS CORPUS DATA FROM OUT)
 	@$(BIN)/python -m pipeline.bench $(ROWS) --corpus "$(CORPUS)" $(if $(DATA),--data "$(DATA)") \
 		$(if $(FROM),--encoder "$(FROM)") $(if $(OUT),--out "$(OUT)") $(ARGS)
 
 bench-lm-eval: $(BIN)/.installed-lm-eval ## scores of texts against lm-evaluation-harness; DATA=folder, FROM=GPT encoder
+	$(call uses,DATA FROM)
 	@$(BIN)/python -m pipeline.bench.lm_eval --data "$(DATA)" --encoder "$(FROM)" $(ARGS)
 
 scaling: $(BIN)/.installed-bench ## what a step costs by length and model size, a batch by corpus size: a plot
+	$(call uses,OUT)
 	@$(BIN)/python -m pipeline.bench.scaling $(if $(OUT),--out "$(OUT)") $(ARGS)
 
 clean: ## remove caches and token stores, keep runs
+	$(call uses,)
 	rm -rf .cache .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -43,15 +43,20 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--model", default="bert", help="bert, gpt or elmo")
     shared.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
     shared.add_argument("--seed", type=natural, default=0)
-    shared.add_argument("--out", type=path_of, default=None, help="run folder")
-    shared.add_argument("--resume", action="store_true", help="go on with the run in the run folder")
-    shared.add_argument("--overwrite", action="store_true", help="start anew over a run in the run folder")
+    writing = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    writing.add_argument("--out", type=path_of, default=None, help="run folder")
+    writing.add_argument("--overwrite", action="store_true", help="start anew over a run in the run folder")
+    resuming = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    resuming.add_argument("--resume", action="store_true", help="go on with the run in the run folder")
     pretraining = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     pretraining.add_argument("--corpus", default="sample", help="a name in configs/corpora or a path")
     rest = "further flags set the configuration: --trainer.max_steps=100, --data.batch_size=16, ..."
     verb.add_parser("data", parents=[shared, pretraining], help="build the token store and report on it", epilog=rest)
-    verb.add_parser("pretrain", parents=[shared, pretraining], help="pretrain an encoder on raw text", epilog=rest)
-    verb.add_parser("profile", parents=[shared, pretraining], help="where the time of a step goes", epilog=rest)
+    training = [shared, writing, resuming]
+    verb.add_parser("pretrain", parents=[*training, pretraining], help="pretrain an encoder on raw text", epilog=rest)
+    verb.add_parser(
+        "profile", parents=[shared, writing, pretraining], help="where the time of a step goes", epilog=rest
+    )
     verb.add_parser(
         "audit", parents=[shared, pretraining], help="check masks, labels and leaks of a model", epilog=rest
     )
@@ -73,12 +78,12 @@ def parser() -> argparse.ArgumentParser:
     importing.add_argument("--weights", type=path_of, required=True, help="weights.hdf5")
     importing.add_argument("--out", type=path_of, required=True, help="encoder folder to write")
     importing.add_argument("--state", choices=("reset", "carry"), default="reset", help="begin each text from zero?")
-    tuning = verb.add_parser("finetune", parents=[shared], help="fine-tune an encoder on a task", epilog=rest)
+    tuning = verb.add_parser("finetune", parents=training, help="fine-tune an encoder on a task", epilog=rest)
     tuning.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     tuning.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
     tuning.add_argument("--arm", choices=ARMS, default="full")
     tuning.add_argument("--seeds", type=natural, default=0, help="run so many seeds, and as many of scratch")
-    zero = verb.add_parser("zeroshot", parents=[shared], help="ask a pretrained encoder by prompts, without training")
+    zero = verb.add_parser("zeroshot", parents=training, help="ask a pretrained encoder by prompts, without training")
     zero.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     zero.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
     zero.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
@@ -87,12 +92,12 @@ def parser() -> argparse.ArgumentParser:
     zero.add_argument("--unigram", default=None, help="texts whose words' frequencies alone are a baseline")
     verification = verb.add_parser(
         "verify-resume",
-        parents=[shared, pretraining],
+        parents=[shared, writing, pretraining],
         help="does a killed run end as an uninterrupted one?",
         epilog=rest,
     )
     verification.add_argument("--task", default="sentiment", help="what the encoder is fine-tuned on")
-    value = verb.add_parser("worth", parents=[shared], help="zero-shot beside fine-tunes on 10 to 1,000 rows")
+    value = verb.add_parser("worth", parents=[shared, writing], help="zero-shot beside fine-tunes on 10 to 1,000 rows")
     value.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
     value.add_argument("--from", dest="encoder", type=path_of, default=None, help="encoder folder")
     value.add_argument("--seeds", type=positive, default=3, help="fine-tunes for each number of rows")

@@ -20,11 +20,13 @@ import yaml
 from tqdm import tqdm
 
 from pipeline import UserError, gains, tracking
-from pipeline.choices import ARMS
+from pipeline.choices import ARMS, FROZEN
 from pipeline.configuration import recipe, task_file, task_of
 from pipeline.folders import digest, file_hash, path_of, write_atomically
 from pipeline.labeled import content_of
+from pipeline.run_folder import locked
 
+OF_KIND = ("model.optimization.", "model.craft.lm_weight", "model.craft.mix_dropout", "model.craft.unfreeze_share")
 FineTune = Callable[..., None]  # by name: flags, model, task, arm, seed, data, encoder, out, resume
 
 
@@ -69,7 +71,7 @@ class Grid:
     flags: list[str] = field(default_factory=list)
 
     def encoder(self, model: str) -> Path:
-        return Path(self.encoders.replace("{model}", model))
+        return path_of(self.encoders.replace("{model}", model))
 
     def size(self) -> int:
         runs = sum(len(arm.settings) + arm.seeds - 1 for arm in self.arms.values())
@@ -111,7 +113,31 @@ def load(file: Path, **changes: Any) -> Grid:
         grid.arms = {arm: grid.arms[arm] for arm in arms}
     for arm in grid.arms.values():
         arm.seeds = seeds or arm.seeds
+    names = [Path(task).stem for task in grid.tasks]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(
+            f"Two of the tasks are called '{twice[0]}': their runs would have the same folders. Rename one."
+        )
     return grid
+
+
+def check_flags(grid: Grid) -> None:
+    """Flags that no arm or not every arm can take as its own.
+
+    Raises:
+        UserError: the grid itself sets one, or one means another thing to each kind of arm.
+    """
+    given = {flag.removeprefix("--").partition("=")[0] for flag in grid.flags if flag.startswith("--")}
+    for name in sorted(given):
+        if setters := [arm for arm, options in grid.arms.items() if name in options.choose]:
+            raise UserError(
+                f"--{name} has no effect: the arm {setters[0]} chooses it itself. Change that in the grid's file."
+            )
+        if name.startswith(OF_KIND) and 0 < sum(arm in FROZEN for arm in grid.arms) < len(grid.arms):
+            raise UserError(
+                f"--{name} is another thing to a head alone than to a whole network, and here are both "
+                f"({', '.join(grid.arms)}). Compare one kind (ARMS=), or name it under `choose` of an arm in its file."
+            )
 
 
 def compare(grid: Grid, out: Path, finetune: FineTune, *, anew: bool = False, whole: Grid | None = None) -> None:
@@ -120,13 +146,16 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, anew: bool = False, wh
     Args:
         anew: run what is there too.
         whole: the grid that `grid` is a part of; what is finished of the rest stands in the table too.
+
+    Raises:
+        UserError: flags that do not suit the arms; a run is refused; another process is at it.
     """
+    check_flags(grid)
     out.mkdir(parents=True, exist_ok=True)
     whole = whole or grid
     models = list(dict.fromkeys([*whole.models, *grid.models]))
     whole = replace(whole, models=models, tasks={**whole.tasks, **grid.tasks})
     cells = list(itertools.product(whole.tasks, whole.models, whole.arms))
-    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
 
     def one(model: str, task: str, arm: str, seed: int, setting: int, *, run: FineTune | None) -> dict[str, Any]:
         """A fine-tune in its folder, which is run unless it is finished: its row of the table.
@@ -152,19 +181,23 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, anew: bool = False, wh
         row = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
         return row | summary(figures)
 
-    def rows_of(task: str, model: str, name: str, **how: Any) -> list[dict[str, Any]]:
-        arm = whole.arms[name]
-        tried = [one(model, task, name, 0, setting, **how) for setting in range(len(arm.settings))]
-        best = max(range(len(tried)), key=lambda setting: tried[setting]["chosen_by"])
-        return [tried[best], *(one(model, task, name, seed, best, **how) for seed in range(1, arm.seeds))]
+    def rows_of(task: str, model: str, name: str, seeds: int, **how: Any) -> list[dict[str, Any]]:
+        settings = range(len(whole.arms[name].settings))
+        tried = [one(model, task, name, 0, setting, **how) for setting in settings]
+        best = max(settings, key=lambda setting: tried[setting]["chosen_by"])
+        return [tried[best], *(one(model, task, name, seed, best, **how) for seed in range(1, seeds))]
 
-    for cell in cells:
+    def there(cell: tuple[str, str, str]) -> list[dict[str, Any]]:
         with contextlib.suppress(LookupError, UserError):  # not run, or its encoder or data are gone
-            found[cell] = rows_of(*cell, run=None)
+            return rows_of(*cell, whole.arms[cell[2]].seeds, run=None)
+        return []
+
+    found = {cell: there(cell) for cell in cells}
     with tqdm(total=grid.size(), desc="compare", unit="run", smoothing=0, file=sys.stderr) as bar:
         for cell in itertools.product(grid.tasks, grid.models, grid.arms):
-            found[cell] = rows_of(*cell, run=finetune)
-            gains.report([row for cell in cells for row in found.get(cell, [])], out)
+            asked = rows_of(*cell, grid.arms[cell[2]].seeds, run=finetune)
+            found[cell] = max(asked, there(cell), key=len)  # fewer seeds than are finished drop none
+            gains.report([row for cell in cells for row in found[cell]], out)
 
 
 def cell_of(*, task: str, data: str | None, encoder: Path, arm: str, flags: list[str]) -> dict[str, Any]:
@@ -199,7 +232,18 @@ def once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: 
         cell: what the figures depend on.
         run: takes `resume`, whether to go on with a run of the same that was stopped.
         anew: run it also where it is there.
+
+    Raises:
+        UserError: the run is refused, or another process is at it.
     """
+    lock = locked(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
+    try:
+        return _once(folder, cell, run, anew=anew)
+    finally:
+        lock.release()
+
+
+def _once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: bool) -> dict[str, Any]:
     note, figures, aside = folder / "cell.json", folder / "metrics.json", folder.with_name(f".{folder.name}.before")
     put_back(aside, folder)  # after a kill
     if (there := finished(folder, cell)) is not None and not anew:

@@ -6,6 +6,7 @@ pretraining gained is full minus scratch. `random` is a head alone on an encoder
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class Craft:
         if not 0 <= self.label_smoothing <= 1:
             raise UserError(f"model.craft.label_smoothing is {self.label_smoothing}; it is a share, from 0 to 1.")
         for name in ("lstm", "unfreeze_share", "lm_weight"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"model.craft.{name} is {getattr(self, name)}; it must be at least 0.")
 
 

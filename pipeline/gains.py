@@ -68,7 +68,8 @@ def table(rows: Rows) -> str:
 NOTE = """\
 Scores on the test part: mean ± standard deviation over seeds (all runs). A gain is the mean of the differences of
 runs with the same seed, with its 95 % interval (paired t) where there are several; where a baseline is better than
-scratch, the gain over it stands beside. "No gain": not surely above 0 in both. † as many runs gave one label always.
+scratch, the gain over it stands beside. "No gain": one of them may be 0 (of one seed: is not above it). † as many runs
+gave one label always.
 Tokens and minutes are the mean of a run.
 """
 
@@ -122,6 +123,7 @@ def plot(rows: Rows, file: Path) -> None:
     """The gain over scratch of each model on each task, with intervals; crosses: the best baseline over scratch."""
     arm = pretrained_arm(arms_of(rows))
     if arm is None:
+        file.unlink(missing_ok=True)  # of rows that are gone
         return
     tasks, models = in_order(rows, "task"), in_order(rows, "model")
     figure, axes = plots.subplots(figsize=(3 + 1.6 * len(tasks), 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal
 
 import torch
@@ -85,8 +86,11 @@ class Head(nn.Module):
         if self.lstm is None:
             return x
         lengths = encoded.mask.sum(1).cpu()
-        packed = nn.utils.rnn.pack_padded_sequence(self.dropout(x), lengths, batch_first=True, enforce_sorted=False)
-        return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+        # Autocast runs cuDNN's LSTM in float16, whatever its own type; that would need the loss scaled.
+        with torch.autocast("cuda", enabled=False) if x.is_cuda else contextlib.nullcontext():
+            x = self.dropout(x.float() if x.is_cuda else x)
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
 
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
         """-> logits: (B, C) of texts, (B, W, C) of words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class LabeledData(lightning.LightningDataModule):
         super().__init__()
         above = {"batch_size": batch_size, "epochs": epochs, "train_rows": train_rows, "max_length": max_length}
         for name, value in above.items():
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise UserError(f"data.{name} is {value}; it must be above 0.")
         if workers < 0:
             raise UserError(f"data.workers is {workers}; it must be at least 0.")

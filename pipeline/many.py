@@ -43,7 +43,7 @@ def check_seeds(options: argparse.Namespace) -> None:
 def show(grid: comparing.Grid, out: Path, **more: Any) -> None:
     comparing.compare(grid, out, one_run, **more)
     print((out / "compare.md").read_text())
-    print(f"Saved compare.csv, compare.md and compare.png in {out}")
+    print(f"Saved {', '.join(path.name for path in sorted(out.glob('compare.*')))} in {out}")
 
 
 def compare(options: argparse.Namespace, flags: list[str]) -> None:
@@ -56,11 +56,16 @@ def compare(options: argparse.Namespace, flags: list[str]) -> None:
     }
     changes |= {name: value for name in ("data", "encoders", "seeds") if (value := getattr(options, name))}
     grid = comparing.load(file, **changes)
-    whole = comparing.load(file, **{name: changes[name] for name in changes if name not in ("models", "tasks", "arms")})
+    if options.data and (elsewhere := [task for task, place in grid.tasks.items() if place is None]):
+        raise UserError(
+            f"{file.name} has no folder for '{elsewhere[0]}', so DATA= would be passed over. Name it in a grid of your "
+            f"own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or use make finetune."
+        )
+    whole = comparing.load(file, **{name: changes[name] for name in ("data", "encoders") if name in changes})
     grid.flags = whole.flags = [*grid.flags, *flags]
     if file == named_config("compare", "sample") and not options.encoders:
         pretrain_missing(grid)
-    show(grid, options.out or Path("results") / file.stem, anew=options.overwrite, whole=whole)
+    show(grid, options.out or Path("runs/compare") / file.stem, anew=options.overwrite, whole=whole)
 
 
 def pretrain_missing(grid: comparing.Grid) -> None:
@@ -73,11 +78,15 @@ def pretrain_missing(grid: comparing.Grid) -> None:
 
 
 def verify_resume(options: argparse.Namespace, flags: list[str]) -> None:
-    """The verb `verify-resume`: exit status 1 when a killed run ends otherwise than the uninterrupted one."""
+    """The verb `verify-resume`: exit status 1 when a killed run ends otherwise than the uninterrupted one.
+
+    On a processor unless ARGS say otherwise: some of CUDA's kernels add up in another order each time.
+    """
     out = options.out or Path("runs/verify-resume") / options.model
     shared = ["--model", options.model, "--seed", str(options.seed)]
     data = [] if options.data is None else ["--data", options.data]
-    short = ["--trainer.max_steps=40", "--validate_every=6", "--trainer.log_every_n_steps=2"]
+    place = "--trainer.accelerator=cpu"
+    short = [place, "--trainer.max_steps=40", "--validate_every=6", "--trainer.log_every_n_steps=2"]
     found = {}
     pretraining = [*shared, "--corpus", options.corpus, *data, *short, *flags]
     pairs = " ".join(flags).replace(" --", "\n--").split("\n")  # as `--precision 32-true`, which is two words
@@ -85,7 +94,7 @@ def verify_resume(options: argparse.Namespace, flags: list[str]) -> None:
     found["pretrain"] = verifying.verify("pretrain", pretraining, out, seed=options.seed)
     encoder = out / "pretrain-straight/encoder"
     tuning = ["--task", options.task, "--from", str(encoder), "--data.epochs=3", "--model.craft.unfreeze_share=0.5"]
-    found["finetune"] = verifying.verify("finetune", [*shared, *tuning, *of_both], out, seed=options.seed)
+    found["finetune"] = verifying.verify("finetune", [*shared, *tuning, place, *of_both], out, seed=options.seed)
     print(verifying.certificate(out, found, model=options.model, corpus=Path(options.corpus).name, task=options.task))
     if not all(result["passed"] for result in found.values()):
         raise SystemExit(1)
@@ -99,6 +108,8 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
         raise UserError(f"{file.stem} has no prompts, or is not scored by accuracy: there is nothing to compare.")
     out = options.out or Path("runs/worth") / f"{options.model}-{file.stem}"
     check_seeds(options)
+    if any(flag.startswith("--data.train_rows") for flag in further):
+        raise UserError("data.train_rows is another for each point of the line: leave it out.")
     shared = {"task": options.task, "data": options.data, "encoder": folder}
 
     def tune(*, flags: list[str], **run: Any) -> None:
@@ -123,4 +134,8 @@ def one_run(*, flags: list[str], **run: Any) -> None:
     """A fine-tune of a grid."""
     if any(flag.startswith(("--trainer.devices", "--trainer.num_nodes", "--config")) for flag in flags):
         raise UserError("Each of many fine-tunes runs in one process: devices, nodes and --config are for single ones.")
+    if any(flag.startswith(("--model.seed", "--data.seed", "--model.arm")) for flag in flags):
+        raise UserError(
+            "Each of many fine-tunes has a seed and an arm of its own: leave model.seed, data.seed and model.arm out."
+        )
     finetune(argparse.Namespace(seeds=0, overwrite=not run["resume"], **run), flags)

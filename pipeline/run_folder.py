@@ -47,15 +47,24 @@ def check_run_folder(out: Path, options: argparse.Namespace, *, resumes: bool = 
             if (out / sign).exists():
                 go_on = "RESUME=1 to go on with it, " if resumes else ""
                 raise UserError(f"{out} holds {state}; set {go_on}OVERWRITE=1 to start anew, or another OUT=.")
-    lock = FileLock(out / ".lock", is_singleton=True)  # held until the verb or the process ends, however it does
+    LOCKS.append(locked(out, out / ".lock"))  # until the verb or the process ends, however it does
+
+
+def locked(out: Path, file: Path) -> FileLock:
+    """The lock of a run folder, taken; it goes with the process that holds it.
+
+    Raises:
+        UserError: another process has it, or it cannot be written.
+    """
+    lock = FileLock(file, is_singleton=True)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise UserError(f"Another run is writing into {out}; wait for it, or choose another OUT=.") from None
     except OSError as error:
         raise UserError(f"The run folder {out} cannot be written: {error.strerror}.") from None
-    LOCKS.append(lock)
+    return lock
 
 
 def release() -> None:

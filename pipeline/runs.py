@@ -71,6 +71,10 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
         )
 
 
+# What a RuntimeError says of memory: the processor's, CUDA's outside of torch's allocator, that of its products.
+NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+
+
 class Run:
     """One training run in its folder: trainer, loggers, checkpoints, final figures.
 
@@ -262,7 +266,7 @@ class Run:
     def _in_plain_words(self, error: BaseException) -> UserError | None:
         """What the user can do about an error of the machine; None for one of the program."""
         said, step = str(error), self.trainer.global_step
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in said:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in said for sign in NO_MEMORY):
             data = self.cli.datamodule
             return UserError(
                 f"Memory ran out at step {step:,}, with {data.batch_size} rows in a batch. Raise "

@@ -71,6 +71,12 @@ class Task:
     def __post_init__(self) -> None:
         if not isinstance(self.columns, dict):
             raise WrongTask("columns is role -> name of a column")
+        for name in ("splits", "hub_splits"):
+            parts = getattr(self, name)
+            if not isinstance(parts, dict) or not set(parts) <= set(SPLITS):
+                raise WrongTask(f"{name} names parts of the data, {', '.join(SPLITS)}, and has {parts}")
+        if "split" in (self.hub or {}):
+            raise WrongTask("hub has a split: name the parts in splits, or in hub_splits")
         if any(isinstance(key, bool) for key in self.labels or {}):
             raise WrongTask("labels has a key that YAML reads as true or false: put it in quotes")
         if self.labels is not None:

@@ -14,6 +14,7 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("WANDB_SILENT", "true")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # equal bits are promised, and tested, on processors
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: models this small are faster so, and runs comparable
 
 SMALL = [

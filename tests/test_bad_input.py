@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -247,11 +248,48 @@ def test_what_weights_and_biases_says(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "WANDB_MODE=offline" in capsys.readouterr().err
 
 
-def test_a_variable_that_a_target_does_not_use() -> None:
-    for target, variable in (("pretrain", "FROM"), ("compare", "MODEL"), ("worth", "ARM")):
-        done = subprocess.run(["make", "-n", target, f"{variable}=x"], cwd=REPOSITORY, capture_output=True, text=True)
-        assert done.returncode == 2
-        assert f"make {target} does not use {variable}=" in done.stderr
+VARIABLES_OF = {
+    "install": "",
+    "data": "CORPUS MODEL SEED DATA",
+    "pretrain": "CORPUS MODEL SEED DATA OUT RESUME OVERWRITE",
+    "finetune": "TASK ARM FROM SEEDS MODEL SEED DATA OUT RESUME OVERWRITE",
+    "zeroshot": "TASK SHOTS FROM MODEL SEED DATA OUT RESUME OVERWRITE",
+    "worth": "TASK FROM SEEDS MODEL SEED DATA OUT OVERWRITE",
+    "compare": "NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE",
+    "new-task": "NAME KIND",
+    "verify-resume": "CORPUS TASK MODEL SEED DATA OUT OVERWRITE",
+    "sweep": "NAME CORPUS TASK FROM MODEL SEED DATA",
+    "sync": "",
+    "try": "CORPUS FROM PROMPT WORD MODEL SEED DATA",
+    "evaluate": "CORPUS FROM MODEL SEED DATA",
+    "audit": "CORPUS MODEL SEED DATA",
+    "profile": "CORPUS MODEL SEED DATA OUT OVERWRITE",
+    "test": "",
+    "lint": "",
+    "bench": "ROWS CORPUS DATA FROM OUT",
+    "bench-lm-eval": "DATA FROM",
+    "scaling": "OUT",
+    "clean": "",
+}
+
+
+def test_a_variable_that_a_target_does_not_use_is_refused_and_the_others_are_passed_on() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    assert set(VARIABLES_OF) == set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE)) - {"help"}
+    every = {name for names in VARIABLES_OF.values() for name in names.split()}
+    for target, names in VARIABLES_OF.items():
+        for variable in sorted(every):
+            command = ["make", "-n", target, f"{variable}=some-value"]
+            done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+            if variable in names.split():
+                sign = {"RESUME": "--resume", "OVERWRITE": "--overwrite", "PROMPT": "--prompt"}.get(
+                    variable, "some-value"
+                )
+                assert done.returncode == 0
+                assert sign in done.stdout
+            else:
+                assert done.returncode == 2
+                assert f"make {target} does not use {variable}=" in done.stderr
 
 
 def test_unwritable_run_folder(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import math
+import multiprocessing
 import shutil
 import statistics
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,13 +66,13 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     flags += ["--from", str(pretrained / "encoder")]
     run("compare", *flags, "--tasks", "sentiment", "--arms", "full scratch")
     runs = tmp_path / "out/runs"
-    assert len(list(runs.iterdir())) == 5
+    assert len(list(runs.glob("[!.]*"))) == 5
     times = {path: path.stat().st_mtime_ns for path in runs.glob("*/metrics.json")}
     shutil.rmtree(runs / "bert-sentiment-scratch-1")
     run("compare", *flags)
     shown = capsys.readouterr()
     assert "run anew" not in shown.err
-    assert len(list(runs.iterdir())) == 12
+    assert len(list(runs.glob("[!.]*"))) == 12
     for path, time in times.items():
         assert (path.stat().st_mtime_ns == time) == ("scratch-1" not in str(path))
 
@@ -93,6 +95,8 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     run("compare", *flags, "--tasks", "tagging", "--arms", "full")
     kept = list(csv.DictReader((tmp_path / "out/compare.csv").open()))
     assert [row for row in rows if (row["task"], row["arm"]) != ("sentiment", "frozen")] == kept
+    run("compare", *flags, "--tasks", "tagging", "--arms", "scratch", "--seeds", "1")  # takes no seed away
+    assert list(csv.DictReader((tmp_path / "out/compare.csv").open())) == kept
 
 
 def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +143,42 @@ def test_a_refused_run_leaves_what_was_there(tmp_path: Path) -> None:
         compare.once(folder, {"flags": ["--y"]}, partial(fit, ends=False))
     assert not (folder / "metrics.json").exists()  # it had begun: what is there is its own
     assert compare.once(folder, cell, fit) == {"run": 3}
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert {path.name for path in tmp_path.iterdir()} <= {"run", ".run.lock"}
+
+
+def fit_slowly(folder: Path, begun: Any, go_on: Any) -> None:
+    """A run that is still reading its data: there is no `lineage.json` yet."""
+
+    def fit(*, resume: bool) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        (folder / "metrics.json").write_text(json.dumps({"run": "slow"}))
+
+    compare.once(folder, {"flags": ["--slow"]}, fit)
+
+
+def test_a_run_of_a_grid_that_another_process_is_at(tmp_path: Path) -> None:
+    """It had been taken for one that was killed, and its figures stood beside the note of another."""
+    folder = tmp_path / "run"
+
+    def fit(*, resume: bool) -> None:
+        (folder / "metrics.json").write_text(json.dumps({"run": "first"}))
+
+    compare.once(folder, {"flags": []}, fit)
+    spawn = multiprocessing.get_context("spawn")
+    begun, go_on = spawn.Event(), spawn.Event()
+    other = spawn.Process(target=fit_slowly, args=(folder, begun, go_on))
+    other.start()
+    try:
+        assert begun.wait(60)
+        with pytest.raises(UserError, match="Another run is writing into"):
+            compare.once(folder, {"flags": []}, fit)
+    finally:
+        go_on.set()
+        other.join(60)
+    assert json.loads((folder / "cell.json").read_text()) == {"flags": ["--slow"]}
+    assert json.loads((folder / "metrics.json").read_text()) == {"run": "slow"}
+    assert compare.once(folder, {"flags": ["--slow"]}, fit) == {"run": "slow"}
 
 
 def test_fresh_weights_do_not_depend_on_those_of_the_encoder(pretrained: Path, tmp_path: Path) -> None:
@@ -171,7 +210,7 @@ def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert "gain of full over scratch" in out
     assert f"in {tmp_path / 'run'}" in out
-    assert len(list((tmp_path / "run/runs").iterdir())) == 4
+    assert len(list((tmp_path / "run/runs").glob("[!.]*"))) == 4
     (tmp_path / "run/config.yaml").write_text("{}")
     with pytest.raises(UserError, match="holds a single run"):
         run("finetune", *where, "--seeds", "2", *TINY)
@@ -198,6 +237,36 @@ def test_wrong_grids(tmp_path: Path) -> None:
         run("compare", "--name", "nowhere")
     with pytest.raises(UserError, match="has no arm 'half'"):
         run("compare", "--arms", "half")
+    grid.write_text("{models: [bert], tasks: [a/mine.yaml, b/mine.yaml], encoders: x, arms: {full: {seeds: 1}}}")
+    with pytest.raises(UserError, match="Two of the tasks are called 'mine'"):
+        compare.load(grid)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--model.optimization.learning_rate=1e-4"], "has no effect: the arm full chooses it itself"),
+        (["--name", "real", "--model.craft.unfreeze_share=0.5"], "here are both .full, scratch, frozen, random."),
+        (["--data", "somewhere"], "no folder for 'sentiment', so DATA= would be passed over"),
+        (["--name", "real", "--tasks", "trec", "--data", "somewhere"], "no folder for 'trec'"),
+        (["--data.seed=5"], "has a seed and an arm of its own"),
+    ],
+)
+def test_what_would_have_no_effect_or_another_in_each_arm(
+    flags: list[str], message: str, pretrained: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run("compare", "--from", str(pretrained / "encoder"), "--out", str(tmp_path / "out"), *flags)
+    assert not list(tmp_path.glob("out/runs/[!.]*/metrics.json"))
+
+
+def test_a_rate_of_the_head_is_not_one_of_the_whole_network(pretrained: Path, tmp_path: Path) -> None:
+    where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "out")]
+    with pytest.raises(UserError, match=r"another thing to a head alone than to a whole network.*\(frozen, scratch\)"):
+        run("finetune", *where, "--arm", "frozen", "--seeds", "2", "--model.optimization.learning_rate=3e-2")
+    assert not list(tmp_path.glob("out/runs/[!.]*"))
+    at_home = compare.Grid(["bert"], {"pos": None}, {"full": compare.Arm(1)}, "~/encoders/{model}")
+    assert at_home.encoder("bert") == Path.home() / "encoders/bert"
 
 
 @pytest.mark.parametrize("kind", ["sentence", "pair", "tagging"])

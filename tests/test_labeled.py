@@ -93,6 +93,21 @@ def test_columns_read_by_their_role_are_reported(tmp_path: Path) -> None:
     assert data.report().endswith("read from the column text (there is no sentence)")
 
 
+def test_parts_that_there_are_not(tmp_path: Path) -> None:
+    """A misnamed one had been passed over, and rows of the training part taken instead."""
+    splits = {"train": "train", "validation": "dev", "test": "test"}
+    wrong: list[dict] = [{"splits": splits}, {"hub_splits": {"dev": "dev"}}, {"splits": None}]
+    for options in wrong:
+        with pytest.raises(UserError, match="names parts of the data, train, valid, test, and has"):
+            Sentiment(**options)
+    with pytest.raises(UserError, match="hub has a split: name the parts"):
+        Sentiment(hub={"path": "a/b", "split": "train"})
+    settings: dict = {"batch_size": 2, "max_length": None, "cut": "head", "workers": 0}
+    for epochs in (math.nan, math.inf):
+        with pytest.raises(UserError, match=f"data.epochs is {epochs}; it must be above 0"):
+            labeled.LabeledData(task=Sentiment(), files=str(tmp_path), epochs=epochs, **settings)
+
+
 def test_a_task_of_three_texts_says_how_they_are_joined() -> None:
     task = Sentiment(labels={"a": "a", "b": "b"})
     task.roles = ("one", "two", "three")  # type: ignore[misc]
