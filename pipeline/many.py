@@ -65,7 +65,7 @@ def compare(options: argparse.Namespace, flags: list[str]) -> None:
     grid.flags = whole.flags = [*grid.flags, *flags]
     if file == named_config("compare", "sample") and not options.encoders:
         pretrain_missing(grid)
-    show(grid, options.out or Path("runs/compare") / file.stem, anew=options.overwrite, whole=whole)
+    show(grid, options.out or Path("results") / file.stem, anew=options.overwrite, whole=whole)
 
 
 def pretrain_missing(grid: comparing.Grid) -> None:
