@@ -15,7 +15,7 @@ from pipeline.bench import commands, scaling, steps
 from pipeline.bench.duel import Built, Contender, alternate
 from pipeline.bench.steps import Sizes
 from pipeline.encoders.transformer import Block
-from pipeline.machine import matrix_peak
+from pipeline.machine import best_precision, matrix_peak
 
 TOY = Sizes(rows=4, length=16, size=32, layers=2, heads=2, vocab=600)
 
@@ -59,6 +59,10 @@ def test_a_row_of_steps(
     with open(tmp_path / "bench.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == (1 if name == "elmo" else 2)
+    if name != "elmo":  # others have bf16 where ours have it
+        native = best_precision("cpu") == "bf16-mixed"
+        fastest = f"transformers {'bf16' if native else 'float32'}, fused AdamW"
+        assert [row["against"] for row in rows] == ["transformers float32, AdamW", fastest]
     assert all(float(row["ratio"]) > 0 and 0 < float(row["share_of_peak"]) < 1 for row in rows)
     assert "times as fast" in capsys.readouterr().out
 

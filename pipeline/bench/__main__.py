@@ -109,7 +109,7 @@ def pretraining(options: argparse.Namespace) -> list[Row]:
             lambda: alone(commands.our_pretraining, folder, options.corpus, options.steps),
             {
                 "Trainer, float32": lambda: alone(commands.their_pretraining, *theirs, False),
-                "Trainer, bf16, fused AdamW": lambda: alone(commands.their_pretraining, *theirs, True),
+                f"Trainer, {steps.fastest()}, fused AdamW": lambda: alone(commands.their_pretraining, *theirs, True),
             },
             rounds=options.runs,
         )
@@ -129,7 +129,7 @@ def fine_tuning(options: argparse.Namespace) -> list[Row]:
             lambda: alone(commands.our_fine_tuning, *given),
             {
                 "Trainer, float32": lambda: alone(commands.their_fine_tuning, *given, False),
-                "Trainer, bf16, fused AdamW": lambda: alone(commands.their_fine_tuning, *given, True),
+                f"Trainer, {steps.fastest()}, fused AdamW": lambda: alone(commands.their_fine_tuning, *given, True),
             },
             rounds=options.runs,
         )

@@ -19,6 +19,7 @@ import torch
 from pipeline import UserError, cli, store
 from pipeline import tokenizer as tokenizers
 from pipeline.batches import MaskedPairs, Steps
+from pipeline.bench.steps import fastest
 from pipeline.corpus import CorpusData, TokenizerOptions
 from pipeline.readers import read_rows
 from pipeline.text import Source, find_files, sentences, split_of
@@ -27,7 +28,7 @@ ROWS = {"pretraining": 32, "fine-tuning": 64}
 LENGTH = 128
 
 
-def trainer_arguments(folder: Path, *, rows: int, bf16: bool, rate: float) -> Any:
+def trainer_arguments(folder: Path, *, rows: int, fast: bool, rate: float) -> Any:
     from transformers import TrainingArguments
 
     return TrainingArguments(
@@ -35,8 +36,8 @@ def trainer_arguments(folder: Path, *, rows: int, bf16: bool, rate: float) -> An
         per_device_train_batch_size=rows,
         num_train_epochs=1,
         learning_rate=rate,
-        bf16=bf16,
-        optim="adamw_torch_fused" if bf16 else "adamw_torch",
+        bf16=fast and fastest() == "bf16",
+        optim="adamw_torch_fused" if fast else "adamw_torch",
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
@@ -76,7 +77,7 @@ def our_pretraining(folder: Path, corpus: str, steps: int) -> float:
     return json.loads((folder / "ours/metrics.json").read_text())["tokens_per_second"]
 
 
-def their_pretraining(folder: Path, files: str | None, steps: int, bf16: bool) -> float:
+def their_pretraining(folder: Path, files: str | None, steps: int, fast: bool) -> float:
     """Tokens a second of `Trainer.train()` on the very pairs that ours had, masked and padded by its own collator."""
     from transformers import AutoTokenizer, BertForPreTraining, DataCollatorForLanguageModeling, Trainer
 
@@ -98,7 +99,7 @@ def their_pretraining(folder: Path, files: str | None, steps: int, bf16: bool) -
     examples = [example for step in range(steps) for example in pairs_of(batches(step))]
     collate = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(folder / "ours/encoder"))
     model = BertForPreTraining.from_pretrained(folder / "ours/encoder")
-    arguments = trainer_arguments(folder, rows=rows, bf16=bf16, rate=1e-3)
+    arguments = trainer_arguments(folder, rows=rows, fast=fast, rate=1e-3)
     trainer = Trainer(model=model, args=arguments, train_dataset=examples, data_collator=collate)  # type: ignore[arg-type]
     return their_speed(trainer, examples)
 
@@ -129,7 +130,7 @@ def our_fine_tuning(folder: Path, encoder: Path, data: Path, steps: int) -> floa
     return json.loads((folder / "ours/metrics.json").read_text())["tokens_per_second"]
 
 
-def their_fine_tuning(folder: Path, encoder: Path, data: Path, steps: int, bf16: bool) -> float:
+def their_fine_tuning(folder: Path, encoder: Path, data: Path, steps: int, fast: bool) -> float:
     """Tokens a second of `Trainer.train()`, shuffled and padded to the longest of each batch."""
     from transformers import AutoTokenizer, BertForSequenceClassification, DataCollatorWithPadding, Trainer
 
@@ -141,7 +142,7 @@ def their_fine_tuning(folder: Path, encoder: Path, data: Path, steps: int, bf16:
     examples = [{**tokenizer(row["sentence"]), "labels": int(row["label"])} for row in chosen]
     trainer = Trainer(
         model=BertForSequenceClassification.from_pretrained(encoder),
-        args=trainer_arguments(folder, rows=ROWS["fine-tuning"], bf16=bf16, rate=3e-4),
+        args=trainer_arguments(folder, rows=ROWS["fine-tuning"], fast=fast, rate=3e-4),
         train_dataset=examples,  # type: ignore[arg-type]
         data_collator=DataCollatorWithPadding(tokenizer),
     )

@@ -86,7 +86,7 @@ def read_batch(folder: Path, side: str, device: str) -> Batch:
 
 def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool = False) -> Built:
     encoder = encoders.load(folder).to(device)
-    batch, bf16 = read_batch(folder, "ours", device), best_precision(device).startswith("bf16")
+    batch, bf16 = read_batch(folder, "ours", device), fastest(device) == "bf16"
 
     def loss(enabled: bool = bf16) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=enabled):
@@ -106,19 +106,24 @@ def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool 
     return Built(step, losses, flops=counter.get_total_flops(), device=device, dtype=dtype)
 
 
-def their_step(folder: Path, kind: str, *, bf16: bool, device: str) -> Built:
+def fastest(device: str | None = None) -> str:
+    """What products others are given at their best, as ours are: bf16 only where the machine has it."""
+    return "bf16" if best_precision(device).startswith("bf16") else "float32"
+
+
+def their_step(folder: Path, kind: str, *, fast: bool, device: str) -> Built:
     import transformers
 
     model = getattr(transformers, kind).from_pretrained(folder).eval().to(device)
-    batch = read_batch(folder, "theirs", device)
+    batch, precision = read_batch(folder, "theirs", device), fastest(device) if fast else "float32"
 
     def loss() -> Tensor:
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
             return model(**batch).loss
 
     with torch.no_grad():
-        losses = {"bf16" if bf16 else "float32": float(loss())}
-    return Built(training_step(model.train(), loss, fused=bf16), losses, device=device)
+        losses = {precision: float(loss())}
+    return Built(training_step(model.train(), loss, fused=fast), losses, device=device)
 
 
 def contenders(folder: Path, kind: str, objective: Objective, *, device: str, compiled: bool) -> list[Contender]:
@@ -127,10 +132,10 @@ def contenders(folder: Path, kind: str, objective: Objective, *, device: str, co
         build = partial(our_step, folder, objective, device=device, compiled=True)
         found.append(Contender("ours, torch.compile", build, ours=True))
     if device == "cpu":
-        theirs = partial(their_step, folder, kind, bf16=False, device=device)
+        theirs = partial(their_step, folder, kind, fast=False, device=device)
         found.append(Contender("transformers float32, AdamW", theirs))
-    theirs = partial(their_step, folder, kind, bf16=True, device=device)
-    return [*found, Contender("transformers bf16, fused AdamW", theirs)]
+    theirs = partial(their_step, folder, kind, fast=True, device=device)
+    return [*found, Contender(f"transformers {fastest(device)}, fused AdamW", theirs)]
 
 
 # ---------------------------------------------------------------------- models and batches
