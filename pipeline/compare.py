@@ -136,7 +136,8 @@ def check_flags(grid: Grid) -> None:
         if name.startswith(OF_KIND) and 0 < sum(arm in FROZEN for arm in grid.arms) < len(grid.arms):
             raise UserError(
                 f"--{name} is another thing to a head alone than to a whole network, and here are both "
-                f"({', '.join(grid.arms)}). Compare one kind (ARMS=), or name it under `choose` of an arm in its file."
+                f"({', '.join(grid.arms)}). Leave it out, compare one kind (make compare ARMS=), or name it under "
+                "`choose` of an arm in a grid's file."
             )
 
 
@@ -148,9 +149,8 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, anew: bool = False, wh
         whole: the grid that `grid` is a part of; what is finished of the rest stands in the table too.
 
     Raises:
-        UserError: flags that do not suit the arms; a run is refused; another process is at it.
+        UserError: a run is refused, or another process is at it.
     """
-    check_flags(grid)
     out.mkdir(parents=True, exist_ok=True)
     whole = whole or grid
     models = list(dict.fromkeys([*whole.models, *grid.models]))

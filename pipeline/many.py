@@ -29,6 +29,7 @@ def several_seeds(options: argparse.Namespace, flags: list[str]) -> None:
     if (out / "config.yaml").exists():
         raise UserError(f"{out} holds a single run; choose another OUT= for several.")
     check_seeds(options)
+    comparing.check_flags(grid)
     show(grid, out, anew=options.overwrite)
 
 
@@ -63,6 +64,7 @@ def compare(options: argparse.Namespace, flags: list[str]) -> None:
         )
     whole = comparing.load(file, **{name: changes[name] for name in ("data", "encoders") if name in changes})
     grid.flags = whole.flags = [*grid.flags, *flags]
+    comparing.check_flags(grid)  # before minutes of pretraining
     if file == named_config("compare", "sample") and not options.encoders:
         pretrain_missing(grid)
     show(grid, options.out or Path("results") / file.stem, anew=options.overwrite, whole=whole)

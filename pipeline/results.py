@@ -47,14 +47,14 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     answers, loss = module.answered("test"), module._figures("val")["val/task_loss"]  # of all processes
     if not is_main():
         return
-    found, score = scores(answers, task), training.best_score
+    found, best_score = scores(answers, task), training.best_score
     simple = baselines(task, data.examples["train"], data.examples["test"])
     figures |= {
         **{f"test/{name}": value for name, value in found.figures.items()},
         "test/loss": loss,
         "test/rows": len(answers.gold),
         "best_step": int(state["global_step"]),
-        f"val/best_{task.metric}": figures.get(f"val/{task.metric}", 0.0) if score is None else score,
+        f"val/best_{task.metric}": figures.get(f"val/{task.metric}", 0.0) if best_score is None else best_score,
         "degenerate": is_degenerate(answers),
         **{f"baseline/{name}": value for name, value in simple.items()},
         **{f"test/{kind}/{name}": value for kind, table in found.by_type.items() for name, value in table.items()},

@@ -34,7 +34,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        if x.device.type != "cpu" or torch.compiler.is_compiling():  # which has no 16-bit comparison
+        if x.device.type != "cpu" or torch.compiler.is_compiling():  # it cannot compare 16-bit integers
             return F.dropout(x, self.p)
         bits = np.random.SFC64(int(torch.randint(2**63 - 1, ()))).random_raw((x.numel() + 3) // 4)
         keep = bits.view(np.uint16)[: x.numel()] >= round(self.p * 65536)
