@@ -1,42 +1,47 @@
 # `make help` is the manual. Each target installs what it needs first.
-MODEL ?= bert
-CORPUS ?= sample
-TASK ?= sentiment
-ARM ?= full
-SEED ?= 0
-DATA ?=
-FROM ?=
-OUT ?=
-RESUME ?=
-OVERWRITE ?=
-ARGS ?=
-SEEDS ?=
-SHOTS ?= 0
-NAME ?=
-KIND ?= sentence
-MODELS ?=
-TASKS ?=
-ARMS ?=
-ROWS ?=
-PROMPT ?=
-WORD ?=
+BIN := .venv/bin
 PYTHON ?= python3
 
-PROMPT_ORIGIN := $(origin PROMPT)
-override PROMPT := $(value PROMPT)# as it is: no make variables in it
-export PROMPT
+# Variables, and the flags of `python -m pipeline` that they are. Defaults are the flags'.
+FLAGS := MODEL--model CORPUS--corpus TASK--task ARM--arm SEED--seed DATA--data FROM--from OUT--out RESUME--resume \
+	OVERWRITE--overwrite SEEDS--seeds SHOTS--shots NAME--name KIND--kind MODELS--models TASKS--tasks ARMS--arms \
+	PROMPT--prompt WORD--word ARGS--args
+SWITCHES := RESUME OVERWRITE
+VARIABLES := $(foreach flag,$(FLAGS),$(firstword $(subst --, ,$(flag)))) ROWS PYTHON
+PASSED_ON := WANDB_% PIPELINE_% HF_% CUDA_% OMP_% GOMP_% MKL_% TORCH_% NCCL_% TOKENIZERS_% MASTER_% SLURM_% NODE_RANK SHELL# environment variables that may stand behind make too
 
-BIN := .venv/bin
-FLAGS = --model "$(MODEL)" --seed "$(SEED)" $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") \
-	$(if $(RESUME),--resume) $(if $(OVERWRITE),--overwrite) $(ARGS)
+# Only the command line counts: an environment has variables of these names for other purposes.
+set = $(and $(filter command,$(firstword $(origin $(1)))),$(strip $(value $(1))))# an empty one is not given
+typed := $(foreach name,$(.VARIABLES),$(if $(call set,$(name)),$(name)))
+LETTERS := A B C D E F G H I J K L M N O P Q R S T U V W X Y Z
+letters = $(foreach letter,$(LETTERS),$(findstring $(letter),$(1)))
+apart = $(filter-out $(call letters,$(1)),$(call letters,$(2))) $(filter-out $(call letters,$(2)),$(call letters,$(1)))
+alike = $(foreach known,$(VARIABLES),$(if $(word 2,$(call apart,$(1),$(known))),,$(known)=))
+hint = $(if $(strip $(alike)),did you mean $(strip $(alike))?,it knows $(VARIABLES).)
+$(foreach name,$(filter-out $(VARIABLES) $(PASSED_ON),$(typed)),$(error make does not know $(name)=; $(call hint,$(name)) \
+	See make help))
+
+# No shell reads a value: commands get it through the environment, as it is. `make -n` shows it in quotes.
+$(foreach name,$(typed),$(eval override $(name) := $$(value $(name))))
+export PYTHON $(typed)
+dry := $(findstring n,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
+given = $(if $(filter $(1),$(typed)),$(if $(dry),'$(subst ','\'',$($(1)))',"$$$(1)"))
+
+ON := 1 true yes on
+OFF := 0 false no off
+$(foreach name,$(filter $(SWITCHES),$(typed)),$(if $(filter-out $(ON) $(OFF),$($(name)))$(word 2,$($(name))),$(error \
+	$(name)=$($(name)) is neither on ($(ON)) nor off ($(OFF)); see make help)))
+
+flag = $(if $(filter $(1),$(SWITCHES)),$(if $(filter $(ON),$($(1))),$(named)),$(if $(call given,$(1)),$(named)=$(call given,$(1))))
+named = $(or $(2),$(patsubst $(1)--%,--%,$(filter $(1)--%,$(FLAGS))))
+flags = $(foreach name,$(filter $(typed),$(1)),$(call flag,$(name)))
 
 # A variable that a target does not use is refused: it would be passed over in silence.
-VARIABLES := MODEL CORPUS TASK ARM SEED DATA FROM OUT RESUME OVERWRITE SEEDS SHOTS NAME KIND MODELS TASKS ARMS ROWS WORD
-given = $(foreach name,$(VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name))) \
-	$(if $(filter command,$(firstword $(PROMPT_ORIGIN))),PROMPT)
+unused = $(filter-out PYTHON $(PASSED_ON) $(1),$(typed))
+uses = $(foreach name,$(unused),$(error make $@ does not use $(name)=; see make help))
+run = $(uses)@$(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
-uses = $(foreach name,$(filter-out $(1),$(given)),$(error make $@ does not use $(name)=; see make help))
 
 .PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test lint bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
@@ -56,7 +61,7 @@ help: ## this list
 	@echo "  SEEDS      for finetune and compare: so many seeds in one command, and what they gained over scratch; for worth"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
 	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/VERB/MODEL-TASK, results/NAME] what is written"
-	@echo "  RESUME=1   go on with the run in OUT"
+	@echo "  RESUME=1   go on with the run in OUT (0, no, false: not)"
 	@echo "  OVERWRITE=1  start anew over the run in OUT; for compare, run what is finished too"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
@@ -74,9 +79,9 @@ help: ## this list
 
 # One stamp for each set of packages; it is made anew when what it was made from changes.
 $(BIN)/.venv-made:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
-		{ echo "Error: $(PYTHON) is missing or older than 3.10; set PYTHON= to a newer one." >&2; exit 2; }
-	$(PYTHON) -m venv .venv
+	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+		{ echo "Error: $$PYTHON is missing or older than 3.10; set PYTHON= to a newer one." >&2; exit 2; }
+	"$$PYTHON" -m venv .venv
 	@touch $@
 
 $(BIN)/.installed-core: $(BIN)/.venv-made pyproject.toml constraints.txt
@@ -91,86 +96,66 @@ install: $(BIN)/.installed-core ## make .venv and install what training needs
 	$(call uses,)
 
 data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
-	$(call uses,CORPUS $(READING))
-	@$(BIN)/python -m pipeline data --corpus "$(CORPUS)" $(FLAGS)
+	$(call run,CORPUS $(READING) ARGS)
 
 pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS
-	$(call uses,CORPUS RESUME $(WRITING))
-	@$(BIN)/python -m pipeline pretrain --corpus "$(CORPUS)" $(FLAGS)
+	$(call run,CORPUS RESUME $(WRITING) ARGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
-	$(call uses,TASK ARM FROM SEEDS RESUME $(WRITING))
-	@$(BIN)/python -m pipeline finetune --task "$(TASK)" --arm "$(ARM)" $(if $(FROM),--from "$(FROM)") \
-		$(if $(SEEDS),--seeds "$(SEEDS)") $(FLAGS)
+	$(call run,TASK ARM FROM SEEDS RESUME $(WRITING) ARGS)
 
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
-	$(call uses,TASK SHOTS FROM RESUME $(WRITING))
-	@$(BIN)/python -m pipeline zeroshot --task "$(TASK)" --shots "$(SHOTS)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
+	$(call run,TASK SHOTS FROM RESUME $(WRITING) ARGS)
 
 worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero-shot beside fine-tunes on few rows
-	$(call uses,TASK FROM SEEDS $(WRITING))
-	@$(BIN)/python -m pipeline worth --task "$(TASK)" $(if $(FROM),--from "$(FROM)") $(if $(SEEDS),--seeds "$(SEEDS)") $(FLAGS)
+	$(call run,TASK FROM SEEDS $(WRITING) ARGS)
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
-	$(call uses,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE)
-	@$(BIN)/python -m pipeline compare $(if $(NAME),--name "$(NAME)") $(if $(MODELS),--models "$(MODELS)") \
-		$(if $(TASKS),--tasks "$(TASKS)") $(if $(ARMS),--arms "$(ARMS)") $(if $(SEEDS),--seeds "$(SEEDS)") \
-		$(if $(DATA),--data "$(DATA)") $(if $(FROM),--from "$(FROM)") $(if $(OUT),--out "$(OUT)") $(if $(OVERWRITE),--overwrite) $(ARGS)
+	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
 
 new-task: $(BIN)/.installed-core ## write the YAML file of a new data set, NAME, and a test of it
-	$(call uses,NAME KIND)
-	@$(BIN)/python -m pipeline new-task --name "$(NAME)" --kind "$(KIND)"
+	$(call run,NAME KIND)
 
 verify-resume: $(BIN)/.installed-core ## does a killed run end as an uninterrupted one, bit for bit? MODEL on CORPUS and TASK
-	$(call uses,CORPUS TASK $(WRITING))
-	@$(BIN)/python -m pipeline verify-resume --corpus "$(CORPUS)" --task "$(TASK)" $(FLAGS)
+	$(call run,CORPUS TASK $(WRITING) ARGS)
 
 sweep: $(BIN)/.installed-core ## a sweep of Weights & Biases: NAME=pretrain or finetune (needs a key)
-	$(call uses,NAME CORPUS TASK FROM $(READING))
-	@$(BIN)/python -m pipeline sweep $(if $(NAME),--name "$(NAME)") --corpus "$(CORPUS)" --task "$(TASK)" \
-		$(if $(FROM),--from "$(FROM)") $(FLAGS)
+	$(call run,NAME CORPUS TASK FROM $(READING) ARGS)
 
 sync: $(BIN)/.installed-core ## upload the offline runs under runs/ to Weights & Biases (needs a key)
-	$(call uses,)
-	@$(BIN)/python -m pipeline sync
+	$(call run,)
 
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
-	$(call uses,CORPUS FROM PROMPT WORD $(READING))
-	@$(BIN)/python -m pipeline try --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") \
-		$(if $(PROMPT),--prompt "$$PROMPT") $(if $(WORD),--word "$(WORD)") $(FLAGS)
+	$(call run,CORPUS FROM PROMPT WORD $(READING) ARGS)
 
 evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS
-	$(call uses,CORPUS FROM $(READING))
-	@$(BIN)/python -m pipeline evaluate --corpus "$(CORPUS)" $(if $(FROM),--from "$(FROM)") $(FLAGS)
+	$(call run,CORPUS FROM $(READING) ARGS)
 
 audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
-	$(call uses,CORPUS $(READING))
-	@$(BIN)/python -m pipeline audit --corpus "$(CORPUS)" $(FLAGS)
+	$(call run,CORPUS $(READING) ARGS)
 
 profile: $(BIN)/.installed-core ## where the time of a training step of MODEL goes: a table, and a trace
-	$(call uses,CORPUS $(WRITING))
-	@$(BIN)/python -m pipeline profile --corpus "$(CORPUS)" $(FLAGS)
+	$(call run,CORPUS $(WRITING) ARGS)
 
 test: $(BIN)/.installed-dev ## run the tests (offline, on all cores)
-	$(call uses,)
-	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	$(call uses,ARGS)
+	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS -n auto --dist loadfile "$(call given,ARGS) $(BIN)/python -m pytest
 
 lint: $(BIN)/.installed-dev ## check style and types
 	$(call uses,)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
-	$(call uses,ROWS CORPUS DATA FROM OUT)
-	@$(BIN)/python -m pipeline.bench $(ROWS) --corpus "$(CORPUS)" $(if $(DATA),--data "$(DATA)") \
-		$(if $(FROM),--encoder "$(FROM)") $(if $(OUT),--out "$(OUT)") $(ARGS)
+	$(call uses,ROWS CORPUS DATA FROM OUT ARGS)
+	@$(BIN)/python -m pipeline.bench $(call given,ROWS) $(call flag,FROM,--encoder) $(call flags,CORPUS DATA OUT ARGS)
 
 bench-lm-eval: $(BIN)/.installed-lm-eval ## scores of texts against lm-evaluation-harness; DATA=folder, FROM=GPT encoder
-	$(call uses,DATA FROM)
-	@$(BIN)/python -m pipeline.bench.lm_eval --data "$(DATA)" --encoder "$(FROM)" $(ARGS)
+	$(call uses,DATA FROM ARGS)
+	@$(BIN)/python -m pipeline.bench.lm_eval $(call flag,FROM,--encoder) $(call flags,DATA ARGS)
 
 scaling: $(BIN)/.installed-bench ## what a step costs by length and model size, a batch by corpus size: a plot
-	$(call uses,OUT)
-	@$(BIN)/python -m pipeline.bench.scaling $(if $(OUT),--out "$(OUT)") $(ARGS)
+	$(call uses,OUT ARGS)
+	@$(BIN)/python -m pipeline.bench.scaling $(call flags,OUT ARGS)
 
 clean: ## remove caches and token stores, keep runs
 	$(call uses,)

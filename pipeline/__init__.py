@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.12.0"
+__version__ = "0.13.0"
 
 
 class UserError(Exception):

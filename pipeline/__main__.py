@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
 
 from pipeline import Interrupted, UserError, cli
+
+# What the system says where a path is wrong, or a file of another kind stands there.
+WRONG_PLACE = {errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+# What Python, torch, tokenizers and the system say where memory or threads run out, outside of training.
+MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
+NODES = ("clients joined", "client socket has timed out")
+THREADS = ("can't start new thread", "ThreadPoolBuildError", "Resource temporarily unavailable")
+SPINS = "10000"  # of a thread that waits, before it sleeps (GOMP_SPINCOUNT)
+
+
+class Pipe(io.FileIO):
+    """Standard output or error that may be closed by its reader, as by `| head`: the rest is written to nowhere."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return super().write(data)
+
+
+def outlasting(stream: Any) -> Any:
+    """A standard stream whose writer goes on when its reader has left; another stream as it is."""
+    try:
+        raw = Pipe(stream.fileno(), "w", closefd=False)
+    except (AttributeError, OSError, ValueError):
+        return stream
+    stream.flush()
+    options = {"encoding": stream.encoding, "errors": stream.errors, "line_buffering": stream.line_buffering}
+    options["write_through"] = stream.write_through  # of python -u
+    return io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), **options)  # type: ignore[arg-type]
 
 
 def main() -> int:
@@ -15,27 +53,13 @@ def main() -> int:
         cli.parser().print_help()
         return 2
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    let_threads_give_way(os.environ)
     for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C; training has handlers of its own
         signal.signal(number, signal.default_int_handler)
     try:
         cli.main(args)
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        from pipeline.folders import is_no_room, reason
-
-        places = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
-        if not is_no_room(error) and not isinstance(error, places):
-            raise
-        what = "read or written" if isinstance(error, PermissionError) else "written"
-        print(f"Error: {error.filename or 'A file'} could not be {what}: {reason(error)}.", file=sys.stderr)
-        return 2
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "wandb":
-            raise
-        print(f"Error: Weights & Biases says: {' '.join(str(error).split())}", file=sys.stderr)
-        print("WANDB_MODE=offline does without it, and `make sync` uploads later.", file=sys.stderr)
         return 2
     except SystemExit as error:
         if not isinstance(error.__context__, KeyboardInterrupt):
@@ -48,8 +72,71 @@ def main() -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
+    except BaseException as error:
+        plain = in_plain_words(error, args)
+        if plain is None:
+            raise
+        print(f"Error: {plain}", file=sys.stderr)
+        return 2
     return 0
 
 
+def let_threads_give_way(environment: MutableMapping[str, str]) -> None:
+    """Sets how long a thread of OpenMP spins before it sleeps, unless the user has; before torch is imported.
+
+    Threads wait for each other many times in a step. By default they spin for some milliseconds, and beside another
+    busy process they keep the thread that they wait for from its core (BENCHMARKS.md, "Beside other work").
+    """
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & environment.keys():
+        environment["GOMP_SPINCOUNT"] = SPINS
+
+
+def in_plain_words(error: BaseException, args: list[str]) -> str | None:
+    """What the user can do about an error of the system or of Weights & Biases; None for one of the program."""
+    from pipeline.folders import is_no_room, reason
+
+    if isinstance(error, (MemoryError, RuntimeError, OSError)) or type(error).__name__ == "PanicException":
+        said = repr(error)
+        if isinstance(error, MemoryError) or any(sign in said for sign in MEMORY):
+            return "Memory ran out. Lower the sizes of network, vocabulary or batch, or end other programs."
+        if any(sign in said for sign in THREADS) and getattr(error, "filename", None) is None:
+            return "No further thread or process can be started. Raise the limit (ulimit -u), or end other programs."
+        if any(sign in said for sign in NODES):
+            first = str(error).splitlines()[0].rstrip(".")
+            return f"Not all nodes of the run could be reached ({first}). PIPELINE_NODE_TIMEOUT=MINUTES waits longer."
+    if isinstance(error, OSError):
+        name = str(error.filename or "")
+        given = bool(name) and is_given(Path(name), args)  # what else is not there may be ours to make
+        if not (is_no_room(error) or error.errno in WRONG_PLACE or (error.errno == errno.ENOENT and given)):
+            return None
+        what = "written" if is_no_room(error) or error.errno == errno.EEXIST else "read or written"
+        return f"{shortened(name) or 'A file'} could not be {what}: {reason(error)}."
+    if type(error).__module__.partition(".")[0] == "wandb":
+        return (
+            f"Weights & Biases says: {' '.join(str(error).split())}\n"
+            "WANDB_MODE=offline does without it, and `make sync` uploads later."
+        )
+    return None
+
+
+def is_given(path: Path, args: list[str]) -> bool:
+    """Whether a path is among the values of arguments, or above or below one of them."""
+    values = [value for arg in args for value in (arg, arg.partition("=")[2])]
+    places = [Path(value) for value in values if value.strip("./") and not value.startswith("-")]
+    return any(path == place or path in place.parents or place in path.parents for place in places)
+
+
+def shortened(name: str) -> str:
+    return name if len(name) <= 100 else f"{name[:60]}... ({len(name)} characters)"
+
+
+def command() -> int:
+    """`main` as a program of its own: whoever reads its output may leave before the end."""
+    sys.stderr = outlasting(sys.stderr)
+    if sys.argv[1:2] != ["predict"]:  # which has nothing else to do, and ends where nobody reads on
+        sys.stdout = outlasting(sys.stdout)
+    return main()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

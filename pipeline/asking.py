@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pipeline import UserError, lineage, plots, tracking, zeroshot
 from pipeline.encoders.base import Encoder
 from pipeline.folders import digest, write_atomically
 from pipeline.labeled import rows_of
-from pipeline.run_folder import clear
+from pipeline.run_folder import begun, clear
 from pipeline.text import Source, find_files, json_line
 from pipeline.zeroshot import Result
 from tasks.base import Row, Task
@@ -72,22 +73,26 @@ def run(
             for name, (accuracy, _) in zeroshot.by_group(right, rows, column).items():
                 figures[f"baseline/unigram/{column}/{name}"] = accuracy
     # Only now: a prompt that cannot be asked costs no run that was there.
-    clear(out, uses=folder)
-    lineage.write(out, came)  # now the folder is known for a run's
+    clear(out)
+    run_stage = partial(lineage.run_stage, "zeroshot", out, seed=seed, config=config)
+    lineage.write(out, [*came, run_stage()])  # now the folder is known for a run's
     write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
     logger = tracking.wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
-    lineage.write(out, [*came, lineage.run_stage("zeroshot", out, seed=seed, config=config)])
-    if logger is not None:
-        tracking.use_artifact(logger, folder)
+    lineage.write(out, [*came, run_stage()])  # with its id in W&B
     found = [row for parts in results.values() for part in parts for row in zeroshot.predictions(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, found)))
     if len(shots) > 1:
         plots.plot_shots({count: zeroshot.summary(parts) for count, parts in results.items()}, out / "shots.png")
+    tracking.write_metrics(out, figures)
+    begun(out)  # an upload that is interrupted costs no answers
     print(report(task, rows, results))
     if unigram is not None:
         print(f"frequency of words alone {figures['baseline/unigram']:.3f}")
-    finish(out, logger, figures, found, log_text=log_text)
     print(f"Saved metrics.json and predictions.jsonl in {out}")
+    if logger is not None:
+        with tracking.last_words(logger) as wandb_run:
+            tracking.use_artifact(logger, folder)
+            tell(wandb_run, out, figures, found if log_text else [])
 
 
 def read(task: Task, files: str | None, *, limit: int, with_examples: bool) -> tuple[list[Row], list[Row]]:
@@ -177,16 +182,14 @@ def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str
     return "\n".join(lines)
 
 
-def finish(out: Path, logger: Any, figures: dict[str, Any], found: list[dict[str, Any]], *, log_text: bool) -> None:
-    if logger is not None:
-        import wandb
+def tell(wandb_run: Any, out: Path, figures: dict[str, Any], found: list[dict[str, Any]]) -> None:
+    """Figures, plots and the first of the answers, for Weights & Biases."""
+    import wandb
 
-        run = logger.experiment
-        run.summary.update(figures)
-        names: list[str | int] = ["context", "candidates", "log_likelihoods", "choice", "gold", "right"]
-        if log_text:
-            run.log({"examples": wandb.Table(names, [[str(row[str(name)]) for name in names] for row in found[:200]])})
-        for picture in out.glob("*.png"):
-            run.log({picture.stem: wandb.Image(str(picture))})
-        logger.close()
-    tracking.write_metrics(out, figures)
+    wandb_run.summary.update(figures)
+    names: list[str | int] = ["context", "candidates", "log_likelihoods", "choice", "gold", "right"]
+    if found:
+        cells = [[str(row[str(name)]) for name in names] for row in found[:200]]
+        wandb_run.log({"examples": wandb.Table(names, cells)})
+    for picture in out.glob("*.png"):
+        wandb_run.log({picture.stem: wandb.Image(str(picture))})

@@ -55,7 +55,7 @@ class BatchMaker(Protocol):
         """Share of the text that the model knows only as unknown."""
 
     def predictions_per_byte(self, windows: Any) -> float:
-        """Predictions that the whole text asks for, per UTF-8 byte of it."""
+        """Predictions that the whole text asks for, per UTF-8 byte of the raw text."""
 
     def make(
         self, windows: Any, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
@@ -117,7 +117,7 @@ class MaskedPairs:
         return unknown_tokens(store)
 
     def predictions_per_byte(self, windows: Windows) -> float:
-        return windows.store.meta["tokens"] / windows.store.meta["bytes"]
+        return windows.store.meta["tokens"] / windows.store.raw_bytes
 
     def make(
         self, windows: Windows, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import signal
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -17,18 +19,39 @@ import lightning
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
+from torch import Tensor
 
 from pipeline import Interrupted, UserError
-from pipeline.folders import is_no_room, reason
+from pipeline.folders import is_no_room, new_file, reason
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.ckpt", "previous.ckpt", "best.ckpt", "damaged.ckpt"
 
 
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
+# Errors of the system that come of what a file is: no number (zipfile's), a place before its begin, another's removal.
+BROKEN = (None, errno.EINVAL, errno.ENOENT, errno.EISDIR)
+# What training goes on from: without one of them a file is no checkpoint of a run.
+PARTS: dict[str, type] = {
+    **dict.fromkeys(("state_dict", "loops", "callbacks", "sums"), dict),
+    **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
+    "global_step": int,
+}
+
+
+class Damaged(UserError):
+    """A checkpoint that cannot be gone on from; the one before it may be whole."""
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Writes aside and renames; the `last.ckpt` before becomes `previous.ckpt` when the new one is whole."""
+    """Writes aside and renames; the `last.ckpt` before becomes `previous.ckpt` when the new one is whole.
+
+    Args:
+        written: is called when there is a new `last.ckpt`.
+    """
+
+    def __init__(self, written: Callable[[], None]) -> None:
+        super().__init__()
+        self.written = written
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         file = Path(path)
@@ -36,7 +59,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         stream: Telling | None = None
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with open(aside, "wb") as file_on_disk:
+            with new_file(aside, "wb") as file_on_disk:
                 stream = Telling(file_on_disk)
                 write(checkpoint, stream)
                 file_on_disk.flush()
@@ -54,6 +77,8 @@ class WholeCheckpoints(TorchCheckpointIO):
                 f"The checkpoint {file} could not be written: {reason(told)}. Make room and go on with RESUME=1 from "
                 "the one before it, if there is one."
             ) from None
+        if file.name == LAST:
+            self.written()
 
 
 class Telling:
@@ -78,18 +103,24 @@ def write(checkpoint: dict[str, Any], stream: Any) -> None:
     torch.save(checkpoint, stream)
 
 
-def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+def newest(
+    folder: Path, check: Callable[[Path, dict[str, Any]], None] = lambda file, state: None
+) -> tuple[Path, dict[str, Any]] | None:
     """The newest whole checkpoint of a run to go on from, and what it holds; says when it is not the last one.
 
+    Args:
+        check: what else must be right; raises `Damaged` where the one before may be.
+
     Raises:
-        UserError: there are checkpoints, and none is whole.
+        UserError: there are checkpoints, and none is whole; or the system could not read one.
     """
     found = [file for file in (folder / LAST, folder / PREVIOUS) if file.exists()]
     complaints = []
     for file in found:
         try:
             state = read(file)
-        except UserError as error:
+            check(file, state)
+        except Damaged as error:
             complaints.append(str(error))
             if file.name == LAST and len(found) > 1:  # else the next one saved would push the whole one out
                 with contextlib.suppress(FileNotFoundError):  # another process of the run was faster
@@ -100,31 +131,61 @@ def newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
             print(f"Warning: {why} Going on from the checkpoint before it, of step {state['global_step']:,}.")
         return file, state
     if complaints:
-        raise UserError(f"{complaints[0]} No other checkpoint is there; set OVERWRITE=1 to start anew.")
+        others = "The one before it is damaged too" if len(complaints) > 1 else "No other checkpoint is there"
+        raise UserError(f"{complaints[0]} {others}; set OVERWRITE=1 to start anew.")
     return None
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A checkpoint whose checksums are right; tensors stay on disk until they are used.
+    """A checkpoint whose checksums are right, with all its parts; tensors stay on disk until they are used.
 
     Raises:
-        UserError: it is damaged, or holds something else than tensors and plain data.
+        Damaged: it is not so, or holds something else than tensors and plain data.
+        UserError: it could not be read, whatever it holds.
     """
     try:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()  # each entry has a CRC-32
         if damaged is not None:
-            raise UserError(f"The checkpoint {file} is damaged ({damaged} has another checksum).")
-        return torch.load(file, weights_only=True, map_location="cpu", mmap=True)
+            raise Damaged(f"The checkpoint {file} is damaged ({damaged} has another checksum).")
+        state = torch.load(file, weights_only=True, map_location="cpu", mmap=True)
     except pickle.UnpicklingError:
-        raise UserError(
+        raise Damaged(
             f"The checkpoint {file} holds something else than tensors and plain data, which could be code: it is not "
             "loaded."
         ) from None
-    except PermissionError:
-        raise UserError(f"The checkpoint {file} may not be read: permission denied.") from None
-    except (OSError, RuntimeError, ValueError, KeyError, NotImplementedError, EOFError, *ZIP_ERRORS) as error:
-        raise UserError(f"The checkpoint {file} is damaged ({type(error).__name__}).") from None
+    except OSError as error:
+        if error.errno not in BROKEN:
+            raise UserError(f"The checkpoint {file} could not be read: {reason(error)}.") from None
+        raise Damaged(f"The checkpoint {file} is damaged ({type(error).__name__}).") from None
+    except (RuntimeError, ValueError, KeyError, NotImplementedError, EOFError, *ZIP_ERRORS) as error:
+        raise Damaged(f"The checkpoint {file} is damaged ({type(error).__name__}).") from None
+    for name, kind in PARTS.items():
+        if not isinstance(state, dict) or not isinstance(state.get(name), kind):
+            raise Damaged(f"The checkpoint {file} is damaged: it has no {name}.")
+    moments = state["optimizer_states"]
+    if not moments or not all(isinstance(part, dict) and {"state", "param_groups"} <= set(part) for part in moments):
+        raise Damaged(f"The checkpoint {file} is damaged: it has no state of an optimizer.")
+    return state
+
+
+def check_fits(file: Path, state: dict[str, Any], module: torch.nn.Module) -> None:
+    """Compares the tensors of a checkpoint with those of the network that would go on from it.
+
+    Raises:
+        Damaged: it lacks one, or has others.
+    """
+    for name in getattr(module, "kept", ()):
+        if name not in state:
+            raise Damaged(f"The checkpoint {file} is damaged: it has no {name}.")
+    saved, ours = state["state_dict"], module.state_dict()
+    for name in sorted({*saved, *ours}):
+        if name not in saved or name not in ours:
+            which = "lacks" if name in ours else "has"
+            raise Damaged(f"The checkpoint {file} is damaged: it {which} a tensor {name}.")
+        if not isinstance(saved[name], Tensor) or saved[name].shape != ours[name].shape:
+            there = list(saved[name].shape) if isinstance(saved[name], Tensor) else type(saved[name]).__name__
+            raise Damaged(f"The checkpoint {file} is damaged: {name} is {there}, not {list(ours[name].shape)}.")
 
 
 def sync_folder(folder: Path) -> None:
@@ -195,6 +256,9 @@ class Latest(Checkpoint):
         if trainer.world_size == 1:
             return self.asked
         return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        self.teardown(trainer, module, "fit")
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Gives the signals back before Lightning does: after it, they would get its own again and all they hold."""

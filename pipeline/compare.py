@@ -8,26 +8,32 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import shutil
+import math
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
+from pydantic import Field
 from tqdm import tqdm
 
 from pipeline import UserError, gains, tracking
 from pipeline.choices import ARMS, FROZEN
 from pipeline.configuration import recipe, task_file, task_of
-from pipeline.folders import digest, file_hash, path_of, write_atomically
+from pipeline.folders import digest, file_hash, path_of, remove, write_atomically
 from pipeline.labeled import content_of
-from pipeline.run_folder import locked
+from pipeline.run_folder import SIGN, check_place, locked
+from pipeline.validation import checked, read_json, read_yaml
 
 OF_KIND = ("model.optimization.", "model.craft.lm_weight", "model.craft.mix_dropout", "model.craft.unfreeze_share")
 FineTune = Callable[..., None]  # by name: flags, model, task, arm, seed, data, encoder, out, resume
+Name = Annotated[str, Field(min_length=1)]
+Taken = Callable[[dict[str, Any]], dict[str, Any]]  # from the content of a metrics.json
+BEGUN = ("checkpoints/last.ckpt", "metrics.json")  # what a run has that cannot be refused any more
+NOTE = "cell.json"  # of a run of a grid: what its figures depend on
 
 
 @dataclass
@@ -40,8 +46,8 @@ class Arm:
             take the one that is best on the validation part: each arm has its own best.
     """
 
-    seeds: int
-    choose: dict[str, list[Any]] = field(default_factory=dict)
+    seeds: Annotated[int, Field(ge=1)]
+    choose: dict[str, Annotated[list[Any], Field(min_length=1)]] = field(default_factory=dict)
 
     @property
     def settings(self) -> list[list[str]]:
@@ -63,10 +69,10 @@ class Grid:
         flags: of every run.
     """
 
-    models: list[str]
-    tasks: dict[str, str | None]
-    arms: dict[str, Arm]
-    encoders: str
+    models: Annotated[list[Name], Field(min_length=1)]
+    tasks: Annotated[dict[Name, str | None], Field(min_length=1)]
+    arms: Annotated[dict[str, Arm], Field(min_length=1)]
+    encoders: Name
     data: str = "."
     flags: list[str] = field(default_factory=list)
 
@@ -88,25 +94,15 @@ def load(file: Path, **changes: Any) -> Grid:
         UserError: a field is missing, unknown or of the wrong kind.
     """
     seeds, arms = changes.pop("seeds", None), changes.pop("arms", None)
-    try:
-        content = yaml.safe_load(file.read_text())
-        places = content["tasks"] if isinstance(content["tasks"], dict) else {}  # of the tasks' data
-        content |= changes
-        content["arms"] = {name: Arm(**options) for name, options in content["arms"].items()}
-        if isinstance(content["tasks"], list):
-            content["tasks"] = {task: places.get(task) for task in content["tasks"]}
-        grid = Grid(**content)
-        for value, kind in ((grid.models, list), (grid.tasks, dict), (grid.flags, list)):
-            if not isinstance(value, kind):
-                raise TypeError(f"{value!r} is no {kind.__name__}")
-        if unknown := [arm for arm in grid.arms if arm not in ARMS]:
-            raise TypeError(f"there is no arm '{unknown[0]}', but {', '.join(ARMS)}")
-        grid.encoder("")
-        for arm in grid.arms.values():
-            if not (isinstance(arm.seeds, int) and all(isinstance(v, list) and v for v in arm.choose.values())):
-                raise TypeError("an arm has seeds, a number, and lists to choose from")
-    except (TypeError, KeyError, AttributeError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{file} is no valid grid: {error}.") from None
+    content = read_yaml(file, dict[str, Any])
+    places = content.get("tasks")
+    content |= changes
+    if isinstance(content.get("tasks"), list):  # their data are where the file says, or with the task
+        places = places if isinstance(places, dict) else {}
+        content["tasks"] = {task: places.get(task) for task in checked(list[Name], content["tasks"], file)}
+    grid = checked(Grid, {name: value for name, value in content.items() if (name, value) != ("data", None)}, file)
+    if unknown := [arm for arm in grid.arms if arm not in ARMS]:
+        raise UserError(f"{file}: there is no arm '{unknown[0]}', but {', '.join(ARMS)}.")
     if arms is not None:
         if unknown := [arm for arm in arms if arm not in grid.arms]:
             raise UserError(f"{file} has no arm '{unknown[0]}'; it has {', '.join(grid.arms)}.")
@@ -151,6 +147,7 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, anew: bool = False, wh
     Raises:
         UserError: a run is refused, or another process is at it.
     """
+    check_place(out)
     out.mkdir(parents=True, exist_ok=True)
     whole = whole or grid
     models = list(dict.fromkeys([*whole.models, *grid.models]))
@@ -169,17 +166,17 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, anew: bool = False, wh
         data = None if location is None else str(path_of(whole.data) / location)
         shared: dict[str, Any] = {"task": task, "data": data, "encoder": whole.encoder(model), "arm": arm}
         cell = cell_of(**shared, flags=flags)
-        figures = finished(folder, cell)
+        figures, _ = finished(folder, cell, summary)
         if run is not None:
             bar.set_postfix_str(name)
             bar.initial += figures is not None and not anew  # which says nothing about the time of a run
             one_run = partial(run, **shared, flags=flags, model=model, seed=seed, out=folder)
-            figures = once(folder, cell, one_run, anew=anew)
+            figures = once(folder, cell, one_run, anew=anew, taken=summary)
             bar.update()
         if figures is None:
             raise LookupError(name)
         row = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
-        return row | summary(figures)
+        return row | figures
 
     def rows_of(task: str, model: str, name: str, seeds: int, **how: Any) -> list[dict[str, Any]]:
         settings = range(len(whole.arms[name].settings))
@@ -215,16 +212,31 @@ def cell_of(*, task: str, data: str | None, encoder: Path, arm: str, flags: list
     }
 
 
-def finished(folder: Path, cell: dict[str, Any]) -> dict[str, Any] | None:
-    """The content of a folder's `metrics.json`, if it is there and made of the same."""
-    note, figures = folder / "cell.json", folder / "metrics.json"
-    if note.is_file() and figures.is_file() and json.loads(note.read_text()) == cell:
-        return json.loads(figures.read_text())
-    return None
+def finished(folder: Path, cell: dict[str, Any], taken: Taken) -> tuple[dict[str, Any] | None, str | None]:
+    """What is taken of a folder's `metrics.json` if that is there and made of the same, else why it is not."""
+    note, figures = folder / NOTE, folder / "metrics.json"
+    if not figures.is_file():
+        return None, None
+    try:
+        before = read_json(note, dict[str, Any]) if note.is_file() else {}
+        if before != cell:
+            return None, f"not of the same {', '.join(name for name in cell if cell[name] != before.get(name))}."
+        return taken(read_json(figures, dict[str, float | int | bool | str | None])), None
+    except UserError as error:
+        return None, str(error)
+    except LookupError as error:
+        return None, f"{figures} has no {error.args[0]}."
 
 
-def once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: bool = False) -> dict[str, Any]:
-    """Runs what writes `metrics.json` into a folder, unless it is there and made of the same; returns its content.
+def once(
+    folder: Path,
+    cell: dict[str, Any],
+    run: Callable[..., None],
+    *,
+    anew: bool = False,
+    taken: Taken = dict,
+) -> dict[str, Any]:
+    """Runs what writes `metrics.json` into a folder, unless it is there and made of the same.
 
     What was there before is gone only when the new run has begun: one that is refused leaves everything as it was.
 
@@ -232,29 +244,33 @@ def once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: 
         cell: what the figures depend on.
         run: takes `resume`, whether to go on with a run of the same that was stopped.
         anew: run it also where it is there.
+        taken: what to return of the content of `metrics.json`; a LookupError says what it lacks.
 
     Raises:
-        UserError: the run is refused, or another process is at it.
+        UserError: the run is refused, or another process is at it, or the folder is not of a grid's run.
     """
+    check_place(folder)
     lock = locked(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
     try:
-        return _once(folder, cell, run, anew=anew)
+        return _once(folder, cell, run, anew=anew, taken=taken)
     finally:
         lock.release()
 
 
-def _once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: bool) -> dict[str, Any]:
-    note, figures, aside = folder / "cell.json", folder / "metrics.json", folder.with_name(f".{folder.name}.before")
+def _once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: bool, taken: Taken) -> dict[str, Any]:
+    note, figures, aside = folder / NOTE, folder / "metrics.json", folder.with_name(f".{folder.name}.before")
     put_back(aside, folder)  # after a kill
-    if (there := finished(folder, cell)) is not None and not anew:
+    there, why = finished(folder, cell, taken)
+    if there is not None and not anew:
         return there
-    before = json.loads(note.read_text()) if note.is_file() else {}
-    if figures.is_file() and before != cell:
-        differs = [name for name in cell if cell[name] != before.get(name)]
-        tqdm.write(f"{folder.name} is run anew: not of the same {', '.join(differs)}.", file=sys.stderr)
-    resume = before == cell and not anew and (folder / "checkpoints" / "last.ckpt").is_file()
-    if folder.exists() and not resume:
-        shutil.rmtree(aside, ignore_errors=True)
+    if why is not None:
+        tqdm.write(f"{folder.name} is run anew: {why}", file=sys.stderr)
+    stopped = not figures.is_file() and (folder / "checkpoints" / "last.ckpt").is_file()
+    resume = not anew and stopped and _note_of(folder) == cell
+    if os.path.lexists(folder) and not resume:
+        check_own(folder)
+        check_own(aside)
+        remove(aside)
         folder.rename(aside)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(note, json.dumps(cell) + "\n")
@@ -264,27 +280,61 @@ def _once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew:
     except UserError:
         put_back(aside, folder)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
-    return json.loads(figures.read_text())
+    remove(aside)
+    return taken(read_json(figures, dict[str, Any]))
+
+
+def _note_of(folder: Path) -> dict[str, Any]:
+    with contextlib.suppress(UserError):  # missing or damaged
+        return read_json(folder / NOTE, dict[str, Any])
+    return {}
+
+
+def check_own(folder: Path) -> None:
+    """Raises: UserError, a folder holds something, and nothing that a grid has made."""
+    if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if folder.is_symlink() or not folder.is_dir() or not ((folder / NOTE).is_file() or (folder / SIGN).is_file()):
+        raise UserError(f"{folder} is in the way of a run, and no run has made it; move it, or choose another OUT=.")
 
 
 def put_back(aside: Path, folder: Path) -> None:
     """What was set aside for a run that has not begun."""
-    if aside.exists() and not (folder / "lineage.json").exists():
-        shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(aside) and not any((folder / name).exists() for name in BEGUN):
+        check_own(aside)
+        check_own(folder)
+        remove(folder)
         aside.rename(folder)
 
 
 def summary(figures: dict[str, Any]) -> dict[str, Any]:
-    """What the table takes from `metrics.json`."""
-    [metric] = [name.removeprefix("val/best_") for name in figures if name.startswith("val/best_")]
+    """What the table takes from `metrics.json`.
+
+    Raises:
+        LookupError: it is not that of a fine-tune.
+    """
+    metric = next((name.removeprefix("val/best_") for name in figures if name.startswith("val/best_")), None)
+    if metric is None:
+        raise LookupError("val/best_ of a metric")
     kept = {name: value for name, value in figures.items() if name.startswith("baseline/")}
     return {
         "metric": metric,
-        "score": figures[f"test/{metric}"],
-        "chosen_by": figures[f"val/best_{metric}"],
-        "degenerate": figures["degenerate"],
-        "tokens": figures["tokens"],
-        "minutes": figures["seconds"] / 60,
+        "score": figure(figures, f"test/{metric}", most=1),
+        "chosen_by": figure(figures, f"val/best_{metric}", most=1),
+        "degenerate": figure(figures, "degenerate"),
+        "tokens": figure(figures, "tokens"),
+        "minutes": figure(figures, "seconds") / 60,
         **kept,
     }
+
+
+def figure(figures: dict[str, Any], name: str, *, most: float = math.inf) -> Any:
+    """A figure, which may be true or false.
+
+    Raises:
+        LookupError: it is not there, no finite number, or its size is above `most`.
+    """
+    value = figures.get(name)
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > most:
+        raise LookupError(f"{name} that can be")
+    return value

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,11 +22,14 @@ from pipeline import UserError, sample, store, text
 from pipeline import tokenizer as tokenizers
 from pipeline.batches import BatchMaker, Steps
 from pipeline.encoders.base import Batch
-from pipeline.folders import cache_folder, digest, locked, write_atomically, write_folder
+from pipeline.folders import cache_folder, digest, locked, sha256, write_atomically, write_folder
 from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer
+from pipeline.validation import read_text
+from tasks.base import listed
 
+MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
 HELD_OUT = 500  # documents of a stream, at most, that are its validation part
 FORMAT = 4  # part of a tokenizer's key: raise it when their training changes
 
@@ -65,6 +70,7 @@ class CorpusData(lightning.LightningDataModule):
         batch_size: rows of one optimiser step, over all processes and accumulated parts.
         validation_rows: rows of validation text, at most.
         workers: loader processes; the batches do not depend on it.
+        verify: read corpus and token stores whole, to be sure that they are what they were, instead of sample blocks.
         seed: of order, masks and pairs.
     """
 
@@ -83,6 +89,7 @@ class CorpusData(lightning.LightningDataModule):
         sample_documents: int | None = None,
         text_column: str = "text",
         document_start: str | None = None,
+        verify: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -100,11 +107,12 @@ class CorpusData(lightning.LightningDataModule):
         except re.error as error:
             raise UserError(f"data.document_start is no regular expression: {error}.") from None
         self.files, self.hub, self.sample_documents = files, hub, sample_documents
-        self.text_column, self.document_start = text_column, document_start
+        self.text_column, self.document_start, self.verify = text_column, document_start, verify
         self.options, self.maker = tokenizer, batches
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.validation_rows, self.validation_every, self.workers = validation_rows, validation_every, workers
         self.left_out: list[str] = []  # files named as a test part
+        self.ignored: list[Path] = []  # files of kinds that are not read
         self.tokenizer: Tokenizer
         self.train: TokenStore
         self.valid: TokenStore
@@ -149,7 +157,7 @@ class CorpusData(lightning.LightningDataModule):
         return store.build(valid or train, tokenizer, cache_folder() / "stores", name="text")
 
     def _sources(self) -> tuple[Source, Source | None]:
-        read = partial(Source, column=self.text_column, document_start=self.document_start)
+        read = partial(Source, column=self.text_column, document_start=self.document_start, verify=self.verify)
         if self.hub is not None:
             address = {key: value for key, value in self.hub.items() if key != "validation"}
             validation = self.hub.get("validation")
@@ -163,8 +171,9 @@ class CorpusData(lightning.LightningDataModule):
                     write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
-        found, root = text.find_files(self.files), text.root_of(self.files)
+        (found, ignored), root = text.sorted_out(self.files), text.root_of(self.files)
         places = {file: file.relative_to(root) for file in found}
+        self.ignored = [file.relative_to(root) for file in ignored]
         parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
         for file, place in places.items():
             parts[text.split_of(place)].append(file)
@@ -181,16 +190,35 @@ class CorpusData(lightning.LightningDataModule):
                 raise UserError(f"{options.file} is a {loaded.scheme} tokenizer; this model needs {options.scheme}.")
             return loaded
         settings = (options.scheme, options.vocab_size, options.lowercase, options.train_megabytes)
-        key = digest(FORMAT, source.fingerprint(), *settings)
+        key = digest(FORMAT, source.fingerprint, *settings)
         file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
         with locked(file, "the tokenizer"):
-            if not file.exists():
+            if (known := self._known_tokenizer(file)) is None:
                 lines = _spread(source, round(options.train_megabytes * 1e6))
-                trained = tokenizers.train(
-                    options.scheme, lines, vocab_size=options.vocab_size, lowercase=options.lowercase
+                make = partial(
+                    tokenizers.train, options.scheme, vocab_size=options.vocab_size, lowercase=options.lowercase
                 )
-                write_atomically(file, trained.backend.to_str())
-        return tokenizers.load(file)
+                write_atomically(file, interruptible(make, lines).backend.to_str())
+                write_atomically(file.with_suffix(".sha256"), sha256(file))
+        return known or tokenizers.load(file)
+
+    def _known_tokenizer(self, file: Path) -> Tokenizer | None:
+        """The tokenizer that was trained before; None where there is none, or, with a warning, another."""
+        if not file.exists():
+            return None
+        checksum = file.with_suffix(".sha256")
+        try:
+            if not checksum.exists():  # of before 0.13
+                write_atomically(checksum, sha256(file))
+            if read_text(checksum) != sha256(file):
+                raise UserError(f"{file} is not what {checksum.name} says.")
+            known = tokenizers.load(file)
+            if known.scheme != self.options.scheme:
+                raise UserError(f"{file} is a {known.scheme} tokenizer.")
+            return known
+        except UserError as error:
+            print(f"Warning: {error} The tokenizer is trained anew.")
+            return None
 
     def stages(self, name: str) -> list[dict[str, Any]]:
         """Corpus and tokenizer as stages of a lineage."""
@@ -217,16 +245,30 @@ class CorpusData(lightning.LightningDataModule):
                 f"{self.maker.unknown(part, self.tokenizer):.3%} unknown",
                 f"            {meta['lines']:,} lines, about {meta['duplicate_lines']:,} of them repeated, "
                 f"{meta['long_sentences']:,} sentences over {store.LONG_SENTENCE:,} characters",
-                f"            {meta['bytes'] / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
+                f"            {part.raw_bytes / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
+                f"            {part.unpredicted_bytes / part.raw_bytes:.2%} of the text is not predicted: blank lines, "
+                f"spaces around sentences{'' if self.tokenizer.keeps_spaces else '; nor are the spaces between words'}",
             ]
             if meta["long_words"]:
                 lines.append(
                     f"            {meta['long_words']:,} words over {tokenizers.LONGEST_WORD} bytes are cut there"
                 )
+            if meta["endless_words"]:
+                lines.append(
+                    f"            {meta['endless_words']:,} words over {tokenizers.ENDLESS:,} characters are cut into "
+                    f"pieces of at most {tokenizers.SCHEMES[self.tokenizer.scheme].piece:,}"
+                )
             if meta["duplicate_lines"] > 0.3 * meta["lines"]:
                 lines.append("            Note: many lines are repeated; a model learns to copy these first.")
+        shared = store.shared_lines(self.valid, self.train)
+        if shared is not None:
+            lines.append(f"            about {shared:.1%} of its distinct lines are in the training part too")
+        if shared is not None and shared > MANY_SHARED:
+            lines.append("            Warning: validation says little of new text where so much of it is trained on.")
         if self.left_out:
             lines.append(f"left out    {', '.join(self.left_out)}: named as a test part")
+        if self.ignored:
+            lines.append(f"left out    {listed(self.ignored)}: not {', '.join(text.FORMATS)}")
         return "\n".join(lines)
 
     # ------------------------------------------------------------------ token stores -> batches
@@ -343,6 +385,26 @@ class FromStep(Sampler[int]):
 
     def __len__(self) -> int:
         return self.total
+
+
+def interruptible(train: Callable[[Iterator[str]], Tokenizer], texts: Iterator[str]) -> Tokenizer:
+    """Trains in another thread: the library holds the one that it runs in, and Ctrl-C would wait for it to end."""
+    stopped, done = threading.Event(), Future[Tokenizer]()
+
+    def work() -> None:
+        try:
+            done.set_result(train(itertools.takewhile(lambda _: not stopped.is_set(), texts)))
+        except BaseException as error:  # raised where it is waited for
+            done.set_exception(error)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        stopped.set()
+        worker.join(timeout=1)  # what is still at it ends with the process
+        raise
 
 
 def _held_out(number: int, every: int, first: int | None) -> bool:

@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from tqdm import tqdm
+from typing_extensions import TypedDict
 
 from pipeline import UserError
 from pipeline.batches import Steps
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Encoder
 from pipeline.objectives import Objective
+from pipeline.validation import read_yaml
+
+
+class DataOfRun(TypedDict):
+    length: Annotated[int, Field(ge=1)]
+
+
+class ConfigOfRun(TypedDict):
+    """What is used of a run's config.yaml."""
+
+    data: DataOfRun
+
+
+def training_length(encoder: Encoder, folder: Path) -> int | None:
+    """Tokens of a row in pretraining, as `config.json` says, or the run that the folder lies in; None: neither."""
+    if "training_length" in encoder.config:
+        return encoder.config["training_length"]
+    try:  # folders of 0.12 do not say it
+        return read_yaml(folder.resolve().parent / "config.yaml", ConfigOfRun)["data"]["length"]
+    except UserError:
+        return None
+
+
+def note_on_length(encoder: Encoder, length: int, trained: int | None) -> str | None:
+    """What there is to say of rows that are longer than those of pretraining, or may be."""
+    if trained is None:
+        return f"Note: the folder does not say on which length its encoder was trained; rows have {length} tokens here."
+    if length > trained and hasattr(encoder, "position_embedding"):
+        return (
+            f"Warning: rows have {length} tokens, but the encoder was trained on {trained}: what it predicts at later "
+            f"positions is meaningless. Leave --data.length out, or set ARGS=--data.length={trained}."
+        )
+    return None
+
+
+FEW_UNKNOWN = 0.02  # share of unknown words that changes a perplexity little
 
 
 @torch.no_grad()
 def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[str, float]:
     """Every whole row of the validation part, or of the corpus when it has none; what is left at its end fills no row.
 
-    With `carry`, the rows that fill no batch (`data.batch_size`) are left out too.
+    With `carry`, the rows that fill no batch (`data.batch_size`) are left out too. `bytes` are those of the raw text;
+    `bytes_not_predicted` are in no token: blank lines and spaces around sentences. `unknown` is the share of the text
+    that the encoder knows only as [UNK].
 
     Raises:
         UserError: rows longer than the encoder's positions, or a corpus that does not suffice.
@@ -26,6 +69,7 @@ def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[s
             f"data.length is {data.length}, but the encoder has only {encoder.max_length} positions; "
             f"set ARGS=--data.length={encoder.max_length}."
         )
+    encoder.forget_between_batches()  # rows come in an order of their own; where they go on, the batch says so
     store = data.evaluation_store(encoder.tokenizer)
     data.maker.check(store, "evaluation")
     steps = Steps(data.maker, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=0)
@@ -43,4 +87,6 @@ def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[s
         figures |= {f"{name}_{key}": value for key, value in means.items() if value == value}
     per_byte = data.maker.predictions_per_byte(steps.windows)
     figures |= objective.report(figures, per_byte=per_byte)
-    return {"documents": store.meta["documents"], "bytes": store.meta["bytes"], **figures}
+    figures["unknown"] = data.maker.unknown(store, encoder.tokenizer)
+    sizes = {"bytes": store.raw_bytes, "bytes_not_predicted": store.unpredicted_bytes}
+    return {"documents": store.meta["documents"], **sizes, **figures}

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,10 +19,10 @@ from torch import Tensor
 from pipeline import UserError, optim
 from pipeline.choices import FROZEN, ArmName
 from pipeline.encoders.base import Batch, Encoded
-from pipeline.encoders.elmo import Elmo
 from pipeline.encoders.gpt import Gpt
 from pipeline.heads import Decision
 from pipeline.labeled import LabeledData
+from pipeline.machine import check_size
 from pipeline.objectives import Loss, linear_cross_entropy
 from pipeline.optim import Optimization
 from pipeline.pretrain import Training
@@ -121,8 +122,6 @@ class FineTuning(Training):
         if craft.crf and (craft.class_weights != "none" or craft.label_smoothing):
             raise UserError("A CRF scores whole sequences: it has neither class weights nor label smoothing.")
         encoder.set_dropout(craft.dropout)
-        if isinstance(encoder, Elmo):
-            encoder.forget_between_batches()  # rows of a task have nothing to do with each other
         roles = task.roles or [role for role in task.columns if role not in ("label", "tags")]
         options = HeadOptions(
             by_word=data.by_word,
@@ -138,7 +137,9 @@ class FineTuning(Training):
             max_length=data.room,
             cut=data.cut,
         )
-        self.model, self.data = TunedModel(encoder, labels=task.label_names, options=options), data
+        make = partial(TunedModel, encoder, labels=task.label_names, options=options)
+        check_size(make, "model.craft")
+        self.model, self.data = make(), data
         self.model.encoder.requires_grad_(not self.frozen)
         self.train()  # a loaded encoder is in eval mode, and the trainer leaves each module in its own
         if self.frozen:

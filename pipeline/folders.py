@@ -28,16 +28,36 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def written_atomically(path: Path) -> Iterator[IO[str]]:
-    """As `write_atomically`, for what comes in pieces."""
+def written_atomically(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """As `write_atomically`, for what comes in pieces.
+
+    Raises:
+        OSError: it cannot be written; names the file also where the system does not, as on a full disk.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(aside, "w", encoding="utf-8") as file:
+        with new_file(aside, mode) as file:
             yield file
         os.replace(aside, path)
+    except OSError as error:
+        if error.filename in (None, str(aside)) and error.errno is not None:
+            error.filename = str(path)
+        raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+def new_file(path: Path, mode: str = "w") -> IO[Any]:
+    """Opens a new file in place of what is there: a link is replaced, what it points to stays as it is."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    return open(os.open(path, flags, 0o666), mode, encoding=None if "b" in mode else "utf-8")
+
+
+def remove(path: Path) -> None:
+    """Removes a file, a folder or a link, which is not followed, if it is there."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
@@ -47,14 +67,14 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
         UserError: it cannot be written; what was there before is as it was.
     """
     aside, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
-    if old.exists() and not folder.exists():
+    if old.is_dir() and not old.is_symlink() and not os.path.lexists(folder):
         old.rename(folder)  # killed between the two renames below
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
+    remove(aside)
+    remove(old)
     try:
         write(aside)
         seal(aside)
-        if folder.exists():
+        if os.path.lexists(folder):
             folder.rename(old)
         aside.rename(folder)
     except Exception as error:
@@ -62,7 +82,7 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
         if is_no_room(error):
             raise UserError(f"{folder} could not be written: {reason(error)}.") from None
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
 
 
 def is_no_room(error: BaseException) -> bool:
@@ -82,9 +102,12 @@ def reason(error: BaseException) -> str:
 
 
 def seal(folder: Path) -> None:
-    """Writes the checksums of a folder's files into it."""
+    """Writes the checksums of a folder's files into it; gives these the permissions that any new file has here."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS)
     write_atomically(folder / SUMS, "".join(f"{sha256(folder / name)}  {name}\n" for name in names))
+    mode = (folder / SUMS).stat().st_mode & 0o777
+    for name in names:  # safetensors would keep its files to their owner, whatever the umask
+        (folder / name).chmod(mode)
 
 
 def damage(folder: Path, hash_of: Callable[[Path], str]) -> str | None:
@@ -132,19 +155,43 @@ def path_of(text: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where token stores and tokenizers are kept: $PIPELINE_CACHE, or .cache here."""
-    return Path(os.environ.get("PIPELINE_CACHE", ".cache"))
+    """Where token stores and tokenizers are kept: $PIPELINE_CACHE if it is set and not empty, or .cache here."""
+    return path_of(os.environ.get("PIPELINE_CACHE") or ".cache")
 
 
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file's content; remembered by path, size and time of change, since a corpus can be large."""
+SAMPLES, SAMPLE = 16, 1 << 16  # most blocks of a file, and bytes of each, that are read every time
+SPAN = 1 << 22  # bytes of a file that have a block of their own, up to so many blocks
+
+
+def file_hash(path: Path, *, verify: bool = False) -> str:
+    """SHA-256 of a file's content; it is remembered, unless the file is small, since a corpus can be large.
+
+    It is remembered by path, size and time of change, and with the hash of sample blocks: the first, the last and, of
+    large files, some between. Those are read each time, so that not every change of equal size and time passes unseen.
+
+    Args:
+        verify: read the whole file again.
+    """
     status = path.stat()
+    if status.st_size <= 2 * SAMPLE:  # its samples would be all of it
+        return sha256(path)
     memory = cache_folder() / "hashes" / digest(str(path.resolve()), status.st_size, status.st_mtime_ns)
-    if memory.exists():
-        return memory.read_text()
+    samples = _sample_hash(path, status.st_size)
+    known = memory.read_text(errors="replace").split() if memory.is_file() and not verify else []
+    if len(known) == 2 and known[1] == samples:
+        return known[0]
     value = sha256(path)
-    write_atomically(memory, value)
+    write_atomically(memory, f"{value} {samples}")
     return value
+
+
+def _sample_hash(path: Path, size: int) -> str:
+    value, samples = hashlib.sha256(), min(SAMPLES, max(2, -(-size // SPAN)))
+    with open(path, "rb") as file:
+        for number in range(samples):
+            file.seek(number * (size - SAMPLE) // (samples - 1))
+            value.update(file.read(SAMPLE))
+    return value.hexdigest()
 
 
 # ---------------------------------------------------------------------- locks

@@ -7,21 +7,53 @@ the order i, j, f, o, where the original adds 1 to the forget gate at run time. 
 
 from __future__ import annotations
 
-import itertools
-import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import NotRequired, TypedDict
 
 from pipeline import UserError
-from pipeline.encoders.elmo import CharacterEncoder, Elmo
+from pipeline.encoders.elmo import CHARACTERS, CharacterEncoder, Elmo
 from pipeline.encoders.lstm import Lstm
 from pipeline.tokenizer import words_tokenizer
+from pipeline.validation import read_json
 
 LONGEST_TEXT = 512  # words; the original has no limit
+Size = Annotated[int, Field(ge=1)]
+Bound = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None  # 0: none
+
+
+class Embedding(TypedDict):
+    dim: Size
+
+
+class Characters(TypedDict):
+    filters: Annotated[list[tuple[Size, Size]], Field(min_length=1)]
+    n_highway: Size
+    embedding: Embedding
+    max_characters_per_token: Annotated[int, Field(ge=3)]  # both marks of a word, and a character
+    n_characters: NotRequired[Literal[261, 262]]
+    activation: NotRequired[Literal["relu", "tanh"]]
+
+
+class Layers(TypedDict):
+    projection_dim: Size
+    dim: Size
+    n_layers: Size
+    use_skip_connections: NotRequired[bool | None]
+    cell_clip: NotRequired[Bound]
+    proj_clip: NotRequired[Bound]
+
+
+class Options(TypedDict):
+    """What is used of an options.json."""
+
+    char_cnn: Characters
+    lstm: Layers
 
 
 def import_elmo(options_file: Path, weights_file: Path, *, state: str = "reset") -> Elmo:
@@ -37,18 +69,20 @@ def import_elmo(options_file: Path, weights_file: Path, *, state: str = "reset")
         import h5py
     except ImportError:
         raise UserError("Reading HDF5 needs h5py: install the `elmo` extra (pip install -e '.[elmo]').") from None
-    options = _read_options(options_file)
-    encoder = _encoder(options, options_file, state)
+    if not options_file.is_file():
+        raise UserError(f"There are no options at {options_file}.")
+    options = read_json(options_file, Options)
     if not weights_file.is_file():
         raise UserError(f"There are no weights at {weights_file}.")
     try:
         with h5py.File(weights_file, "r") as file:
+            _check_sizes(options, file, weights_file)
+            encoder = _encoder(options, state)
             _read_characters(encoder.characters, file, weights_file)
             for direction, layers in enumerate((encoder.forwards, encoder.backwards)):
                 for number, layer in enumerate(layers):
                     assert isinstance(layer, Lstm)
-                    group = f"RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell"
-                    _read_lstm(layer, file, group if group in file else f"{group}_0", weights_file)
+                    _read_lstm(layer, file, _group(file, direction, number), weights_file)
                 if f"RNN_{direction}/RNN/MultiRNNCell/Cell{len(layers)}" in file:
                     raise UserError(f"{weights_file} has more LSTM layers than the {len(layers)} of {options_file}.")
     except OSError as error:
@@ -56,37 +90,32 @@ def import_elmo(options_file: Path, weights_file: Path, *, state: str = "reset")
     return encoder.eval()
 
 
-def _read_options(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise UserError(f"There are no options at {file}.")
-    try:
-        options = json.loads(file.read_text())
-        for section, keys in {
-            "char_cnn": ("filters", "n_highway", "embedding", "max_characters_per_token"),
-            "lstm": ("projection_dim", "dim", "n_layers"),
-        }.items():
-            for key in keys:
-                options[section][key]
-        sizes = [options["char_cnn"]["embedding"]["dim"], *itertools.chain(*options["char_cnn"]["filters"])]
-        sizes += [options["char_cnn"]["n_highway"], options["char_cnn"]["max_characters_per_token"]]
-        sizes += [options["lstm"][key] for key in ("projection_dim", "dim", "n_layers")]
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{file} is not JSON.") from None
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{file} lacks the option {error}: it is not an ELMo options.json.") from None
-    if wrong := [size for size in sizes if type(size) is not int or size < 1]:
-        raise UserError(f"{file} has a size of {wrong[0]!r}, which is no number above 0.")
-    return options
+def _group(file: Any, direction: int, layer: int) -> str:
+    group = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+    return group if group in file else f"{group}_0"
 
 
-def _encoder(options: dict[str, Any], file: Path, state: str) -> Elmo:
+def _check_sizes(options: Options, file: Any, name: Path) -> None:
+    """Compares the options with the weights before anything is built of them."""
     characters, lstm = options["char_cnn"], options["lstm"]
-    if characters.get("n_characters", 262) not in (261, 262):
-        raise UserError(f"{file} has n_characters = {characters['n_characters']}; only 261 and 262 are known.")
-    if lstm["n_layers"] > 1 and not lstm.get("use_skip_connections"):
-        raise UserError(f"{file} has LSTM layers without residual connections, which is not supported.")
-    if characters.get("activation", "relu") not in ("relu", "tanh"):
-        raise UserError(f"{file} has the activation '{characters['activation']}'; relu and tanh are known.")
+    filters, letters = characters["filters"], characters["embedding"]["dim"]
+    width, projection = sum(count for _, count in filters), lstm["projection_dim"]
+    shapes = {
+        "char_embed": (CHARACTERS, letters),
+        **{f"CNN/W_cnn_{number}": (1, size, letters, count) for number, (size, count) in enumerate(filters)},
+        f"CNN_high_{characters['n_highway'] - 1}/W_transform": (width, width),
+        "CNN_proj/W_proj": (width, projection),
+        f"{_group(file, 0, lstm['n_layers'] - 1)}/W_0": (2 * projection, 4 * lstm["dim"]),
+    }
+    for key, shape in shapes.items():
+        if key not in file:
+            raise UserError(f"{name} lacks {key}: it is not the weights.hdf5 of an ELMo, or not of these options.")
+        if (there := getattr(file[key], "shape", None)) != shape:
+            raise UserError(f"{key} in {name} has shape {there}, which contradicts the options: they ask for {shape}.")
+
+
+def _encoder(options: Options, state: str) -> Elmo:
+    characters, lstm = options["char_cnn"], options["lstm"]
     return Elmo(
         words_tokenizer([]),
         character_size=characters["embedding"]["dim"],
@@ -102,6 +131,7 @@ def _encoder(options: dict[str, Any], file: Path, state: str) -> Elmo:
         activation=characters.get("activation", "relu"),
         cell_clip=lstm.get("cell_clip") or None,
         projection_clip=lstm.get("proj_clip") or None,
+        skip_connections=lstm.get("use_skip_connections") or False,
         state=state,  # type: ignore[arg-type]
     )
 
@@ -144,6 +174,8 @@ def _put(target: Tensor, file: Any, key: str, name: Path, turn: Any = None) -> N
     if key not in file:
         raise UserError(f"{name} lacks {key}: it is not the weights.hdf5 of an ELMo, or not of these options.")
     value = np.asarray(file[key][...])
+    if value.dtype.kind != "f" or not np.isfinite(value).all():
+        raise UserError(f"{key} in {name} holds something else than finite numbers.")
     turned = value if turn is None else turn(value)
     if turned.shape != tuple(target.shape):
         wanted = f"(turned) {tuple(target.shape)}" if turn is not None else f"{tuple(target.shape)}"

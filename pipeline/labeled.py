@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -23,8 +24,10 @@ from pipeline.encoders.base import Batch, Encoder
 from pipeline.folders import digest, file_hash, path_of
 from pipeline.inputs import Cut, Item, collate, items_of
 from pipeline.readers import SUFFIXES, kind_of, read_rows
-from tasks.base import SPLITS, Example, Row, Task
+from tasks.base import SPLITS, Example, Row, Task, listed
 
+MANY_SHARED = 0.1  # of the texts of a part that is not trained on
+MOST_ASIDE = 5  # at most one training row in so many is set aside for validation, where a number is asked for
 POOL = 50  # batches whose rows are sorted by length together
 SHARD = re.compile(r"-\d+-of-(\d+)[-.]")  # in the name of a part of a part
 
@@ -73,6 +76,8 @@ class LabeledData(lightning.LightningDataModule):
         self.examples: dict[str, list[Example]] = {}
         self.items: dict[str, list[Item]] = {}
         self.instead: list[str] = []  # columns read by their role, for want of the one that is named
+        self.set_aside = ""  # how the validation part came about, where it is of training rows
+        self.trained_on: Counter[str] = Counter()  # of a part: texts that are in the training part too
         self.encoder: Encoder
 
     def prepare(self, encoder: Encoder) -> None:
@@ -94,7 +99,7 @@ class LabeledData(lightning.LightningDataModule):
             texts = [example.text for example in examples]
             self.items[split] = items_of(encoder, texts, by_word=self.by_word, room=self.room, cut=self.cut)
             if not self.items[split]:
-                raise UserError(f"The {split} part of the task holds no row.")
+                raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
 
     def stage(self, name: str) -> dict[str, Any]:
         """The task as a stage of a lineage; its hash is that of texts and labels as they were read."""
@@ -112,9 +117,24 @@ class LabeledData(lightning.LightningDataModule):
                 notes.append(f"{windows:,} more windows of {self.room} tokens")
             if empty := sum(not any(example.text) for example in self.examples[split]):
                 notes.append(f"{empty:,} empty")
+            if shared := self.trained_on[split]:
+                notes.append(f"{shared:,} of the same text as a training row")
+            if split == "valid" and self.set_aside:
+                notes.append(self.set_aside)
             parts.append(f"{split} {len(self.examples[split]):,} rows" + (f" ({', '.join(notes)})" if notes else ""))
-        shown = "task        " + ", ".join(parts) + f"; labels {', '.join(self.task.label_names)}"
-        return shown + (f"; read from the column {', '.join(self.instead)}" if self.instead else "")
+        shown = "task        " + ", ".join(parts) + f"; labels {listed(self.task.label_names, 30)}"
+        shown += f"; read from the column {', '.join(self.instead)}" if self.instead else ""
+        return "\n".join([shown, *(f"            {warning}" for warning in self.warnings())])
+
+    def warnings(self) -> Iterator[str]:
+        """What may be another thing than was meant."""
+        for split in ("valid", "test"):
+            if self.trained_on[split] > MANY_SHARED * len(self.examples.get(split, [])):
+                yield f"Warning: many {split} texts are training texts too: its figures say little of new ones."
+        for split, name in self.task.splits.items() if self.files is not None else ():
+            found = files_of(self.task, str(self.files), split)
+            if odd := [path.name for path in found if how_named(path.name, name) is None]:
+                yield f"Warning: the {split} part is read from {listed(odd)}, whose name only begins as '{name}'."
 
     def _read(self) -> dict[str, list[Example]]:
         rows = {split: rows_of(self.task, self.files, split) for split in SPLITS}
@@ -126,7 +146,7 @@ class LabeledData(lightning.LightningDataModule):
             raise UserError(f"The task has no {lacking} part: {named if self.files else without}.")
         for split, part in rows.items():
             if part is not None and not part:
-                raise UserError(f"The {split} part of the task holds no row.")
+                raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
         self.task.learn_labels(train)
         if len(self.task.label_names) < 2:
             raise UserError(f"The task knows one label only ({', '.join(self.task.label_names)}).")
@@ -142,17 +162,20 @@ class LabeledData(lightning.LightningDataModule):
             found = ", ".join(self.task.label_names[label] for label in used)
             raise UserError(f"The training part has one label only ({found}).")
         if valid is None:
-            train_part, aside = parts["train"], self.task.valid_rows
-            if aside < 1:
-                raise UserError("The task has no validation part; set valid_rows, to set training rows aside for it.")
-            if aside >= len(train_part):
-                raise UserError(f"The training part has {len(train_part)} rows, too few to set {aside} aside.")
+            train_part, aside = parts["train"], rows_aside(self.task, len(parts["train"]))
+            self.set_aside, asked = "set aside from training", int(self.task.valid_rows or 0)
+            if asked > aside:
+                self.set_aside = f"{aside:,} of {len(train_part):,} training rows set aside"
+                self.set_aside += f": valid_rows {asked:,} is capped at a fifth"
             order = np.random.default_rng(0).permutation(len(train_part))
             parts["valid"] = [train_part[i] for i in order[:aside]]
             parts["train"] = [train_part[i] for i in np.sort(order[aside:])]
         if self.train_rows is not None and self.train_rows < len(parts["train"]):
             chosen = np.random.default_rng(self.seed).permutation(len(parts["train"]))[: self.train_rows]
             parts["train"] = [parts["train"][i] for i in chosen]
+        trained = {_content(example) for example in parts["train"]}
+        for split in ("valid", "test"):
+            self.trained_on[split] = sum(_content(example) in trained for example in parts[split])
         return {split: parts[split] for split in SPLITS}
 
     # ------------------------------------------------------------------ batches
@@ -201,6 +224,25 @@ class LabeledData(lightning.LightningDataModule):
         return self._evaluation("test")
 
 
+def _content(example: Example) -> str | tuple[str, ...]:
+    return tuple(example.text) if isinstance(example.text, list) else example.text
+
+
+def rows_aside(task: Task, rows: int) -> int:
+    """How many of the training rows are the validation part of a task without one.
+
+    Raises:
+        UserError: the task does not say, or there are too few.
+    """
+    if not task.valid_rows:
+        raise UserError("The task has no validation part; set valid_rows, to set training rows aside for it.")
+    most = max(1, rows // MOST_ASIDE)
+    aside = round(task.valid_rows * rows) if task.valid_rows < 1 else min(int(task.valid_rows), most)
+    if not 0 < aside < rows:
+        raise UserError(f"The training part has {rows} rows, too few to set some aside for validation.")
+    return aside
+
+
 def rows_of(task: Task, files: str | None, split: str) -> list[Row] | None:
     """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
     if files is not None:
@@ -233,7 +275,8 @@ def files_of(task: Task, files: str, split: str) -> list[Path]:
     found, name = local_files(files, task.splits[split]), task.splits[split].rpartition("/")[2]
     if task.head == "none":
         return found
-    found = [path for path in found if fnmatch(path.name, f"{name}.*")] or found
+    best = min((how for path in found if (how := how_named(path.name, name)) is not None), default=None)
+    found = [path for path in found if how_named(path.name, name) == best]
     shards = [match[1] for path in found if (match := SHARD.search(path.name))]
     if len(found) > 1 and len(shards) < len(found):
         names = ", ".join(path.name for path in found)
@@ -241,6 +284,16 @@ def files_of(task: Task, files: str, split: str) -> list[Path]:
     if shards and len(shards) != int(shards[0]):
         raise UserError(f"The {split} part in {files} has {len(shards)} of {int(shards[0])} shards.")
     return found
+
+
+def how_named(file: str, name: str) -> int | None:
+    """How a file bears the name of a part: 0 just so, 1 with a further ending, 2 as a shard, None: only begins so."""
+    name, stem = name.rpartition("/")[2], file.removesuffix(".gz").rpartition(".")[0]
+    if fnmatch(stem, name) or fnmatch(file.removesuffix(".gz"), name):
+        return 0
+    if fnmatch(file, f"{name}.*"):
+        return 1
+    return 2 if fnmatch(SHARD.split(file)[0], name) else None
 
 
 def content_of(task: Task, files: str | None) -> str | None:
@@ -256,6 +309,8 @@ def local_files(location: str, name: str) -> list[Path]:
     candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
     if not folder.is_dir() and not candidates:
         raise UserError(f"There is no task data at {location}: no such folder or pattern.")
+    for path in candidates:
+        text.check_plain(path)
     last = name.rpartition("/")[2]
     return [path for path in candidates if kind_of(path) in SUFFIXES and fnmatch(path.name, f"{last}*")]
 

@@ -8,21 +8,45 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from pipeline import __version__
 from pipeline.folders import digest, sha256, write_atomically
+from pipeline.validation import read_json
 
 FILE = "lineage.json"
+RUNS = ("pretrain", "profile", "finetune", "zeroshot")  # stages that are runs
 Stage = dict[str, Any]  # `stage`, its kind; `sha256` of what it is, where it is content; and facts
 
 
+def _named(stage: Stage) -> Stage:
+    if not isinstance(stage.get("stage"), str):
+        raise ValueError("each stage has a name under the key 'stage'")
+    return stage
+
+
 def read(folder: Path) -> list[Stage]:
-    """The stages that led to an encoder or model folder; one that others made begins with itself."""
+    """The stages that led to an encoder or model folder; one that others made begins with itself.
+
+    Raises:
+        UserError: its lineage.json is damaged.
+    """
     file = folder / FILE
     if file.is_file():
-        return json.loads(file.read_text())
+        return read_json(file, list[Annotated[Stage, AfterValidator(_named)]])
     return [made("encoder", folder)]
+
+
+def run_of(stages: list[Stage]) -> str | None:
+    """The kind of run that stages end with, if there is one in them."""
+    return next((stage["stage"] for stage in reversed(stages) if stage["stage"] in RUNS), None)
+
+
+def is_public(stages: list[Stage]) -> bool:
+    """Whether all pretraining in them was told that its texts may go to Weights & Biases."""
+    return all(stage.get("public", False) for stage in stages if stage["stage"] == "pretrain")
 
 
 def made(kind: str, folder: Path) -> Stage:
@@ -30,9 +54,14 @@ def made(kind: str, folder: Path) -> Stage:
     return {"stage": kind, "sha256": sha256(folder / "model.safetensors")}
 
 
-def run_stage(kind: str, out: Path, *, seed: int, config: dict[str, Any]) -> Stage:
-    """The stage of a run; its id in Weights & Biases, if it has one."""
+def run_stage(kind: str, out: Path, *, seed: int, config: dict[str, Any], public: bool = False) -> Stage:
+    """The stage of a run; its id in Weights & Biases, if it has one.
+
+    Args:
+        public: the texts of the run may go to Weights & Biases.
+    """
     stage = {"stage": kind, "name": out.name, "seed": seed, "config": digest(config), "version": __version__}
+    stage |= {"public": True} if public else {}
     id_file = out / "wandb" / "run-id"
     return {**stage, "wandb": id_file.read_text()} if id_file.is_file() else stage
 

@@ -11,7 +11,7 @@ from pipeline import compare as comparing
 from pipeline import verify_resume as verifying
 from pipeline import worth as valuing
 from pipeline.configuration import encoder_folder, known, named_config, task_file, task_of
-from pipeline.labeled import rows_of
+from pipeline.labeled import rows_aside, rows_of
 from pipeline.verbs import finetune, pretrain, zeroshot
 
 # Flags of both stages: what a run computes on, and with.
@@ -123,7 +123,7 @@ def worth(options: argparse.Namespace, further: list[str]) -> None:
 
     rows = sum(not task.is_ignored(row) for row in rows_of(task, options.data, "train") or [])
     if rows_of(task, options.data, "valid") is None:
-        rows -= task.valid_rows
+        rows -= rows_aside(task, rows)
     cell = comparing.cell_of(**shared, arm="full", flags=further)
     settings = {"rows": rows, "seeds": options.seeds, "anew": options.overwrite}
     figures = valuing.worth(tune, ask, out, cell=cell, prompts=repr(task.prompts), **settings)

@@ -105,13 +105,14 @@ def sentence_pairs(
     another document, and its second part the first of another. So half of the rows are random, every token is
     shown, and the parts of random pairs begin and end as those of pairs in sequence do: where a random text was cut in
     the middle of a sentence, its last token alone told the label in 81 % of the rows of a Wikipedia. One row in ten is
-    cut to a random shorter length; the longer text loses tokens at its front or end, at random.
+    of fewer sentences, see `_shorter`. What is too long loses tokens at the front of the first text and the end of the
+    second, so that pairs in sequence have no gap between them; the original cuts both texts at both ends.
 
     Args:
         rows: (n,) row numbers below `pair_count(windows)`.
         limit: most tokens of a pair, without special tokens.
         seed: fixes splits for this epoch, so that rows of one window agree whoever asks.
-        rng: for what needs no agreement: partners and truncation.
+        rng: for what needs no agreement: partners and shorter rows.
     """
     triple, place = rows // ROWS_PER_TRIPLE, rows % ROWS_PER_TRIPLE
     odd = shuffled_digit(triple, seed)  # which window of the three is torn apart
@@ -119,44 +120,43 @@ def sentence_pairs(
     window = triple * 3 + np.where(place < 2, in_sequence, odd)
     documents, begins, ends = windows.bounds(window)
     tokens, pairs = windows.store.tokens, []
-    for i in range(len(rows)):
-        document, begin, end = int(documents[i]), int(begins[i]), int(ends[i])
-        split = _split(windows, begin, end, seed)
-        parts, whose = [(begin, split), (split, end)], [document, document]
+    for i, short in enumerate(_shorts(len(rows), limit, rng)):
+        document = int(documents[i])
+        parts, whose = _parts(windows, int(begins[i]), int(ends[i]), short, seed), [document, document]
         if place[i] >= 2:
             away = 3 - int(place[i])  # the part that comes from elsewhere
-            whose[away], parts[away] = _elsewhere(windows, document, parts[away], away, seed, rng)
+            length = parts[away][1] - parts[away][0]
+            whose[away], parts[away] = _elsewhere(windows, document, length, away, short, seed, rng)
         a, b = (tokens[first:last] for first, last in parts)
-        pairs.append(Pair(*truncate_pair(a, b, _target(limit, rng), rng), int(place[i] >= 2), (whose[0], whose[1])))
+        from_a, from_b = excess(len(a), len(b), limit)
+        pairs.append(Pair(a[from_a:], b[: len(b) - from_b], int(place[i] >= 2), (whose[0], whose[1])))
     return pairs
 
 
 def swapped_pairs(windows: Windows, rows: np.ndarray, *, limit: int, seed: int, rng: np.random.Generator) -> list[Pair]:
-    """Sentence-order prediction (Lan et al. 2019, ALBERT): both texts in sequence, half of them swapped."""
+    """Sentence-order prediction (Lan et al. 2019, ALBERT): both texts in sequence, half of them swapped.
+
+    What is too long loses tokens at the front or end of each text, at random, as in the original: an end that was
+    always the same one would tell which text came first.
+    """
     documents, begins, ends = windows.bounds(rows)
-    swap = rng.permutation(np.arange(len(rows)) % 2)
-    pairs = []
-    for document, begin, end, label in zip(
-        documents.tolist(), begins.tolist(), ends.tolist(), swap.tolist(), strict=True
-    ):
-        split = _split(windows, begin, end, seed)
-        texts = (windows.store.tokens[begin:split], windows.store.tokens[split:end])
-        a, b = texts[::-1] if label else texts
-        pairs.append(Pair(*truncate_pair(a, b, _target(limit, rng), rng), label, (document, document)))
+    swap, tokens, pairs = rng.permutation(np.arange(len(rows)) % 2), windows.store.tokens, []
+    for i, short in enumerate(_shorts(len(rows), limit, rng)):
+        document, label = int(documents[i]), int(swap[i])
+        parts = _parts(windows, int(begins[i]), int(ends[i]), short, seed)
+        a, b = (tokens[first:last] for first, last in (parts[::-1] if label else parts))
+        from_a, from_b = excess(len(a), len(b), limit)
+        pairs.append(Pair(_trim(a, from_a, rng), _trim(b, from_b, rng), label, (document, document)))
     return pairs
 
 
-def truncate_pair(a: np.ndarray, b: np.ndarray, limit: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Takes tokens one by one from the longer text, each from its front or its end at random."""
-    excess = len(a) + len(b) - limit
-    if excess <= 0:
-        return a, b
-    longer, shorter = max(len(a), len(b)), min(len(a), len(b))
-    first = min(excess, longer - shorter)  # all from the longer, until both are equal; then in turn
-    rest = excess - first
-    from_a = (first if len(a) >= len(b) else 0) + (rest + 1) // 2
-    from_b = excess - from_a
-    return _trim(a, from_a, rng), _trim(b, from_b, rng)
+def excess(first: int, second: int, limit: int) -> tuple[int, int]:
+    """How many tokens each of two texts loses: one by one from the longer, of two as long from the second."""
+    surplus = max(0, first + second - limit)
+    until_equal = min(surplus, abs(first - second))
+    in_turn = surplus - until_equal
+    from_first = (until_equal if first > second else 0) + in_turn // 2
+    return from_first, surplus - from_first
 
 
 def _trim(text: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -164,8 +164,38 @@ def _trim(text: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     return text[front : len(text) - (count - front)]
 
 
-def _target(limit: int, rng: np.random.Generator) -> int:
-    return int(rng.integers(2, limit + 1)) if rng.random() < 0.1 else limit
+Short = tuple[int, bool] | None  # tokens that a shorter row has at least, and whether they are the window's last
+
+
+def _shorts(count: int, limit: int, rng: np.random.Generator) -> list[Short]:
+    """For each row whether it is a shorter one: one in ten, of a length that is as likely as any other."""
+    chosen, targets = rng.random(count) < 0.1, rng.integers(2, limit + 1, size=count)
+    at_end = rng.random(count) < 0.5
+    parts = zip(chosen.tolist(), targets.tolist(), at_end.tolist(), strict=True)
+    return [(target, last) if short else None for short, target, last in parts]
+
+
+def _parts(windows: Windows, begin: int, end: int, short: Short, seed: int) -> list[tuple[int, int]]:
+    """Begins and ends of the two texts of a window."""
+    if short is not None:
+        begin, end = _shorter(windows, begin, end, *short)
+    split = _split(windows, begin, end, seed)
+    return [(begin, split), (split, end)]
+
+
+def _shorter(windows: Windows, begin: int, end: int, target: int, at_end: bool) -> tuple[int, int]:
+    """The first or last sentences of a window that together have at least `target` tokens, two of them at least.
+
+    As the original gathers them (Devlin et al. 2018): whole sentences until the target is reached.
+    """
+    inside = windows.sentence_starts(begin, end)
+    if len(inside) < 2:
+        return begin, end
+    if at_end:
+        place = min(int(np.searchsorted(inside, end - target, side="right")) - 1, len(inside) - 2)
+        return (int(inside[place]) if place >= 0 else begin), end
+    place = max(int(np.searchsorted(inside, begin + target)), 1)
+    return begin, (int(inside[place]) if place < len(inside) else end)
 
 
 def _split(windows: Windows, begin: int, end: int, seed: int) -> int:
@@ -186,11 +216,11 @@ TRIES = 6  # windows looked at for a partner
 
 
 def _elsewhere(
-    windows: Windows, document: int, part: tuple[int, int], which: int, seed: int, rng: np.random.Generator
+    windows: Windows, document: int, length: int, which: int, short: Short, seed: int, rng: np.random.Generator
 ) -> tuple[int, tuple[int, int]]:
     """The first (`which` 0) or second part of a window of another document: that document, and its begin and end.
 
-    Of a few windows, all as likely as any other, the one whose part is most nearly as long as `part`.
+    Of a few windows, all as likely as any other, the one whose part is most nearly `length` tokens long.
     """
     documents, begins, ends = windows.bounds(rng.integers(len(windows), size=TRIES))
     if (documents == document).all():  # a document that is most of the corpus
@@ -198,10 +228,9 @@ def _elsewhere(
         other += other >= document
         first, last = int(windows.first[other]), int(windows.first[other + 1])
         documents, begins, ends = windows.bounds(rng.integers(first, last, size=TRIES))
-    found = []
-    for other, begin, end in zip(documents.tolist(), begins.tolist(), ends.tolist(), strict=True):
-        split = _split(windows, begin, end, seed)
-        found.append((other, (begin, split) if which == 0 else (split, end)))
-    length = part[1] - part[0]
-    others = [one for one in found if one[0] != document]
+    others = [
+        (other, _parts(windows, begin, end, short, seed)[which])
+        for other, begin, end in zip(documents.tolist(), begins.tolist(), ends.tolist(), strict=True)
+        if other != document
+    ]
     return min(others, key=lambda one: abs(one[1][1] - one[1][0] - length))

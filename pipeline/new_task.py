@@ -8,6 +8,7 @@ from pathlib import Path
 from pipeline import UserError
 from pipeline.folders import write_atomically
 
+LONGEST = 100  # characters of a name, which is that of files too
 KINDS = {
     "sentence": ("tasks.sentiment.Sentiment", "columns: {text: text, label: label}"),
     "pair": (
@@ -19,7 +20,7 @@ KINDS = {
 YAML = """\
 # NAME: what it is, and who made it.
 # `make finetune TASK=NAME DATA=folder` reads it from a folder of files whose names begin as `splits` says:
-# .tsv or .csv with a header (quotes are plain characters), .jsonl, .parquetCONLL.
+# .tsv or .csv with a header, .jsonl, .parquetCONLL.
 data:
   task:
     class_path: CLASS
@@ -50,17 +51,23 @@ def test_NAME(pretrained: Path, tmp_path: Path) -> None:
 '''
 
 
-def new_task(name: str, kind: str, repository: Path) -> list[Path]:
-    """Writes `configs/tasks/NAME.yaml` and `tests/test_task_NAME.py`.
+def new_task(name: str, kind: str, folder: Path, *, packaged: Path) -> list[Path]:
+    """Writes `configs/tasks/NAME.yaml`, and `tests/test_task_NAME.py` where the project's tests are.
+
+    Args:
+        folder: where to, most often the current one.
+        packaged: the folder of the tasks that are there for everyone, whose names are taken.
 
     Raises:
         UserError: the name is no name, or taken.
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         raise UserError(f"NAME={name} must be small letters, digits and hyphens, beginning with a letter.")
+    if len(name) > LONGEST:
+        raise UserError(f"NAME has {len(name)} characters; it may have {LONGEST}.")
     snake = name.replace("-", "_")
-    files = [repository / "configs/tasks" / f"{name}.yaml", repository / "tests" / f"test_task_{snake}.py"]
-    for file in files:
+    yaml, test = folder / "configs/tasks" / f"{name}.yaml", folder / "tests" / f"test_task_{snake}.py"
+    for file in (yaml, packaged / yaml.name, test):
         if file.exists():
             raise UserError(f"{file} is there already; choose another NAME.")
     class_path, columns = KINDS[kind]
@@ -68,6 +75,9 @@ def new_task(name: str, kind: str, repository: Path) -> list[Path]:
     text = YAML.replace("EXTRA", TAGGING if tagging else "").replace("CONLL", ", CoNLL columns" if tagging else "")
     text = text.replace("LABELS", '{"0": O, "1": B-x, "2": I-x}' if tagging else '{"0": negative, "1": positive}')
     text = text.replace("CLASS", class_path).replace("COLUMNS", columns).replace("NAME", name)
-    write_atomically(files[0], text)
-    write_atomically(files[1], TEST.replace("test_NAME", f"test_{snake}").replace("NAME", name))
-    return files
+    write_atomically(yaml, text)
+    conftest = test.with_name("conftest.py")
+    if not conftest.is_file() or "def check_task(" not in conftest.read_text(encoding="utf-8", errors="replace"):
+        return [yaml]  # installed from a package: the user's tests are another's
+    write_atomically(test, TEST.replace("test_NAME", f"test_{snake}").replace("NAME", name))
+    return [yaml, test]

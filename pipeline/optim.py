@@ -22,7 +22,7 @@ class Optimization:
 
     Args:
         learning_rate: the peak.
-        warmup_steps: optimiser steps of linear warm-up.
+        warmup_steps: w optimiser steps of linear warm-up; step s (from 0) has (s + 1) / (w + 1) of the peak.
         schedule: how the rate falls to zero at the last step.
         weight_decay: on matrices; biases and norms have none.
         betas: of AdamW.
@@ -55,7 +55,11 @@ class Optimization:
 
 
 def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:
-    """Share of the peak rate at an optimiser step (0-based): warm-up, then decay that reaches 0 at `total`."""
+    """Share of the peak rate at an optimiser step (0-based): warm-up, then decay that reaches 0 at `total`.
+
+    Warm-up is (s + 1) / (w + 1), so that the first step moves the weights; Hugging Face's is s / w, one step behind:
+    its first step is made at a rate of 0.
+    """
     if step < warmup:
         return (step + 1) / (warmup + 1)
     done = min(1.0, (step - warmup) / max(1, total - warmup))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
+from pipeline.folders import written_atomically
 from pipeline.tracking import History
 
 
@@ -100,9 +100,8 @@ def plot_shots(by_shots: dict[int, dict[str, float]], file: Path) -> None:
 
 def save_figure(figure: Any, file: Path) -> None:
     """A PNG that appears whole or not at all."""
-    aside = file.with_name(f".{file.name}")
-    figure.savefig(aside, dpi=120, format="png")
-    os.replace(aside, file)
+    with written_atomically(file, "wb") as stream:
+        figure.savefig(stream, dpi=120, format="png")
     from matplotlib import pyplot
 
     pyplot.close(figure)

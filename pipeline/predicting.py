@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -11,15 +12,17 @@ from typing import IO, Any
 
 from pipeline import UserError
 from pipeline.choices import INPUTS
-from pipeline.folders import written_atomically
-from pipeline.readers import READERS, lines_of
+from pipeline.folders import reason, written_atomically
+from pipeline.readers import lines_of, read_jsonl, table
 from pipeline.text import json_line
 from pipeline.tuned import TunedModel
-from tasks.base import is_plain_list
+from tasks.base import is_plain_list, listed, shortened
 
 
 def predict(model: TunedModel, source: IO[str], name: str, *, form: str, target: IO[str], batch_size: int) -> int:
     """Reads texts from `source`, writes answers to `target` as they are made; returns how many.
+
+    A text that is too long for the model is cut; its row has `"cut": true`, and how many there are is told at the end.
 
     Args:
         name: of the source, for messages.
@@ -30,13 +33,17 @@ def predict(model: TunedModel, source: IO[str], name: str, *, form: str, target:
     """
     if batch_size < 1:
         raise UserError(f"A batch of {batch_size} texts is none; --batch-size must be 1 at least.")
-    texts, done = texts_of(model, source, name, form), 0
+    texts, done, cut = texts_of(model, source, name, form), 0, 0
     while chunk := list(itertools.islice(texts, batch_size)):
         for text, answer in zip(chunk, model.predict(chunk, batch_size=batch_size), strict=True):
             shown = {} if "words" in answer and not isinstance(text, str) else {"text": text}
             target.write(json_line({**shown, **answer}))
+            cut += "cut" in answer
         target.flush()
         done += len(chunk)
+    if cut:
+        room = f"{model.options.max_length} tokens"
+        print(f'{cut:,} of {done:,} texts have more than {room} and were cut: "cut" is true there.', file=sys.stderr)
     return done
 
 
@@ -55,8 +62,13 @@ def texts_of(model: TunedModel, source: IO[str], name: str, form: str) -> Iterat
             f"This model reads {', '.join(roles)} as its task joins them; give it texts so joined, as lines "
             "(--format lines)."
         )
-    path = Path(name)
-    rows: Iterable[tuple[int, Mapping[Any, Any]]] = READERS[form](source, path)
+    rows: Iterable[tuple[int, Mapping[Any, Any]]]
+    if form == "jsonl":
+        rows = read_jsonl(source, Path(name))
+    else:
+        header, rows = table(source, Path(name), form)
+        for role in roles:  # a table without rows has them too, unless its only line is no header
+            value(dict.fromkeys(header, ""), role, model.options.columns[role], name)
     for number, row in rows:
         found = [value(row, role, model.options.columns[role], f"{name}, line {number}") for role in roles]
         yield tuple(found) if model.options.pairs else found[0]
@@ -72,10 +84,8 @@ def value(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
     if found is not None and role == "words" and is_plain_list(found):
         return [str(word) for word in found]
     if found is not None:
-        raise UserError(f"{place} has {str(found)[:40]} under '{column}', which is no text.")
-    raise UserError(
-        f"{place} has no text under '{column}', which this model reads (it has {', '.join(map(str, row))})."
-    )
+        raise UserError(f"{place} has {shortened(str(found))} under '{column}', which is no text.")
+    raise UserError(f"{place} has no text under '{column}', which this model reads (it has {listed(row)}).")
 
 
 def open_source(path: str) -> IO[str]:
@@ -89,11 +99,22 @@ def open_source(path: str) -> IO[str]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def open_target(path: Path) -> AbstractContextManager[IO[str]]:
-    """A file that appears whole or not at all; a pipe or a device is written to as it is."""
+def open_target(path: Path, source: IO[str]) -> AbstractContextManager[IO[str]]:
+    """A file that appears whole or not at all; a pipe or a device is written to as it is.
+
+    Raises:
+        UserError: it cannot be written, or is what is read.
+    """
     if path.exists() and not path.is_file():
         return open(path, "w", encoding="utf-8")
-    return written_atomically(path.resolve())
+    if path.exists() and os.path.samestat(path.stat(), os.fstat(source.fileno())):
+        raise UserError(f"{path} is the input, which the answers would replace; choose another --out.")
+    place = path.resolve()
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {reason(error)}.") from None
+    return written_atomically(place)
 
 
 def form_of(path: str, asked: str | None) -> str:

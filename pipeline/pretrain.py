@@ -7,6 +7,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from pipeline.cooccurrence import begin_with_cooccurrences
 from pipeline.corpus import CorpusData
 from pipeline.encoders.base import Batch, Encoder, apart
 from pipeline.folders import digest, write_atomically
+from pipeline.machine import check_size
 from pipeline.objectives import Loss, Objective
 from pipeline.optim import Optimization
 from pipeline.tokenizer import Tokenizer
@@ -32,6 +34,7 @@ class Training(lightning.LightningModule):
     """What both stages share: token-correct losses, per-step seeds, a guard against non-finite losses."""
 
     stage: str
+    kept: tuple[str, ...] = ()  # what a checkpoint must have beside what all have (see checkpoints.PARTS)
     tokens_seen: Tensor
 
     def __init__(self, *, seed: int) -> None:
@@ -40,6 +43,7 @@ class Training(lightning.LightningModule):
         self.weights: dict[str, float] = {}  # of losses, where they are not 1
         self.identity: dict[str, Any] = {}  # configuration and data, to be found again in a checkpoint
         self.seconds_before, self.started = 0.0, time.monotonic()  # of the parts of a resumed run
+        self.figures: dict[str, float] = {}  # of the last validation, as checkpoints keep them
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
         self.between_steps: Callable[[lightning.Trainer], None] = lambda trainer: None
         # Figures of losses since they were last logged: as they come, so that no step waits for a GPU, and added up.
@@ -155,9 +159,11 @@ class Training(lightning.LightningModule):
             sums = {name: reduce(values.to(device), reduce_op="sum") for name, values in sums.items()}
         checkpoint["sums"] = {name: values.tolist() for name, values in sums.items()}
         checkpoint["identity"], checkpoint["seconds"] = self.identity, self.seconds
+        self.figures |= {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+        checkpoint["figures"] = dict(self.figures)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.seconds_before = checkpoint.get("seconds", 0.0)
+        self.seconds_before, self.figures = checkpoint.get("seconds", 0.0), dict(checkpoint.get("figures", {}))
         mine = self.global_rank == 0  # one process keeps what all had counted
         self._sums.update({name: values if mine else [0.0] * 4 for name, values in checkpoint["sums"].items()})
         checkpoints.move(checkpoint, self.checkpoint_file.parent)
@@ -242,6 +248,7 @@ class Pretraining(Training):
     """
 
     stage = "pretrain"
+    kept = ("memory",)
 
     def __init__(
         self,
@@ -265,8 +272,10 @@ class Pretraining(Training):
         Raises:
             UserError: settings of encoder, batches and corpus do not go together.
         """
+        make = partial(self.make_encoder, data.tokenizer, **data.maker.encoder_options)
+        check_size(make, "model.encoder.init_args")
         torch.manual_seed(self.seed)
-        self.encoder = self.make_encoder(data.tokenizer, **data.maker.encoder_options)
+        self.encoder = make()
         if (rows := self.encoder.config["vocab_size"]) < len(data.tokenizer):
             raise UserError(
                 f"model.encoder.init_args.vocab_size is {rows:,}, but the tokenizer has {len(data.tokenizer):,} tokens."
@@ -283,6 +292,7 @@ class Pretraining(Training):
         embedding = getattr(self.encoder, "word_embedding", None)
         if self.embeddings == "cooccurrence" and not isinstance(embedding, nn.Embedding):
             raise UserError("model.embeddings: cooccurrence needs an encoder with a vector for each token; set random.")
+        self.encoder.config["training_length"] = data.length
         uniform, unigram = data.maker.floors(data.train, data.tokenizer)
         self.floors = {"floor/uniform": uniform, "floor/unigram": unigram}
         self.note_matrices()
@@ -356,6 +366,7 @@ class Pretraining(Training):
         if self._trainer is None or not is_sharded(self.trainer):
             return self.encoder
         whole = type(self.encoder).from_config(self.encoder.config, self.encoder.tokenizer)
+        whole.config |= self.encoder.config
         state = checkpoints.read(self.checkpoint_file)["state_dict"]
         ours = {name.removeprefix("encoder."): value for name, value in state.items() if name.startswith("encoder.")}
         whole.load_state_dict(ours)

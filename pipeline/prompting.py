@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,15 +87,43 @@ def score(
             is left of a word gives it away; False: one token at a time, as the original.
         both_ways: ELMo: score whole texts in both directions; False: forward only, as any continuation.
         progress: called as requests get done.
+
+    Raises:
+        UserError: a text that cannot be scored, an encoder without an LM head or with weights that are no use, or one
+            that carries its state from batch to batch: a request would depend on the others.
     """
+    if encoder.carries:
+        raise UserError(
+            "This encoder carries its state from batch to batch, so that what it says of a text depends on others: "
+            "call encoder.forget_between_batches() before."
+        )
+    encoder.check_lm()
     encoder.eval()
     with fast_products(encoder):
         if isinstance(encoder, Gpt):
-            return _score_gpt(encoder, requests, progress)
-        if isinstance(encoder, Bert):
-            return _score_bert(encoder, requests, within_word, progress)
-        assert isinstance(encoder, Elmo)
-        return _score_elmo(encoder, requests, both_ways, progress)
+            found = _score_gpt(encoder, requests, progress)
+        elif isinstance(encoder, Bert):
+            found = _score_bert(encoder, requests, within_word, progress)
+        else:
+            assert isinstance(encoder, Elmo)
+            found = _score_elmo(encoder, requests, both_ways, progress)
+    for request, one in zip(requests, found, strict=True):
+        if not math.isfinite(one.total):
+            raise UserError(f"The encoder gives '{request.target[:60]}' no finite score: its weights are damaged.")
+    return found
+
+
+def distinct(asked: Sequence[Hashable]) -> tuple[list[int], list[int]]:
+    """Where each distinct one comes first, and for each its place among these.
+
+    What is asked twice is computed once: in another batch its score would be rounded otherwise, and a tie be none.
+    """
+    places: dict[Hashable, int] = {}
+    which = [places.setdefault(one, len(places)) for one in asked]
+    firsts: dict[int, int] = {}
+    for number, place in enumerate(which):
+        firsts.setdefault(place, number)
+    return list(firsts.values()), which
 
 
 @contextlib.contextmanager
@@ -196,6 +225,13 @@ def _score_gpt(gpt: Gpt, requests: Sequence[Request], progress: Progress) -> lis
 
 def score_tokens(gpt: Gpt, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
     """As `score`, of pairs of contexts and continuations in tokens."""
+    firsts, which = distinct([(tuple(context), tuple(target)) for context, target in pairs])
+    progress(len(pairs) - len(firsts))
+    found = _score_rows(gpt, [pairs[first] for first in firsts], progress)
+    return [found[place] for place in which]
+
+
+def _score_rows(gpt: Gpt, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
     rows: list[_Row] = []
     cuts = []
     for number, (context, target) in enumerate(pairs):
@@ -312,12 +348,16 @@ def _score_bert(bert: Bert, requests: Sequence[Request], within_word: bool, prog
             asked.append((number, place + 1, text[place]))
     left_over = [found.tokens for found in results]
     progress(sum(not count for count in left_over))
-    for i, value, best in at_masks(bert, copies, [(place, token) for _, place, token in asked]):
-        number = asked[i][0]
-        results[number].total += value
-        results[number].greedy &= best
-        left_over[number] -= 1
-        progress(left_over[number] == 0)
+    firsts, which = distinct([(tuple(copy), *of[1:]) for copy, of in zip(copies, asked, strict=True)])
+    owners: list[list[int]] = [[] for _ in firsts]
+    for (number, _, _), place in zip(asked, which, strict=True):
+        owners[place].append(number)
+    for i, value, best in at_masks(bert, [copies[first] for first in firsts], [asked[first][1:] for first in firsts]):
+        for number in owners[i]:
+            results[number].total += value
+            results[number].greedy &= best
+            left_over[number] -= 1
+            progress(left_over[number] == 0)
     return results
 
 
@@ -349,7 +389,9 @@ def _score_elmo(elmo: Elmo, requests: Sequence[Request], both_ways: bool, progre
         bounds.append((1 + max(0, len(left) - cut), len(rows[-1]) - 1, both_ways and not left))
         unknown = tuple(word.decode(errors="replace") for word in rest if word not in outputs)
         results.append(Scored(0.0, min(len(rest), room), cut, unknown=unknown))
-    for chosen in batches(elmo, [len(row) for row in rows]):
+    firsts, which = distinct([(tuple(row), bound) for row, bound in zip(rows, bounds, strict=True)])
+    progress(len(rows) - len(firsts))
+    for chosen in ([firsts[i] for i in part] for part in batches(elmo, [len(rows[first]) for first in firsts])):
         batch = collate_words([rows[i] for i in chosen], outputs, max_characters=elmo.max_characters)
         batch = {name: value.to(elmo.device) for name, value in batch.items()}
         encoded = elmo(batch)
@@ -363,6 +405,8 @@ def _score_elmo(elmo: Elmo, requests: Sequence[Request], both_ways: bool, progre
             said = elmo.guesses(encoded.layers[-1][number, first - 1 : last - 1])
             results[i].greedy = not results[i].unknown and said.equal(batch["input_ids"][number, first:last])
         progress(len(chosen))
+    for result, place in zip(results, which, strict=True):
+        result.total, result.greedy = results[firsts[place]].total, results[firsts[place]].greedy
     return results
 
 

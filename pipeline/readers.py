@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
-import json
+import itertools
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from pipeline import UserError
-from pipeline.text import whole_characters
-from tasks.base import Row
+from pipeline.text import unless_damaged, whole_characters
+from pipeline.validation import parse_json
+from tasks.base import Row, shortened
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a .tsv or .csv (with a header, quotes are plain characters), .jsonl, .parquet or CoNLL file.
+    """Rows of a .tsv or .csv (with a header, see `table`), .jsonl, .parquet or CoNLL file.
 
     Raises:
         UserError: the file cannot be read, or a line of it; names both.
@@ -30,7 +32,7 @@ def read_rows(path: Path) -> list[Row]:
         with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:  # text may hold other marks that end lines
             return [(f"{path}, line {n}", row) for n, row in READERS[kind_of(path)](file, path)]
     except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text.") from None
+        raise UserError(unless_damaged(path, f"{path} is not UTF-8 text.")) from None
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {error}.") from None
 
@@ -44,6 +46,8 @@ def _parquet(path: Path) -> list[Mapping[str, Any]]:
     import pyarrow.parquet
 
     try:
+        if twice := repeated(pyarrow.parquet.read_schema(path).names):
+            raise UserError(f"{path} has two columns named '{shortened(twice)}'.")
         return pyarrow.parquet.read_table(path).to_pylist()
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read: {error}.") from None
@@ -54,30 +58,85 @@ def lines_of(file: IO[str]) -> Iterator[tuple[int, str]]:
         yield number, line.rstrip("\n").removesuffix("\r")
 
 
-def read_table(file: IO[str], path: Path, delimiter: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Rows as they are read, by the names of the first line; a blank line is an empty text of an only column."""
-    names: list[str] | None = None
-    for number, line in lines_of(file):
-        if names is None:
-            names = line.split(delimiter)
-            if names[0].startswith('"') and names[0].endswith('"'):
-                raise UserError(f"{path} has quotes around its columns, which are plain characters here; use .jsonl.")
-        elif line.strip() or len(names) == 1:
-            values = line.split(delimiter)
-            if len(values) != len(names):
-                raise UserError(f"{path}, line {number} has {len(values)} columns, its header has {len(names)}.")
-            yield number, dict(zip(names, values, strict=True))
+DELIMITERS = ",;\t|"
+MAX_FIELD = 2**31 - 1  # characters
+QUOTED = re.compile(r'"([^"]*(?:""[^"]*)*)"')  # a field as the csv module writes it
+
+
+def table(file: IO[str], path: Path, kind: str) -> tuple[list[str], Iterator[tuple[int, Mapping[str, str]]]]:
+    """Names of the columns, and the rows that follow as they are read, each with the line where it begins.
+
+    A `.csv` is read by Python's csv module: fields in quotes may hold delimiters, line ends and doubled quotes. What
+    separates its columns is what a first line `sep=;` names, as Excel writes it, or the mark among , ; tab and | that
+    its header has most. In a `.tsv` whose header has no quotes they are plain characters, but for a field that the
+    csv module has written, which is all in quotes and has them doubled within. A blank line is an empty text of an
+    only column.
+
+    Raises:
+        UserError: a line that fits no table, a column without a name or with that of another.
+    """
+    lines = itertools.chain(file)
+    first = next(lines, "")
+    named = re.fullmatch(r"sep=(.)\r?\n?", first, re.IGNORECASE) if kind == "csv" else None
+    begin, first = (2, next(lines, "")) if named else (1, first)
+    if kind == "tsv" and not first.startswith('"'):
+        rows = _plain_rows(itertools.chain([first], lines))
+    else:
+        most = max(DELIMITERS, key=QUOTED.sub("", first).count)
+        delimiter = "\t" if kind == "tsv" else named[1] if named else most
+        rows = _quoted_rows(itertools.chain([first], lines), path, delimiter, begin)
+    _, names = next(rows)
+    if not any(name.strip() for name in names):
+        raise UserError(f"{path} has no header: line {begin} must name its columns.")
+    if "" in names[1:]:  # the first one may have none, as that of a pandas index
+        raise UserError(f"{path}, line {begin}: column {names.index('', 1) + 1} of the header has no name.")
+    if twice := repeated(names):
+        raise UserError(f"{path}, line {begin}: two columns of the header are named '{shortened(twice)}'.")
+    return names, _named_rows(names, rows, path)
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    return next((name for name in names if names.count(name) > 1), None)
+
+
+def _named_rows(
+    names: list[str], rows: Iterator[tuple[int, list[str]]], path: Path
+) -> Iterator[tuple[int, Mapping[str, str]]]:
+    for number, values in rows:
+        if len(names) > 1 and not any(value.strip() for value in values):
+            continue
+        if len(values) != len(names):
+            raise UserError(f"{path}, line {number} has {len(values)} columns, its header has {len(names)}.")
+        yield number, dict(zip(names, values, strict=True))
+
+
+def _plain_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, start=1):
+        yield number, [_unquoted(value) for value in line.rstrip("\n").removesuffix("\r").split("\t")]
+
+
+def _unquoted(value: str) -> str:
+    match = QUOTED.fullmatch(value) if '""' in value[1:-1] else None
+    return match[1].replace('""', '"') if match else value
+
+
+def _quoted_rows(lines: Iterator[str], path: Path, delimiter: str, begin: int) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(MAX_FIELD)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    number = begin
+    try:
+        for values in reader:
+            yield number, values or [""]
+            number = begin + reader.line_num
+    except csv.Error as error:
+        why = "a quote is opened and never closed" if "end of data" in str(error) else str(error).partition(" - ")[0]
+        raise UserError(f"{path}, line {number} is no row of a table with quotes: {why}.") from None
 
 
 def read_jsonl(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in lines_of(file):
         if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError as error:  # a number of thousands of digits is one too
-                raise UserError(f"{path}, line {number} is not JSON: {getattr(error, 'msg', error)}.") from None
-            except RecursionError:
-                raise UserError(f"{path}, line {number} is nested too deeply.") from None
+            row = parse_json(line, f"{path}, line {number}")
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number} is no JSON object.")
             yield number, row if "\\ud" not in line.lower() else mended(row)
@@ -86,7 +145,7 @@ def read_jsonl(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, An
 def mended(value: Any) -> Any:
     """A value of JSON in whose texts no half of a character stands alone: tokenizers refuse such."""
     if isinstance(value, dict):
-        return {name: mended(part) for name, part in value.items()}
+        return {whole_characters(name): mended(part) for name, part in value.items()}
     if isinstance(value, list):
         return [mended(part) for part in value]
     return whole_characters(value) if isinstance(value, str) else value
@@ -124,8 +183,8 @@ def read_conll(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[int, li
 
 
 READERS: dict[str, Callable[[IO[str], Path], Iterator[tuple[int, Mapping[Any, Any]]]]] = {
-    "tsv": lambda file, path: read_table(file, path, "\t"),
-    "csv": lambda file, path: read_table(file, path, ","),
+    "tsv": lambda file, path: table(file, path, "tsv")[1],
+    "csv": lambda file, path: table(file, path, "csv")[1],
     "jsonl": read_jsonl,
     **dict.fromkeys(("conll", "conllu", "txt", "bio", "iob", "iob2"), read_conll),
 }

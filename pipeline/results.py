@@ -29,18 +29,19 @@ def hand_off(folder: Path, receipt: Receipt, module: FineTuning) -> str:
         f"encoder     {folder} ({module.arm}): {receipt}; {trained:,} parameters are trained",
         f"            tokenizer {module.model.encoder.tokenizer.hash[:12]}; new in the head: {', '.join(fresh)}",
     ]
-    for name, tensors in (("new", receipt.new), ("unused", receipt.unused)):
-        if tensors and module.arm != "scratch":
+    told = {} if module.arm == "scratch" else {"new in": receipt.new, "unused in": receipt.unused}
+    for name, tensors in {**told, "never trained, so not saved with": module.model.unsaved()}.items():
+        if tensors:
             shown = ", ".join(tensors[:4]) + (", ..." if len(tensors) > 4 else "")
-            lines.append(f"            {name} in the encoder: {shown}")
+            lines.append(f"            {name} the encoder: {shown}")
     return "\n".join(lines)
 
 
 def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     """Tests the best checkpoint; writes model, predictions, plots and figures."""
-    figures, task = training.figures(), data.task
-    best = training.last.with_name(checkpoints.BEST)
+    task, best = data.task, training.last.with_name(checkpoints.BEST)
     state = checkpoints.read(best if best.exists() else training.last)
+    figures = training.figures() | training.figures_of(state)  # val/* are of the checkpoint that is tested
     module.load_state_dict(state["state_dict"])
     training.trainer.test(module, data, verbose=False)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import math
+import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,17 +24,18 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from pipeline import Interrupted, UserError, __version__, checkpoints, lineage, tracking
 from pipeline.checkpoints import Latest, WholeCheckpoints
-from pipeline.folders import write_atomically, write_folder
-from pipeline.machine import keep_memory
+from pipeline.folders import damage, sha256, write_atomically, write_folder
+from pipeline.machine import announce_nodes, keep_memory
 from pipeline.pretrain import Training
-from pipeline.run_folder import clear
+from pipeline.run_folder import begun, clear
 from pipeline.tracking import History, Progress, is_main
+from pipeline.validation import read_json
 
 # What may differ when a run goes on; anything else makes another run. Of files the content is compared, not the name.
 FREE = (
     *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),
     *("trainer.", "precision", "valid", "patience", "log_text"),
-    *("data.workers", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
+    *("data.workers", "data.verify", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
 )
 FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")
 BEFORE = {  # of checkpoints that do not say it
@@ -73,6 +76,24 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
 
 # What a RuntimeError says of memory: the processor's, CUDA's outside of torch's allocator, that of its products.
 NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+UNKNOWN_FIGURE = ("Early stopping conditioned on metric", "`ModelCheckpoint(monitor=")  # as Lightning says it
+
+
+@contextlib.contextmanager
+def enough_memory(what: str) -> Iterator[None]:
+    """Says in plain words when the machine has not the memory for a network.
+
+    Raises:
+        UserError: it is so.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and not any(s in str(error) for s in NO_MEMORY):
+            raise
+        found = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error))
+        asked = f" (at once {found[1]})" if found else ""
+        raise UserError(f"There is not enough memory for {what}{asked}; make it smaller.") from None
 
 
 class Run:
@@ -111,14 +132,15 @@ class Run:
         self.resume_from: Path | None = None
         self.state: dict[str, Any] = {}  # of the checkpoint that is resumed
         resume = options.resume and not options.overwrite
-        if resume and (found := checkpoints.newest(self.last.parent)):
+        if resume and (found := checkpoints.newest(self.last.parent, self._check)):
             self.resume_from, self.state = found
             self.resume_step = int(self.state["global_step"])
-            check_same_run(self.resume_from, self.module.identity, self.state.get("identity", self.module.identity))
         elif resume:
             if made := [name for name in ("metrics.json", "encoder", "model") if (out / name).exists()]:
                 raise UserError(f"{out} has {made[0]} and no checkpoint to resume; set OVERWRITE=1 to start anew.")
             print(f"Nothing to resume in {out}: starting from the beginning.")
+        # Texts, and what a vocabulary tells of them, go to W&B only if those of the encoder's pretraining may.
+        self.public = self.log_text and (lineage.is_public(stages) or cli.config_init.log_text)
         # What cannot be made is refused before anything is cleared.
         self._make_trainer(callbacks=[Latest(self.last)], logger=False)
         self.history = History(out)
@@ -126,18 +148,25 @@ class Run:
         if not is_main():
             return
         if self.resume_from is None:
-            clear(out, uses=uses)
+            clear(out)
         self.history.restore(self.resume_step)
+        about = {"seed": options.seed, "config": flat(config), "public": self.public}
+        run_stage = partial(lineage.run_stage, job_type, out, **about)
         plain, config["lineage"] = yaml.safe_dump(config, sort_keys=False), stages
-        lineage.write(out, stages)  # now the folder is known for a run's
+        lineage.write(out, [*stages, run_stage()])  # now the folder is known for a run's
         write_atomically(out / "config.yaml", plain)
         self.wandb = tracking.wandb_logger(out, job_type=job_type, group=group, tags=tags, config=config)
-        self.stages = [*stages, lineage.run_stage(job_type, out, seed=options.seed, config=flat(config))]
+        self.stages = [*stages, run_stage()]  # with its id in W&B
         lineage.write(out, self.stages)
         if self.wandb is not None and self.resume_from is not None:
             self.wandb.go_on(self.history)
         if uses is not None and self.wandb is not None:
             tracking.use_artifact(self.wandb, uses)
+
+    def _check(self, file: Path, state: dict[str, Any]) -> None:
+        """Raises: UserError, a checkpoint is of another run, or damaged."""
+        check_same_run(file, self.module.identity, state.get("identity", self.module.identity))
+        checkpoints.check_fits(file, state, self.module)
 
     def fit(
         self,
@@ -179,14 +208,14 @@ class Run:
         )
         waited = checkpoints.callback_value(self.state, "wait_count") if self.state and patience is not None else None
         self.ended = self.resume_step >= steps or (waited or 0) >= (patience or math.inf)
-        made = [self.out / name for name in ("encoder", "model") if (self.out / name).exists()]
         if not self.ended:
+            self.state = {}  # its tensors would keep a file that is removed on the disk
             self._train(steps)
             self.seconds = self.module.seconds
-        elif (self.out / "metrics.json").exists() and made:
+        elif (made := self._finished()) is not None:
             print(f"The run in {self.out} is finished: nothing left to do.")
             if is_main():
-                lineage.write(self.out, lineage.read(made[0]))
+                lineage.write(self.out, lineage.read(made))
             return False
         else:
             print(f"The run in {self.out} has nothing left to train.")
@@ -195,6 +224,22 @@ class Run:
             self.module.on_load_checkpoint(self.state)
             self.seconds = self.module.seconds_before
         return True
+
+    def _finished(self) -> Path | None:
+        """What the run has made, if all is there; says what is damaged, and written again from the checkpoint."""
+        made = next((self.out / name for name in ("encoder", "model") if (self.out / name).exists()), None)
+        if made is None or not (self.out / "metrics.json").exists():
+            return None
+        try:
+            read_json(self.out / "metrics.json", dict[str, Any])
+            lineage.read(made)
+            why = damage(made, sha256)
+        except UserError as error:
+            why = str(error)
+        if why is not None:
+            print(f"Warning: {why} It is written again from the checkpoint.")
+            return None
+        return made
 
     def _make_trainer(self, **options: Any) -> lightning.Trainer:
         """The trainer of the configuration.
@@ -210,7 +255,7 @@ class Run:
             strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
         make = partial(
             self.cli.instantiate_trainer,
-            plugins=[*(settings.plugins or []), WholeCheckpoints()],
+            plugins=[*(settings.plugins or []), WholeCheckpoints(partial(begun, self.out))],
             strategy=strategy,
             use_distributed_sampler=False,  # batches are cut to processes where they are made
             max_epochs=-1,
@@ -227,6 +272,7 @@ class Run:
 
     def _train(self, steps: int) -> None:
         keep_memory()
+        announce_nodes(self.trainer)
         if self.resume_step:
             print(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
             if is_main():  # a run that goes on is not finished
@@ -236,7 +282,8 @@ class Run:
         except BaseException as error:
             interrupted = isinstance(error, Interrupted)  # for which all processes stop
             if self.wandb is not None:
-                self.wandb.close(whole=interrupted)
+                with tracking.tolerated():
+                    self.wandb.close(whole=interrupted)
             if not interrupted:
                 self._stop_the_others()
             plain = self._in_plain_words(error)
@@ -278,14 +325,17 @@ class Run:
                 f"A process that makes batches died at step {step:,}, most often for lack of memory. Go on with "
                 "RESUME=1 from the last checkpoint, with a lower data.workers."
             )
+        if said.startswith(UNKNOWN_FIGURE):
+            named = f"; there are {', '.join(figures)}" if (figures := sorted(self.trainer.callback_metrics)) else ""
+            return UserError(f"One of trainer.callbacks monitors a figure that there is not: {_monitor(said)}{named}.")
         return None
 
     def figures(self) -> dict[str, Any]:
         """Final figures, as they stand in `metrics.json`."""
         figures = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         tokens = int(self.module.tokens_seen)
-        if self.ended:  # as the history has them
-            figures = {name: self.history.series(name)[1][-1] for name in self.history.names() if name[:4] == "val/"}
+        if self.ended:
+            figures = self.figures_of(self.state)
         return {
             **figures,
             "seconds": round(self.seconds, 2),
@@ -295,6 +345,13 @@ class Run:
             "steps": self.steps,
             "precision": str(self.trainer.precision),
         }
+
+    def figures_of(self, state: dict[str, Any]) -> dict[str, float]:
+        """The figures of the validation at which a checkpoint was written; of one that has not got them, as logged."""
+        if "figures" in state:
+            return dict(state["figures"])
+        rows = [row for step, row in sorted(self.history.rows.items()) if step <= state["global_step"]]
+        return {name: float(value) for row in rows for name, value in row.items() if name.startswith("val/")}
 
     def keep(self, kind: str, save: Callable[[Path], None]) -> Path:
         """Writes what the run has made, an `encoder` or a `model`, with where it comes from; returns its folder."""
@@ -325,15 +382,21 @@ class Run:
         if self.wandb is not None:
             import wandb
 
-            run = self.wandb.experiment
-            run.summary.update({name: value for name, value in figures.items() if not _is_nan(value)})
-            for picture in self.out.glob("*.png"):
-                run.log({picture.stem: wandb.Image(str(picture))})
-            for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
-                run.log({name: wandb.Table(columns=list(columns), data=rows)})
-            run.log_artifact(tracking.folder_artifact(*artifact))
-            self.wandb.close()
+            with tracking.last_words(self.wandb) as run:
+                run.summary.update({name: value for name, value in figures.items() if not _is_nan(value)})
+                for picture in self.out.glob("*.png"):
+                    run.log({picture.stem: wandb.Image(str(picture))})
+                for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
+                    run.log({name: wandb.Table(columns=list(columns), data=rows)})
+                if self.public:
+                    tracking.log_artifact(run, *artifact)
         tracking.write_metrics(self.out, figures)
+
+
+def _monitor(said: str) -> str:
+    """The name of the figure in a complaint of Lightning's."""
+    found = re.search(r"conditioned on metric `(.*?)`|monitor='(.*?)'", said)
+    return (found[1] or found[2]) if found else said.splitlines()[0]
 
 
 def _is_nan(value: Any) -> bool:

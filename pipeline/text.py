@@ -18,14 +18,16 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 from pipeline import UserError
 from pipeline.folders import digest, file_hash, path_of
+from pipeline.validation import parse_json
 
 FORMATS = (".txt", ".jsonl", ".parquet")
-COMPRESSIONS = {".gz": gzip.open, ".xz": lzma.open}
+COMPRESSIONS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 MAX_LINE = 1 << 20  # characters: a longer line is read in parts, so that no line can fill the memory
 
 OFFLINE_WAY = (
@@ -33,7 +35,15 @@ OFFLINE_WAY = (
     "TASK=sentiment."
 )
 
-Document = list[str]
+
+class Document(list[str]):
+    """Paragraphs of a document.
+
+    Attributes:
+        raw_bytes: of its text in UTF-8 as it was read: the ends of its lines and the blank lines around it too.
+    """
+
+    raw_bytes = 0
 
 
 @dataclass
@@ -46,16 +56,19 @@ class Source:
         column: the column of `.jsonl`, `.parquet` or the hub data set that holds the text.
         document_start: regular expression; a line that matches begins a document. Without it a blank
             line does in `.txt` files, and every row does elsewhere.
+        verify: read files whole for their hash, and what was made of them too (see folders.file_hash).
     """
 
     files: list[Path] = field(default_factory=list)
     hub: dict[str, Any] = field(default_factory=dict)
     column: str = "text"
     document_start: str | None = None
+    verify: bool = False
 
+    @cached_property
     def fingerprint(self) -> str:
-        """Hash of the content (files) or of the address (hub) and of how it is read."""
-        content: list[Any] = [file_hash(path) for path in self.files] or [self.hub]
+        """Hash of the content (files) or of the address (hub) and of how it is read; taken once."""
+        content: list[Any] = [file_hash(path, verify=self.verify) for path in self.files] or [self.hub]
         return digest(content, self.column, self.document_start)
 
     def size(self) -> int | None:
@@ -84,10 +97,9 @@ class Source:
     def _regroup(self, rows: Iterator[str]) -> Iterator[Document]:
         """Rows are documents, unless `document_start` says that they are lines of one text."""
         if self.document_start:
-            lines = (line for row in rows for line in row.split("\n"))
+            lines = (line for row in rows for line in re.split(r"(?<=\n)", row))
             return paragraphs_to_documents(lines, self.document_start)
-        documents = ([line for line in row.split("\n") if line.strip()] for row in rows)
-        return (document for document in documents if document)
+        return (document for document in map(_document_of, rows) if document)
 
     def _json_rows(self, path: Path, position: list[int]) -> Iterator[str]:
         with open_text(path, position) as lines:
@@ -95,9 +107,9 @@ class Source:
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
-                except (json.JSONDecodeError, RecursionError):
-                    raise UserError(f"{path}, line {number} is not JSON.") from None
+                    row = parse_json(line, f"{path}, line {number}")
+                except UserError as error:
+                    raise UserError(unless_damaged(path, str(error))) from None
                 if not isinstance(row, dict) or not isinstance(row.get(self.column), str):
                     raise UserError(
                         f"{path}, line {number} has no text under the key '{self.column}'; set data.text_column "
@@ -113,9 +125,11 @@ class Source:
         except pyarrow.ArrowInvalid:
             raise UserError(f"{path} is not a Parquet file.") from None
         strings = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
-        if self.column not in table.schema_arrow.names:
-            names = ", ".join(table.schema_arrow.names)
-            raise UserError(f"{path} has no column '{self.column}' (it has {names}); set data.text_column.")
+        names = table.schema_arrow.names
+        if self.column not in names:
+            raise UserError(f"{path} has no column '{self.column}' (it has {', '.join(names)}); set data.text_column.")
+        if names.count(self.column) > 1:
+            raise UserError(f"{path} has {names.count(self.column)} columns named '{self.column}'; rename one of them.")
         kind = table.schema_arrow.field(self.column).type
         kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
         if not any(is_one(kind) for is_one in strings):
@@ -125,6 +139,8 @@ class Source:
                 yield from (text for text in batch.column(0).to_pylist() if text)
         except (OSError, pyarrow.ArrowException):
             raise UserError(f"{path} is damaged: it cannot be read to its end.") from None
+        except UnicodeDecodeError:
+            raise UserError(f"The column '{self.column}' of {path} is not UTF-8 text.") from None
 
     def _hub_rows(self) -> Iterator[str]:
         for row in patient_rows(lambda: open_hub(**self.hub, streaming=True), self.hub["path"]):
@@ -136,6 +152,12 @@ class Source:
                 )
             if row[self.column]:
                 yield row[self.column]
+
+
+def _document_of(row: str) -> Document:
+    document = Document(line for line in row.split("\n") if line.strip())
+    document.raw_bytes = len(row.encode())
+    return document
 
 
 def whole_characters(text: str) -> str:
@@ -212,20 +234,44 @@ def find_files(location: str) -> list[Path]:
     Raises:
         UserError: there is none.
     """
+    return sorted_out(location)[0]
+
+
+def sorted_out(location: str) -> tuple[list[Path], list[Path]]:
+    """As `find_files`, and the files there that are not read, but for hidden ones.
+
+    Raises:
+        UserError: there is none to read.
+    """
+    path, named = path_of(location), _named_files(location)
+    if found := [file for file in named if format_of(file)]:
+        return found, [file for file in named if not format_of(file) and not file.name.startswith(".")]
+    if path.is_dir():
+        raise UserError(f"The folder {path} holds no .txt or .jsonl (.gz and .xz of these too) or .parquet file.")
+    if path.is_file():
+        raise UserError(f"{path} is no .txt or .jsonl (.gz and .xz of these too) or .parquet file.")
+    raise UserError(f"There is no corpus at {location}: no such file, folder or pattern.")
+
+
+def _named_files(location: str) -> list[Path]:
+    """All files that a path, a folder or a pattern names, sorted.
+
+    Raises:
+        UserError: a pipe or a device is named.
+    """
     path = path_of(location)
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and format_of(file))
-        if not found:
-            raise UserError(f"The folder {path} holds no .txt or .jsonl (.gz and .xz of these too) or .parquet file.")
-        return found
-    if path.is_file():
-        if format_of(path) is None:
-            raise UserError(f"{path} is no .txt or .jsonl (.gz and .xz of these too) or .parquet file.")
-        return [path]
-    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if format_of(Path(name)))
-    if not found:
-        raise UserError(f"There is no corpus at {location}: no such file, folder or pattern.")
-    return found
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    named = [path] if path.exists() else sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    for file in named:
+        check_plain(file)
+    return [file for file in named if file.is_file()]
+
+
+def check_plain(file: Path) -> None:
+    """Raises UserError for a pipe or a device: a text is read several times, which these do not allow."""
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise UserError(f"{file} is a pipe or a device, which cannot be read twice; save it as a file first.")
 
 
 def root_of(location: str) -> Path:
@@ -267,7 +313,7 @@ class _Counting:
 def open_text(path: Path, position: list[int]) -> IO[bytes]:
     opener = COMPRESSIONS.get(path.suffix)
     raw = open(path, "rb")  # noqa: SIM115  the caller closes it
-    return opener(_Counting(raw, position)) if opener else raw  # type: ignore[operator, return-value]
+    return opener(_Counting(raw, position)) if opener else raw
 
 
 def decoded(lines: IO[bytes], path: Path) -> Iterator[str]:
@@ -280,14 +326,30 @@ def decoded(lines: IO[bytes], path: Path) -> Iterator[str]:
             if limit > 0 and not line.endswith(b"\n"):
                 line += b"".join(iter(lambda: _continuation(lines), b""))
             if b"\0" in line:
-                raise UserError(f"{path} is a binary file, not text (line {number} has a zero byte).")
+                sentence = f"{path} is a binary file, not text (line {number} has a zero byte)."
+                raise UserError(unless_damaged(path, sentence))
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError:
-        raise UserError(
-            f"{path} is not UTF-8 text (line {number}); convert it first, with iconv for instance."
-        ) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError):
+        sentence = f"{path} is not UTF-8 text (line {number}); convert it first, with iconv for instance."
+        raise UserError(unless_damaged(path, sentence)) from None
+    except BROKEN:
         raise UserError(f"{path} is damaged: it does not decompress.") from None
+
+
+BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+
+
+def unless_damaged(path: Path, sentence: str) -> str:
+    """What is said of a file's content; of a damaged archive that it is one, since it may give any bytes first."""
+    if path.suffix not in COMPRESSIONS:
+        return sentence
+    try:
+        with COMPRESSIONS[path.suffix](path, "rb") as file:
+            while file.read(MAX_LINE):
+                pass
+    except BROKEN:
+        return f"{path} is damaged: it does not decompress."
+    return sentence
 
 
 def _continuation(lines: IO[bytes]) -> bytes:
@@ -307,12 +369,14 @@ def read_lines(path: Path, position: list[int]) -> Iterator[str]:
 def paragraphs_to_documents(lines: Iterator[str], document_start: str | None) -> Iterator[Document]:
     """Groups lines: a blank line ends a document, or a line that matches `document_start` begins one."""
     starts = re.compile(document_start).search if document_start else None
-    document: Document = []
+    document, ended = Document(), False
     for line in lines:
         blank = not line.strip()
-        if document and (starts(line) if starts else blank):
+        if document and (starts(line) if starts else ended and not blank):
             yield document
-            document = []
+            document = Document()
+        document.raw_bytes += len(line.encode())
+        ended = blank
         if not blank:
             document.append(line.strip())
     if document:

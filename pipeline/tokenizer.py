@@ -7,11 +7,13 @@ class, special tokens and length go with it (without it a cased BERT would be lo
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +22,11 @@ from typing import Any
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from typing_extensions import TypedDict
 
 from pipeline import UserError
+from pipeline.text import whole_characters
+from pipeline.validation import read_json
 
 
 @dataclass(frozen=True)
@@ -31,21 +36,25 @@ class Scheme:
     Attributes:
         special: role -> special token. Roles: `pad`, `unk`, `cls`, `sep`, `mask`, `bos`, `eos`.
         keeps_spaces: whether the space before a sentence is part of its tokens.
+        piece: characters at most into which an endless word is cut (see `parts_of`).
         hugging_face: entries of `tokenizer_config.json`.
     """
 
     special: dict[str, str]
     keeps_spaces: bool
+    piece: int
     hugging_face: dict[str, Any]
 
 
 LONGEST_WORD = 48  # bytes: longer ones are cut by character encoders, and counted
 MAX_CHARACTERS = LONGEST_WORD + 2  # both marks included, as in the published models
+LONGEST_PIECED = 100  # characters: WordPiece takes a longer word for unknown, as the original
 END_OF_TEXT = "<|endoftext|>"
 SCHEMES = {
     "wordpiece": Scheme(
         special={"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
         keeps_spaces=False,
+        piece=LONGEST_PIECED,
         hugging_face={
             "tokenizer_class": "BertTokenizer",
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
@@ -54,6 +63,7 @@ SCHEMES = {
     "bpe": Scheme(
         special=dict.fromkeys(("bos", "eos", "unk", "pad"), END_OF_TEXT),
         keeps_spaces=True,
+        piece=1000,
         hugging_face={
             "tokenizer_class": "GPT2Tokenizer",
             "add_prefix_space": False,
@@ -63,12 +73,58 @@ SCHEMES = {
     "words": Scheme(
         special={"pad": "[PAD]", "bos": "<S>", "eos": "</S>", "unk": "[UNK]"},
         keeps_spaces=False,
+        piece=LONGEST_WORD,
         hugging_face={"tokenizer_class": "PreTrainedTokenizerFast"},
     ),
 }
 CONTINUES = "##"  # marks a piece that goes on with a word, in WordPiece and in spelled words
 OUTPUT_WORD = "\u2581"  # marks the output words of the scheme `words`: entries that no text is tokenised into
 FIRST_OUTPUT = 513  # 256 bytes that begin a word, 256 that go on, padding; then <S>, </S>, [UNK], words by rank
+
+
+ENDLESS = 4_000  # characters: no word of a language is longer, but DNA, dashes or base64 in one line are
+_WORD, _MARKS, _SPACES = (  # looked for where they begin alone, else time is by the square of those just shorter
+    rf"(?<!{kind}){kind}{{{ENDLESS + 1},}}" for kind in (r"\w", r"[^\w\s]", r"\s")
+)
+_ENDLESS, _ENDLESS_SPACED = re.compile(f"{_WORD}|{_MARKS}"), re.compile(f"{_WORD}|{_MARKS}|{_SPACES}")
+
+
+def _endless(text: str, scheme: str) -> Iterator[re.Match[str]]:
+    """The endless words of a text; to byte-level BPE many spaces are one too, and `_` is a mark."""
+    return _ENDLESS_SPACED.finditer(text.replace("_", "-")) if scheme == "bpe" else _ENDLESS.finditer(text)
+
+
+def endless_words(text: str, scheme: str) -> int:
+    """How many words of a text are cut into pieces before they are tokenised."""
+    return sum(1 for _ in _endless(text, scheme)) if len(text) > ENDLESS else 0
+
+
+def parts_of(text: str, scheme: str, fits: Callable[[str], bool] = lambda piece: True) -> list[str]:
+    """A text in parts that are tokenised one by one: only endless words are cut, into pieces, and nothing is lost.
+
+    Training takes time by the square of the longest word, and WordPiece and character encoders read only the
+    beginning of a long one.
+
+    Args:
+        fits: whether a piece can be read whole; else it is halved.
+    """
+    if len(text) <= ENDLESS:
+        return [text]
+
+    def ends(low: int, high: int) -> Iterator[int]:
+        if high - low == 1 or fits(text[low:high]):
+            yield high
+        else:
+            middle = (low + high) // 2
+            yield from ends(low, middle)
+            yield from ends(middle, high)
+
+    cuts, size = [0], SCHEMES[scheme].piece
+    for word in _endless(text, scheme):
+        for low in range(word.start(), word.end(), size):
+            cuts += ends(low, min(low + size, word.end()))
+        cuts.pop()  # the end of the word is no cut
+    return [text[low:high] for low, high in itertools.pairwise([*cuts, len(text)])]
 
 
 class Tokenizer:
@@ -86,10 +142,15 @@ class Tokenizer:
         backend.no_padding()
         self.backend, self.scheme = backend, scheme
         self.special = special or SCHEMES[scheme].special
+        self.file: Path | None = None  # where it is from, for messages
 
     def __len__(self) -> int:
-        """V: the number of token ids, added tokens included."""
-        return self.backend.get_vocab_size(with_added_tokens=True)
+        """V: one more than the largest token id, added tokens included."""
+        return self._length
+
+    @cached_property
+    def _length(self) -> int:
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def id(self, role: str) -> int:
         """The id of a special token by its role, as `tokenizer.id("mask")`."""
@@ -147,8 +208,32 @@ class Tokenizer:
         return -np.log(counts / counts.sum())
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids without special tokens, each text by itself."""
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        """Ids without special tokens, each text by itself; half a character alone is read as U+FFFD.
+
+        Raises:
+            UserError: an expression in someone's tokenizer.json takes too long.
+        """
+        try:
+            return self._encode(texts)
+        except TypeError:  # the library takes no half of a character
+            return self._encode([whole_characters(text) for text in texts])
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        parts = [parts_of(text, self.scheme, self._fits) for text in texts]
+        with no_panic(self.file):
+            found = self.backend.encode_batch_fast(list(itertools.chain(*parts)), add_special_tokens=False)
+        ids = (encoding.ids for encoding in found)
+        return [next(ids) if len(one) == 1 else [index for _ in one for index in next(ids)] for one in parts]
+
+    def _fits(self, piece: str) -> bool:
+        """Whether a piece of a word is no longer than what the scheme reads of one, once it is normalised."""
+        if self.scheme == "bpe":
+            return True
+        normal = self.backend.normalizer
+        plain = piece if normal is None else normal.normalize_str(piece)
+        if self.spells:
+            return len(plain.encode()) <= LONGEST_WORD
+        return len(plain) <= getattr(self.backend.model, "max_input_chars_per_word", LONGEST_PIECED)
 
     def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode_batch`, of texts that are no one's prompts: a `[MASK]` in them is six characters, not a mask."""
@@ -164,7 +249,7 @@ class Tokenizer:
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of each word of a sentence that is split into words already; every word has at least one."""
         if self.spells:  # no further split: a word is what the caller says
-            normal = self.backend.normalizer
+            words, normal = [whole_characters(word) for word in words], self.backend.normalizer
             plain = words if normal is None else [normal.normalize_str(word).replace(" ", "") for word in words]
             return [_spell(word.encode()) for word in plain]
         if self.keeps_spaces:
@@ -194,6 +279,7 @@ def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool
     Raises:
         UserError: an option that the scheme does not have.
     """
+    texts = (part for text in texts for part in parts_of(text, scheme))
     if scheme == "wordpiece":
         return train_wordpiece(texts, vocab_size=vocab_size, lowercase=lowercase)
     if lowercase and scheme == "bpe":
@@ -232,7 +318,9 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int, lowercase: bool) -
 
 def _wordpiece(vocab: dict[str, int], *, lowercase: bool) -> tokenizers.Tokenizer:
     unknown = SCHEMES["wordpiece"].special["unk"]
-    backend = tokenizers.Tokenizer(models.WordPiece(vocab=vocab, unk_token=unknown, max_input_chars_per_word=100))
+    backend = tokenizers.Tokenizer(
+        models.WordPiece(vocab=vocab, unk_token=unknown, max_input_chars_per_word=LONGEST_PIECED)
+    )
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
@@ -335,6 +423,37 @@ def _with_template(backend: tokenizers.Tokenizer, special: dict[str, str]) -> To
     return Tokenizer(backend, scheme="wordpiece", special=special)
 
 
+class _Named(TypedDict):
+    content: str
+
+
+class _Special(TypedDict, total=False):
+    """Special tokens as `tokenizer_config.json` and `special_tokens_map.json` name them."""
+
+    pad_token: str | _Named | None
+    unk_token: str | _Named | None
+    cls_token: str | _Named | None
+    sep_token: str | _Named | None
+    mask_token: str | _Named | None
+    bos_token: str | _Named | None
+    eos_token: str | _Named | None
+
+
+class _Config(_Special, total=False):
+    """What of `tokenizer_config.json` is read."""
+
+    tokenizer_class: str | None
+    do_lower_case: bool | None
+    strip_accents: bool | None
+    tokenize_chinese_chars: bool | None
+
+
+class _Ends(TypedDict, total=False):
+    """What of the encoder's `config.json` is read."""
+
+    eos_token_id: int | list[int] | None
+
+
 def load(path: Path) -> Tokenizer:
     """A tokenizer from a `tokenizer.json`, or from the encoder folder that holds it.
 
@@ -345,28 +464,86 @@ def load(path: Path) -> Tokenizer:
     if not file.is_file():
         raise UserError(f"There is no tokenizer at {file}.")
     try:
-        backend = tokenizers.Tokenizer.from_file(str(file))
+        with no_panic(file):
+            backend = tokenizers.Tokenizer.from_file(str(file))
+    except UserError:
+        raise
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"{file} is not a tokenizer.json that can be read ({error}).") from None
     scheme = _scheme_of(backend)
-    special = dict(SCHEMES[scheme].special)
-    config_file = file.with_name("tokenizer_config.json")
-    if config_file.is_file():
-        try:
-            config = json.loads(config_file.read_text())
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            raise UserError(f"{config_file} is damaged: it is not JSON.") from None
-        for role in special:
-            token = config.get(f"{role}_token") or special[role]
-            special[role] = token["content"] if isinstance(token, dict) else token
-    missing = [token for token in special.values() if backend.token_to_id(token) is None]
-    if missing:
+    config = _beside(file, "tokenizer_config.json", _Config)
+    special = _special_tokens(file, backend, scheme, config)
+    if missing := [token for token in special.values() if backend.token_to_id(token) is None]:
         raise UserError(f"{file} lacks the special token {missing[0]}, which a {scheme} tokenizer needs.")
-    return (
-        _with_template(backend, special)
-        if scheme == "wordpiece"
-        else Tokenizer(backend, scheme=scheme, special=special)
-    )
+    if scheme == "wordpiece":
+        _normalise_as(backend, config)
+        tokenizer = _with_template(backend, special)
+    else:
+        tokenizer = Tokenizer(backend, scheme=scheme, special=special)
+    tokenizer.file = file
+    return tokenizer
+
+
+def _beside(file: Path, name: str, kind: Any) -> dict[str, Any]:
+    """The content of another file of a tokenizer's folder, empty where there is none."""
+    other = file.with_name(name)
+    return read_json(other, kind) if other.is_file() else {}
+
+
+def _special_tokens(file: Path, backend: tokenizers.Tokenizer, scheme: str, config: dict[str, Any]) -> dict[str, str]:
+    """Role -> token: as the folder names it, else as the scheme does. What GPT never needs is its end of text."""
+    given = {}
+    for named in (_beside(file, "special_tokens_map.json", _Special), config):  # the last one counts
+        for role in SCHEMES[scheme].special:
+            if token := named.get(f"{role}_token"):
+                given[role] = token["content"] if isinstance(token, dict) else token
+    default = SCHEMES[scheme].special
+    if scheme == "bpe":
+        end = given.get("eos", END_OF_TEXT)
+        if backend.token_to_id(end) is None and "eos" not in given:  # transformers' models go by the number then
+            ids = _beside(file, "config.json", _Ends).get("eos_token_id")
+            end = backend.id_to_token(ids) if isinstance(ids, int) and ids >= 0 else None
+            end = end or given.get("bos", END_OF_TEXT)
+        default = {role: token if backend.token_to_id(token) is not None else end for role, token in default.items()}
+        default["eos"] = end
+    return {**default, **given}
+
+
+def _normalise_as(backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
+    """Letters are made small, and accents cut, as `tokenizer_config.json` says where tokenizer.json contradicts it.
+
+    So does transformers for the classes of BERT's tokenizer; what is not said there has its defaults.
+    """
+    normal, lowercase = backend.normalizer, config.get("do_lower_case")
+    is_bert = config.get("tokenizer_class") in (None, "BertTokenizer", "BertTokenizerFast")
+    if lowercase is None or not is_bert or not isinstance(normal, normalizers.BertNormalizer):
+        return
+    accents, chinese = config.get("strip_accents"), config.get("tokenize_chinese_chars")
+    chinese = True if chinese is None else chinese
+    if (normal.lowercase, normal.strip_accents, normal.handle_chinese_chars) != (lowercase, accents, chinese):
+        backend.normalizer = normalizers.BertNormalizer(
+            clean_text=normal.clean_text,
+            handle_chinese_chars=chinese,
+            strip_accents=accents,
+            lowercase=lowercase,
+        )
+
+
+@contextlib.contextmanager
+def no_panic(file: Path | None) -> Iterator[None]:
+    """A tokenizer.json can hold a regular expression that never ends: its library gives up, by a panic.
+
+    Raises:
+        UserError: it did; names the file.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # not an Exception, and nothing to import it from
+            raise
+        raise UserError(
+            f"{file or 'The tokenizer'} cannot tokenise this text: a regular expression in it takes too long ({error})."
+        ) from None
 
 
 def _scheme_of(backend: tokenizers.Tokenizer) -> str:

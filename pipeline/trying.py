@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 import torch
 from torch import Tensor
@@ -35,6 +36,10 @@ def show(encoder: Encoder, options: argparse.Namespace) -> str:
         )
     if options.prompt is None or not options.prompt.strip():
         raise UserError('Set PROMPT="..." to a text that is not empty.')
+    try:
+        options.prompt.encode()
+    except UnicodeEncodeError:  # a shell hands on any bytes
+        raise UserError(f"PROMPT is not UTF-8 text: {options.prompt!a}") from None
     if options.score:
         return token_nats(encoder, options.prompt)
     if isinstance(encoder, Bert):
@@ -79,8 +84,8 @@ def _shown(encoder: Encoder, token: int) -> str:
 
 def go_on(gpt: Gpt, options: argparse.Namespace) -> str:
     for name, low in (("tokens", 1), ("temperature", 0), ("top_k", 0)):
-        if not (value := getattr(options, name)) >= low:  # nan is neither
-            raise UserError(f"{name.replace('_', '-')} must be at least {low}, not {value}.")
+        if not low <= (value := getattr(options, name)) < math.inf:  # nan is neither
+            raise UserError(f"{name.replace('_', '-')} must be a number of at least {low}, not {value}.")
     if not 0 < options.top_p <= 1:
         raise UserError(f"top-p is {options.top_p}; it is a share, above 0 and at most 1.")
     [ids] = gpt.tokenizer.encode_batch([options.prompt])
@@ -117,7 +122,7 @@ def fill(bert: Bert, prompt: str) -> str:
 
 
 def neighbours(encoder: Elmo, word: str, store: TokenStore) -> str:
-    """The nearest words, layer by layer, to a word in two of its contexts in the corpus (validation part).
+    """The nearest other words, layer by layer, to a word in two of its contexts in the corpus (validation part).
 
     Raises:
         UserError: a word that the corpus does not have twice.
@@ -152,12 +157,12 @@ def _sentences(store: TokenStore) -> list[list[bytes]]:
 
 
 def _nearest(vectors: Tensor, asked: int, words: list[str]) -> list[tuple[int, float]]:
-    """Indices and cosines of the nearest vectors, one for each distinct word and place."""
+    """Indices and cosines of the nearest vectors of other words, at most two of each."""
     scores = torch.nn.functional.cosine_similarity(vectors, vectors[asked][None])
     result: list[tuple[int, float]] = []
     taken: dict[str, int] = {}
     for index in scores.argsort(descending=True).tolist():
-        if index == asked or taken.get(words[index], 0) >= 2:  # else a frequent word fills the list with itself
+        if words[index] == words[asked] or taken.get(words[index], 0) >= 2:  # else one word fills the list
             continue
         taken[words[index]] = taken.get(words[index], 0) + 1
         result.append((index, float(scores[index])))

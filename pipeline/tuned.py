@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import AfterValidator, ConfigDict, Field
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from pipeline import UserError, encoders
-from pipeline import tokenizer as tokenizers
-from pipeline.encoders.base import Batch, Encoded, Encoder, apart, check_texts, read_config, read_state
+from pipeline.encoders.base import Batch, Encoded, Encoder, Rate, apart, check_texts, read_config
 from pipeline.heads import Decision, Head, SentenceHead, TokenHead
 from pipeline.inputs import Cut, Item, collate, items_of
+from pipeline.validation import checked
 from tasks.tagging import spans
+
+
+def _numbered(names: dict[str, str]) -> dict[str, str]:
+    if not names or {str(index) for index in range(len(names))} != names.keys():
+        raise ValueError("its keys must be the numbers from 0 to one less than there are labels")
+    return names
 
 
 @dataclass
@@ -36,18 +43,27 @@ class HeadOptions:
         cut: which part of a longer text is kept.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
     by_word: bool
     pairs: bool
     spans: bool
     columns: dict[str, str]
     mix: bool
-    mix_dropout: float
-    lstm: int
-    dropout: float
+    mix_dropout: Rate
+    lstm: Annotated[int, Field(ge=0)]
+    dropout: Rate
     words: Literal["first", "mean"]
     crf: bool
-    max_length: int
+    max_length: Annotated[int, Field(ge=3)]
     cut: Cut
+
+
+class ModelConfig(TypedDict):
+    """What of a model's `config.json` is its own, beside that of its encoder."""
+
+    id2label: Annotated[dict[str, str], AfterValidator(_numbered)]
+    head: HeadOptions
 
 
 class TunedModel(nn.Module):
@@ -61,6 +77,7 @@ class TunedModel(nn.Module):
 
     def __init__(self, encoder: Encoder, *, labels: list[str], options: HeadOptions) -> None:
         super().__init__()
+        encoder.forget_between_batches()  # rows of a task have nothing to do with each other
         self.encoder, self.labels, self.options = encoder, labels, options
         kind = "token" if options.by_word else "sentence"
         own = options.mix or options.lstm or options.crf or (options.by_word and options.words != "first")
@@ -92,7 +109,8 @@ class TunedModel(nn.Module):
 
         A tagger takes strings, which are split at spaces and punctuation, or lists of words, and gives `words`,
         `tags`, `probabilities` of these tags and `spans` with their first character and the one behind their last
-        (in the string, or in the words joined by spaces).
+        (in the string, or in the words joined by spaces). Where a text, or a word of a tagger's, was too long and has
+        been cut, `cut` is true.
 
         Raises:
             UserError: pairs for a model of single texts, or the other way.
@@ -103,13 +121,16 @@ class TunedModel(nn.Module):
         placed = [place_words(text) for text in texts] if self.options.by_word else []
         items = self.items([words for words, _ in placed] if self.options.by_word else texts)
         decisions = self._decide(items, batch_size)
+        cut = {item.text for item in items if item.was_cut}
         if not self.options.by_word:
-            return [self.named(probabilities.tolist()) for _, probabilities in decisions]
+            answers = [self.named(probabilities.tolist()) for _, probabilities in decisions]
+            return _marked(answers, cut)
         found: list[tuple[list[str], list[float]]] = [([], []) for _ in texts]
         for item, (tags, probabilities) in zip(items, decisions, strict=True):
             found[item.text][0].extend(self.labels[tag] for tag in tags.tolist())
             found[item.text][1].extend(probabilities.gather(-1, tags[:, None])[:, 0].tolist())
-        return [self._tagged(text, *place, *tags) for text, place, tags in zip(texts, placed, found, strict=True)]
+        answers = [self._tagged(text, *place, *tags) for text, place, tags in zip(texts, placed, found, strict=True)]
+        return _marked(answers, cut)
 
     def _check(self, texts: Sequence[Any]) -> None:
         check_texts(texts)
@@ -162,27 +183,32 @@ class TunedModel(nn.Module):
 
         Where transformers has the same head (`Encoder.head_layouts`) it opens there, with its names for the tensors.
         """
-        from safetensors.torch import save_file
-
-        self.encoder.save(folder, card=card)
         config = {
-            **self.encoder.config,
+            **(self.encoder.saved_config() if self.layout is None else self.encoder.config),
             "id2label": {str(index): name for index, name in enumerate(self.labels)},
             "label2id": {name: index for index, name in enumerate(self.labels)},
             "head": asdict(self.options),
         }
-        state = self.encoder.export_state()
-        if self.layout is None:
-            state |= {f"head.{name}": value for name, value in self.head.state_dict().items()}
-        else:
+        if self.layout is not None:
             config |= {"architectures": [self.layout.architecture], **self.layout.config}
-            state = {name: value for name, value in state.items() if not name.startswith(self.layout.without)}
-            state |= {
-                name.replace("classifier", self.layout.name): value for name, value in self.head.state_dict().items()
-            }
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        self.encoder.save_as(folder, config, self._state(), card=card)
+
+    def _state(self) -> dict[str, Tensor]:
+        """Tensors by their names in the folder: of the encoder's those that were trained, or that the head reads."""
+        head = self.head.state_dict()
+        if self.layout is None:
+            return self.encoder.trained_state() | {f"head.{name}": value for name, value in head.items()}
+        encoder, without = self.encoder.export_state(), self.layout.without
+        kept = {name: value for name, value in encoder.items() if not name.startswith(without)}
+        return kept | {name.replace("classifier", self.layout.name): value for name, value in head.items()}
+
+    def unsaved(self) -> list[str]:
+        """Tensors of the encoder that were neither in its folder nor are trained here, and so are not saved."""
+        return sorted(self.encoder.untrained - self._state().keys())
+
+
+def _marked(answers: list[dict[str, Any]], cut: set[int]) -> list[dict[str, Any]]:
+    return [{**answer, "cut": True} if number in cut else answer for number, answer in enumerate(answers)]
 
 
 WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
@@ -216,28 +242,29 @@ def load(folder: str | Path) -> TunedModel:
     """A fine-tuned model from its folder, in eval mode.
 
     Raises:
-        UserError: no such folder, or one of an encoder without a head.
+        UserError: no such folder, one of an encoder without a head, a damaged or a contradictory one.
     """
     folder = Path(folder)
-    config = read_config(folder)
+    config, file = read_config(folder), folder / "config.json"
     if "head" not in config or "id2label" not in config:
         raise UserError(f"{folder} is an encoder without a head; fine-tune it first (make finetune FROM={folder}).")
-    other = UserError(f"{folder} was saved by another version of this program; fine-tune it again.")
-    try:
-        options = HeadOptions(**config["head"])
-    except TypeError:
-        raise other from None
-    encoder = encoders.encoder_class(config["model_type"]).from_config(config, tokenizers.load(folder))
+    options = checked(ModelConfig, config, file)["head"]
     labels = [config["id2label"][str(index)] for index in range(len(config["id2label"]))]
+    encoder, state = encoders.fresh(folder)
+    if options.max_length > encoder.max_length:
+        raise UserError(
+            f"{file}: head.max_length is {options.max_length}, but the encoder has only {encoder.max_length} positions."
+        )
+    if options.lstm and len(state.get("head.lstm.weight_ih_l0", ())) != 4 * options.lstm:
+        raise UserError(f"{file}: head.lstm is {options.lstm:,}, but model.safetensors has no LSTM of that size.")
     model = TunedModel(encoder, labels=labels, options=options)
-    state = read_state(folder)
     prefix = "head." if model.layout is None else f"{model.layout.name}."
     head = {name.removeprefix("head."): state.pop(name) for name in list(state) if name.startswith(prefix)}
     if model.layout is not None:
         head = {name.replace(model.layout.name, "classifier"): value for name, value in head.items()}
-    encoder.import_state(state)
+    encoders.take_over(encoder, state, folder)
     try:
         model.head.load_state_dict(head)
     except RuntimeError:  # tensors by other names
-        raise other from None
+        raise UserError(f"{folder} was saved by another version of this program; fine-tune it again.") from None
     return model.eval()

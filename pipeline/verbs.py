@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,10 +19,11 @@ from pipeline import import_elmo as importing
 from pipeline import sweep as sweeping
 from pipeline.choices import FRESH, FROZEN
 from pipeline.configuration import (
-    REPOSITORY,
+    CONFIGS,
     SHARED,
     FineTuneCLI,
     encoder_folder,
+    files_in,
     known,
     named_config,
     parse,
@@ -31,15 +32,16 @@ from pipeline.configuration import (
     task_of,
 )
 from pipeline.corpus import CorpusData
+from pipeline.encoders.base import Encoder
 from pipeline.encoders.elmo import Elmo
 from pipeline.finetune import FineTuning
-from pipeline.folders import write_atomically, write_folder
+from pipeline.folders import path_of, write_atomically, write_folder
 from pipeline.labeled import LabeledData
 from pipeline.new_task import new_task
 from pipeline.objectives import BidirectionalLM
 from pipeline.results import finish, hand_off
-from pipeline.run_folder import check_run_folder
-from pipeline.runs import Run
+from pipeline.run_folder import check_place, check_run_folder
+from pipeline.runs import Run, enough_memory
 from pipeline.speed import Profile, Speed
 from pipeline.tokenizer import Tokenizer
 from pipeline.tracking import CLOCKED, is_main
@@ -63,6 +65,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     encoder = module.trained_encoder()
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in CLOCKED}
     figures = {**reached, **run.figures(), **module.floors, "documents": data.train.meta["documents"]}
+    figures["val/unknown"] = data.maker.unknown(data.valid, data.tokenizer)
     card = model_card(options, data, figures)
     saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     curve_losses = [
@@ -75,25 +78,26 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
     print(f"Saved {saved} after {figures['seconds']:.0f} s: {shown}")
     model = "" if options.model == "bert" else f"MODEL={options.model} "
-    print(f"Next: make finetune {model}TASK=sentiment FROM={saved}")
+    task = "TASK=sentiment" if data.sample_documents else "TASK=sst2 DATA=folder"  # the sample's tasks are of its world
+    print(f"Next: make finetune {model}{task} FROM={saved}")
 
 
 def profile(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `profile`: some steps of pretraining, which leave no encoder."""
     out = run_folder(options, "profile", options.model)
-    if (out / "encoder").exists():
-        raise UserError(f"{out} holds a pretrained encoder; choose another OUT= for the profile.")
     options.overwrite, options.resume = options.overwrite or (out / "profile.txt").exists(), False
     steps, looking = Profile.SKIPPED + Profile.STEPS, Profile(out)
     flags = [*flags, f"--trainer.max_steps={steps}", f"--validate_every={steps}", "--data.validation_rows=64"]
     flags += ["--model.embeddings=random", "--model.optimization.warmup_steps=0"]  # a step costs the same
-    run = begin_pretraining(options, flags, out)
+    run = begin_pretraining(options, flags, out, stage="profile")
     if run.fit(watching=[looking]) and is_main():
         print(looking.table)
         print(f"The table is in {out / 'profile.txt'}, each step in {out / 'trace.json'} (chrome://tracing).")
 
 
-def begin_pretraining(options: argparse.Namespace, flags: list[str], out: Path) -> Run:
+def begin_pretraining(
+    options: argparse.Namespace, flags: list[str], out: Path, *, stage: Literal["pretrain", "profile"] = "pretrain"
+) -> Run:
     """Configuration, corpus, network and run folder: all that comes before the first step.
 
     Raises:
@@ -113,11 +117,13 @@ def begin_pretraining(options: argparse.Namespace, flags: list[str], out: Path) 
         raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
     if getattr(trainer.strategy, "_state_dict_type", "full") != "full":
         raise UserError("An encoder is saved from a whole checkpoint: set state_dict_type of the strategy to full.")
-    check_run_folder(out, options)
+    uses = [*files_in(flags), *(path_of(file) for file in (data.files, data.options.file) if file is not None)]
+    check_run_folder(out, options, stage=stage, uses=uses, texts=data.files)
     data.prepare()
     report = data.report()
     print(report)
-    module.build(data)
+    with enough_memory(f"this {options.model}"):
+        module.build(data)
     print(
         f"{options.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
         f"floors: uniform {module.floors['floor/uniform']:.2f}, unigram {module.floors['floor/unigram']:.2f} nats"
@@ -127,7 +133,7 @@ def begin_pretraining(options: argparse.Namespace, flags: list[str], out: Path) 
         cli,
         out,
         options,
-        job_type="pretrain",
+        job_type=stage,
         group=group_of(options.model, data.tokenizer),
         tags=[options.model, corpus],
         stages=data.stages(corpus),
@@ -160,10 +166,12 @@ def group_of(model: str, tokenizer: Tokenizer) -> str:
 def model_card(options: argparse.Namespace, data: CorpusData, figures: dict[str, Any]) -> str:
     rows = "\n".join(f"| {name} | {value:.5g} |" for name, value in figures.items() if isinstance(value, (int, float)))
     synthetic = " The corpus is synthetic." if data.sample_documents else ""
+    spells = data.tokenizer.spells  # an ELMo: transformers has no such class, and the store holds bytes
+    library, unit, of = ("pipeline", "bytes", "words") if spells else ("transformers", "tokens", "tokens")
     return (
-        f"---\nlibrary_name: transformers\ntags: [{options.model}]\n---\n# {options.model} encoder\n\n"
-        f"Pretrained on `{Path(options.corpus).name}` ({data.train.meta['tokens']:,} tokens) for "
-        f"{figures['steps']:,} steps of {data.batch_size} rows of at most {data.length} tokens.{synthetic}\n\n"
+        f"---\nlibrary_name: {library}\ntags: [{options.model}]\n---\n# {options.model} encoder\n\n"
+        f"Pretrained on `{Path(options.corpus).name}` ({data.train.meta['tokens']:,} {unit}) for "
+        f"{figures['steps']:,} steps of {data.batch_size} rows of at most {data.length} {of}.{synthetic}\n\n"
         f"| figure | value |\n| --- | --- |\n{rows}\n"
     )
 
@@ -203,15 +211,25 @@ def evaluate(options: argparse.Namespace, flags: list[str]) -> None:
     for flag in flags:
         if flag.startswith(("--model.encoder", "--trainer.", "--data.validation_rows", "--data.tokenizer")):
             raise UserError(f"evaluate takes an encoder as it was saved, and all rows of a text: leave out {flag}.")
-    encoder = encoders.load_with_heads(encoder_folder(options))
-    cli = pretraining(options, flags)
+    folder = encoder_folder(options)
+    encoder = encoders.load_with_heads(folder)
+    trained = evaluating.training_length(encoder, folder)
+    cli = pretraining(options, flags if trained is None else [f"--data.length={trained}", *flags])
+    if note := evaluating.note_on_length(encoder, cli.datamodule.length, trained):
+        print(note)
     figures = evaluating.evaluate(encoder, cli.model.objective, cli.datamodule)
     for name, value in figures.items():
         print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}")
+    if (unknown := figures["unknown"]) > evaluating.FEW_UNKNOWN:
+        print(
+            f"Warning: {unknown:.1%} of what is predicted is unknown to this encoder, and [UNK] is an easy guess: its "
+            "perplexity here compares with none of another text or vocabulary."
+        )
 
 
 def import_elmo(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `import-elmo`."""
+    check_place(options.out)
     if options.out.exists():
         raise UserError(f"{options.out} is there already; choose another OUT folder.")
     encoder = importing.import_elmo(options.options, options.weights, state=options.state)
@@ -237,13 +255,16 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
         raise UserError(f"Set ARM={cli.model.arm}, not model.arm: it also chooses the weights.")
     if shards_weights(cli.config_init.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
-    check_run_folder(out, options)
+    rows = cli.datamodule.files
+    uses = [folder, file, *files_in(flags), *([path_of(rows)] if rows is not None else [])]
+    check_run_folder(out, options, stage="finetune", uses=uses, rows=rows)
 
     torch.manual_seed(options.seed)
     encoder, receipt = encoders.load_with_receipt(folder, weights=options.arm not in FRESH)
     data, module = cli.datamodule, cli.model
     data.prepare(encoder)
-    module.build(data)
+    with enough_memory(f"this {options.model} and its head"):
+        module.build(data)
     receipt_text = hand_off(folder, receipt, module)
     print(receipt_text, data.report(), sep="\n")
 
@@ -272,14 +293,28 @@ def finetune(options: argparse.Namespace, flags: list[str]) -> None:
     finish(training, module, data)
 
 
+def asked(folder: Path) -> Encoder:
+    """An encoder whose answers to one text do not depend on other texts; says if they would otherwise.
+
+    Raises:
+        UserError: it gives no probabilities.
+    """
+    encoder = encoders.load_with_heads(folder)
+    if encoder.carries:
+        encoder.forget_between_batches()
+        print(f"The encoder in {folder} carries its state from batch to batch; here each text begins without one.")
+    return encoder
+
+
 def zeroshot(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `zeroshot`."""
     folder, file = encoder_folder(options), task_file(options.task)
-    task, encoder = task_of(file), encoders.load_with_heads(folder)
+    task, encoder = task_of(file), asked(folder)
     out = run_folder(options, "zeroshot", f"{options.model}-{file.stem}")
     if options.resume:
         raise UserError("A zero-shot run is not resumed: set OVERWRITE=1 to ask again.")
-    check_run_folder(out, options, resumes=False)
+    uses = [folder, file, *(path_of(place) for place in (options.data, options.unigram) if place is not None)]
+    check_run_folder(out, options, stage="zeroshot", resumes=False, uses=uses, rows=options.data)
     try:
         shots = [int(part) for part in options.shots.replace(",", " ").split()]
     except ValueError:
@@ -301,22 +336,27 @@ def lm_eval(options: argparse.Namespace, flags: list[str]) -> None:
         if not (error.name or "").startswith("lm_eval"):
             raise
         raise UserError("lm-eval is not installed; .venv/bin/pip install -c constraints.txt -e '.[lm-eval]'.") from None
-    encoder = encoders.load_with_heads(options.encoder)
+    encoder = asked(options.encoder)
     print(lm_eval_model.run(encoder, options.tasks.split(","), limit=options.limit, include=options.include_path))
 
 
 def predict(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `predict`."""
+    if options.out is not None:
+        check_place(options.out)
+        if options.out.resolve().parent == options.model.resolve():
+            raise UserError(f"{options.out} lies in the folder of the model; choose another --out.")
     form = predicting.form_of(options.input, options.format)
     settings: dict[str, Any] = {"form": form, "batch_size": options.batch_size}
+    name = "standard input" if options.input == "-" else options.input
     with contextlib.ExitStack() as files:
         model = tuned.load(options.model)
         source = files.enter_context(predicting.open_source(options.input))
-        target = files.enter_context(predicting.open_target(options.out)) if options.out else sys.stdout
+        target = files.enter_context(predicting.open_target(options.out, source)) if options.out else sys.stdout
         try:
-            predicting.predict(model, source, options.input, target=target, **settings)
+            predicting.predict(model, source, name, target=target, **settings)
         except UnicodeDecodeError:
-            raise UserError(f"{options.input} is not UTF-8 text.") from None
+            raise UserError(f"{name} is not UTF-8 text.") from None
         except BrokenPipeError:  # the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -330,17 +370,20 @@ def sweep(options: argparse.Namespace, flags: list[str]) -> None:
     wanted = {"pretrain": ("model", "corpus"), "finetune": ("model", "task", "from")}[options.name]
     values = [part for name in wanted if given[name] for part in (f"--{name}", str(given[name]))]
     data = ["--data", options.data] if options.data else []
-    name = sweeping.sweep(file, [*values, *data, "--seed", str(options.seed), *flags], count=options.count)
+    metric = task_of(task_file(options.task)).metric if options.name == "finetune" else ""
+    flags = [*values, *data, "--seed", str(options.seed), *flags]
+    name = sweeping.sweep(file, flags, count=options.count, metric=metric)
     print(f"More runs of it: .venv/bin/wandb agent {name}")
 
 
 def sync(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `sync`."""
-    print(f"Uploaded {sweeping.sync(options.folder)} runs.")
+    folders = [Path("runs"), Path("results")] if options.folder is None else [options.folder]
+    print(f"Uploaded {sweeping.sync(folders)} runs.")
 
 
 def make_task(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `new-task`."""
-    for file in new_task(options.name, options.kind, REPOSITORY):
-        print(f"Wrote {file.relative_to(REPOSITORY)}")
+    for file in new_task(options.name, options.kind, Path(), packaged=CONFIGS / "tasks"):
+        print(f"Wrote {file}")
     print(f"Now name your columns there, then: make finetune TASK={options.name} DATA=folder")

@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from pipeline import UserError, checkpoints
 from pipeline.folders import damage, sha256, write_atomically
+from pipeline.run_folder import check_place
 from pipeline.tracking import CLOCKED
 
 MOMENTS = ("step", "save", "validation")  # between two steps, while a checkpoint is written, amid a validation
@@ -133,6 +134,7 @@ def verify(verb: str, flags: Sequence[str], out: Path, *, seed: int) -> dict[str
     Raises:
         UserError: the run itself failed.
     """
+    check_place(out)
     straight, killed = out / f"{verb}-straight", out / f"{verb}-killed"
     made = "encoder" if verb == "pretrain" else "model"
     with tqdm(total=6, desc=f"verify {verb}", unit="run", file=sys.stderr) as bar:

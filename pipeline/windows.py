@@ -112,8 +112,8 @@ class Blocks:
 
     @property
     def predictions_per_byte(self) -> float:
-        """Predictions that the stream asks for, per UTF-8 byte of its text."""
-        return float(self.starts[-1]) / self.store.meta["bytes"]
+        """Predictions that the stream asks for, per UTF-8 byte of the raw text."""
+        return float(self.starts[-1]) / self.store.raw_bytes
 
 
 class WordBlocks:
@@ -132,6 +132,7 @@ class WordBlocks:
         self.words = store.words
         self.total = int(self.words[-1]) + 2 * (len(self.words) - 1)
         self.offset = phase % length if self.total > 3 * length else 0
+        self._last: tuple[int, list[bytes]] = (-1, [])
 
     def __len__(self) -> int:
         return max(1, (self.total - self.offset - 2) // self.length)
@@ -143,12 +144,11 @@ class WordBlocks:
     def _row(self, position: int) -> list[bytes]:
         sentence = self._sentence_at(position)
         skipped = position - self._start(sentence)
-        wanted = skipped + self.length + 2
         result: list[bytes] = []
-        while len(result) < wanted and sentence < len(self.words) - 1:
-            result += [self.begin, *self._spelled(sentence), self.end]
-            sentence += 1
-        return result[skipped:wanted]
+        while len(result) < self.length + 2 and sentence < len(self.words) - 1:
+            result += self._marked(sentence)[skipped : skipped + self.length + 2 - len(result)]
+            sentence, skipped = sentence + 1, 0
+        return result
 
     def _start(self, sentence: int) -> int:
         return int(self.words[sentence]) + 2 * sentence
@@ -160,14 +160,17 @@ class WordBlocks:
             low, high = (middle, high) if self._start(middle) <= position else (low, middle)
         return low
 
-    def _spelled(self, sentence: int) -> list[bytes]:
-        ids = self.store.tokens[self.store.sentences[sentence] : self.store.sentences[sentence + 1]]
-        return split_words(ids)
+    def _marked(self, sentence: int) -> list[bytes]:
+        """The words of a sentence between both marks; kept for the next row, since one can be as long as a book."""
+        if self._last[0] != sentence:
+            ids = self.store.tokens[self.store.sentences[sentence] : self.store.sentences[sentence + 1]]
+            self._last = (sentence, [self.begin, *split_words(ids), self.end])
+        return self._last[1]
 
     @property
     def predictions_per_byte(self) -> float:
-        """Predictions that the stream asks for in either direction, per UTF-8 byte of its text."""
-        return self.total / self.store.meta["bytes"]
+        """Predictions that the stream asks for in either direction, per UTF-8 byte of the raw text."""
+        return self.total / self.store.raw_bytes
 
 
 def word_windows(counts: Sequence[int], room: int) -> list[tuple[range, range]]:

@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from pipeline import UserError, metrics, plots
-from pipeline.compare import once
+from pipeline.compare import figure, once
 from pipeline.folders import write_atomically
 
 LABELS = (10, 32, 100, 316, 1000)
@@ -47,20 +47,27 @@ def worth(
     asked = out / "zeroshot"
     line: dict[int, list[float]] = {}
     with tqdm(total=1 + len(numbers) * seeds, desc="worth", unit="run", file=sys.stderr) as bar:
-        prompt = once(asked, cell | {"prompts": prompts}, partial(zeroshot, out=asked), anew=anew)["zeroshot/accuracy"]
+        ask, score = partial(zeroshot, out=asked), "zeroshot/accuracy"
+        prompt = once(asked, cell | {"prompts": prompts}, ask, anew=anew, taken=partial(only, score))[score]
         bar.update()
         for number in numbers:
             for seed in range(seeds):
                 folder, flags = out / "runs" / f"{number}-{seed}", flags_of(number)
                 one = partial(finetune, out=folder, seed=seed, flags=flags)
-                found = once(folder, cell | {"rows": flags}, one, anew=anew)
-                line.setdefault(number, []).append(found["test/accuracy"])
+                score = "test/accuracy"
+                found = once(folder, cell | {"rows": flags}, one, anew=anew, taken=partial(only, score))
+                line.setdefault(number, []).append(found[score])
                 bar.update()
     figures = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
     figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)
     write_atomically(out / "worth.json", json.dumps(figures, indent=2) + "\n")
     plot(line, prompt, figures["labels"], out / "worth.png")
     return figures
+
+
+def only(name: str, figures: dict[str, Any]) -> dict[str, Any]:
+    """Raises: LookupError, it is not there, or cannot be."""
+    return {name: figure(figures, name, most=1)}
 
 
 def flags_of(rows: int) -> list[str]:

@@ -13,6 +13,17 @@ SPLITS = ("train", "valid", "test")
 Row = tuple[str, Mapping[Any, Any]]  # where it stands, as "dev.tsv, line 3", and its columns
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """A text as a message shows it: a column that is another than it seems can hold whole documents."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def listed(names: Iterable[Any], most: int = 12) -> str:
+    """Names as a message shows them: the first few, and how many more there are."""
+    shown = [shortened(str(name)) for name in names]
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most:,} more" if len(shown) > most else "")
+
+
 def is_missing(value: Any) -> bool:
     """None, or NaN, as tables write an empty cell into JSON."""
     return value is None or (isinstance(value, float) and value != value)
@@ -50,7 +61,7 @@ class Task:
         splits: `train`, `valid`, `test` -> the split's name: on the hub, and the begin of a local file's name.
             Without `valid`, `valid_rows` rows of the training part are set aside.
         hub_splits: names on the hub that differ from those in `splits`.
-        valid_rows: how many.
+        valid_rows: how many, but a fifth of the training part at most; below 1 their share of it, as 0.1.
         sample: instead of hub or files, the name of a built-in synthetic set.
         prompts: templates for zero-shot evaluation.
     """
@@ -61,7 +72,7 @@ class Task:
     hub: dict[str, Any] | None = None
     splits: dict[str, str] = field(default_factory=lambda: {split: split for split in SPLITS})
     hub_splits: dict[str, str] = field(default_factory=dict)
-    valid_rows: int = 0
+    valid_rows: int | float = 0
     sample: str | None = None
     prompts: list[Prompt] = field(default_factory=list)
 
@@ -77,6 +88,8 @@ class Task:
                 raise WrongTask(f"{name} names parts of the data, {', '.join(SPLITS)}, and has {parts}")
         if "split" in (self.hub or {}):
             raise WrongTask("hub has a split: name the parts in splits, or in hub_splits")
+        if not (0 <= self.valid_rows < 1 or (self.valid_rows >= 1 and self.valid_rows % 1 == 0)):
+            raise WrongTask(f"valid_rows is {self.valid_rows}; it is a number of rows, or a share of them below 1")
         if any(isinstance(key, bool) for key in self.labels or {}):
             raise WrongTask("labels has a key that YAML reads as true or false: put it in quotes")
         if self.labels is not None:
@@ -127,7 +140,7 @@ class Task:
         if name not in columns and role in columns:
             name = role
         if name not in columns:
-            raise UserError(f"{place} has no '{name}' (it has {', '.join(map(str, columns))}).")
+            raise UserError(f"{place} has no '{name}' (it has {listed(columns)}).")
         if is_missing(columns[name]):
             raise UserError(f"{place} has nothing under '{name}'.")
         return columns[name]
@@ -171,9 +184,9 @@ class Task:
         names = self.names(row)
         for name in names:
             if name not in known:
-                there = f"the training part has only {', '.join(known)}"
+                there = f"the training part has only {listed(known)}"
                 if self.labels is not None:
                     pairs = [key if key == label else f"{key} ({label})" for key, label in self.labels.items()]
-                    there = f"the task knows {', '.join(pairs)}"
-                raise UserError(f"{row[0]} has the label '{name}'; {there}.")
+                    there = f"the task knows {listed(pairs)}"
+                raise UserError(f"{row[0]} has the label '{shortened(name)}'; {there}.")
         return [known[name] for name in names]

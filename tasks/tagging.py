@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pipeline import UserError
-from tasks.base import Example, Row, Task, is_plain_list
+from tasks.base import Example, Row, Task, is_plain_list, shortened
 from tasks.prompts import WrongTask
 
 Span = tuple[str, int, int]  # type, first word, last word
@@ -64,9 +64,8 @@ class Tagging(Task):
     def names(self, row: Row) -> list[str]:
         tags = self.named(row, self.column(row, "tags"))
         if self.spans and (wrong := [tag for tag in tags if tag != "O" and tag[:2] not in MARKS]):
-            raise UserError(
-                f"{row[0]} has the tag '{wrong[0]}', which is no tag of BIO or IOBES; set spans: false for plain tags."
-            )
+            said = "which is no tag of BIO or IOBES; set spans: false for plain tags"
+            raise UserError(f"{row[0]} has the tag '{shortened(wrong[0])}', {said}.")
         return to_bio(tags) if self.spans else tags
 
     def example(self, row: Row, known: dict[str, int]) -> Example:

@@ -16,6 +16,7 @@ import pipeline
 from pipeline import UserError
 from pipeline.encoders.bert import Bert
 from pipeline.encoders.transformer import Block, Dropout, attention
+from pipeline.inputs import items_of
 from pipeline.tokenizer import Tokenizer, train_wordpiece
 from tests.conftest import run
 
@@ -101,6 +102,22 @@ def test_a_bare_bert_model_loads_with_an_honest_receipt(tokenizer: Tokenizer, tm
     assert {name.split(".")[0] for name in receipt.new} == {"cls"}
     assert not receipt.unused
     assert all(name.startswith("bert.") for name in receipt.loaded)
+
+
+@pytest.mark.parametrize("max_length", [12, 13])
+def test_pairs_are_cut_as_by_the_fast_tokenizer(tokenizer: Tokenizer, tmp_path: Path, max_length: int) -> None:
+    ours = small(tokenizer, max_length=max_length)
+    ours.save(tmp_path)
+    oracle, words = AutoTokenizer.from_pretrained(tmp_path), ["the", "quick", "brown", "fox"]
+    sizes = np.random.default_rng(0).integers(1, 16, (300, 2))
+    pairs = [tuple(" ".join(words[i % 4] for i in range(size)) for size in row) for row in sizes.tolist()]
+    expected = [oracle(*pair, truncation="longest_first", max_length=max_length)["input_ids"] for pair in pairs]
+    batch = ours.collate(ours.tokenize(pairs))
+    found = [row[mask].tolist() for row, mask in zip(batch["input_ids"], batch["mask"], strict=True)]
+    assert found == expected
+    cut = items_of(ours, pairs, by_word=False, room=max_length, cut="head")  # as a head reads them
+    again = ours.collate([item.ids for item in cut])
+    assert torch.equal(again["input_ids"], batch["input_ids"])
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -240,7 +257,7 @@ def test_refusals(tokenizer: Tokenizer, tmp_path: Path) -> None:
     refused("has shape", intermediate_size=100)
     changed = {name: value for name, value in config.items() if name != "hidden_size"}
     (folder / "config.json").write_text(json.dumps(changed))
-    with pytest.raises(UserError, match="has no 'hidden_size'"):
+    with pytest.raises(UserError, match="has no hidden_size"):
         pipeline.encoders.load(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match="not JSON"):

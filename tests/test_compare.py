@@ -18,7 +18,7 @@ import pytest
 from scipy import stats
 
 from pipeline import UserError, compare, gains, metrics
-from pipeline.configuration import REPOSITORY, recipe
+from pipeline.configuration import CONFIGS, REPOSITORY, named_config, recipe
 from pipeline.new_task import new_task
 from tests.conftest import check_task, run
 
@@ -119,8 +119,10 @@ def test_a_refused_run_leaves_what_was_there(tmp_path: Path) -> None:
 
     def fit(*, resume: bool, begins: bool = True, ends: bool = True) -> None:
         assert not (folder / "metrics.json").exists()
+        (folder / "lineage.json").write_text("[]")
         if begins:
-            (folder / "lineage.json").write_text("[]")
+            (folder / "checkpoints").mkdir()
+            (folder / "checkpoints/last.ckpt").touch()
         if not ends:
             raise UserError("There is no flag --x.")
         made.append(len(made))
@@ -130,11 +132,11 @@ def test_a_refused_run_leaves_what_was_there(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     assert compare.once(folder, cell, fit) == {"run": 1}
-    there = {path.name: path.read_bytes() for path in folder.iterdir()}
+    there = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for anew, flags in ((False, ["--x"]), (True, [])):
         with pytest.raises(UserError, match="no flag --x"):
             compare.once(folder, {"flags": flags}, partial(fit, begins=False, ends=False), anew=anew)
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == there
+        assert {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == there
     with pytest.raises(KeyboardInterrupt):
         compare.once(folder, {"flags": ["--z"]}, interrupted)
     assert compare.once(folder, cell, fit) == {"run": 1}
@@ -220,15 +222,15 @@ def test_wrong_grids(tmp_path: Path) -> None:
     grid = tmp_path / "grid.yaml"
     misspelt = "{models: [bert], tasks: [pos], encoders: x, arms: {scrach: {seeds: 1}}}"
     for text, message in (
-        ("models: [bert]\n", "no valid grid"),
-        ("nonsense", "no valid grid"),
+        ("models: [bert]\n", "has no tasks"),
+        ("nonsense", "its content is 'nonsense'"),
         (misspelt, "no arm 'scrach', but full, scratch, frozen, random"),
     ):
         grid.write_text(text)
         with pytest.raises(UserError, match=message):
             compare.load(grid)
     grid.write_bytes(b"models: [\xff]")
-    with pytest.raises(UserError, match="no valid grid"):
+    with pytest.raises(UserError, match="is not UTF-8 text"):
         compare.load(grid)
     with pytest.raises(UserError, match=r"There is no encoder in mine/\{old\}/bert"):  # and none is pretrained there
         run("compare", "--from", "mine/{old}/{model}", "--out", str(tmp_path / "out"))
@@ -275,12 +277,17 @@ def test_a_rate_of_the_head_is_not_one_of_the_whole_network(pretrained: Path, tm
 @pytest.mark.parametrize("kind", ["sentence", "pair", "tagging"])
 def test_a_new_task_has_a_file_and_a_test(kind: str, pretrained: Path, tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
-    yaml, test = new_task("my-own", kind, tmp_path)
+    shutil.copy(REPOSITORY / "tests/conftest.py", tmp_path / "tests")
+    yaml, test = new_task("my-own", kind, tmp_path, packaged=CONFIGS / "tasks")
     assert "test_my_own" in test.read_text()
     check_task(str(yaml), encoder=pretrained / "encoder", folder=tmp_path / "work")
-    for name, message in (("my-own", "there already"), ("My own", "small letters")):
+    wrong = {"my-own": "there already", "sst2": "there already", "My own": "small letters", "a" * 300: "300 characters"}
+    for name, message in wrong.items():
         with pytest.raises(UserError, match=message):
-            new_task(name, kind, tmp_path)
+            new_task(name, kind, tmp_path, packaged=CONFIGS / "tasks")
+    (tmp_path / "tests/conftest.py").write_text("# of another project\n")
+    assert len(new_task("other", kind, tmp_path, packaged=CONFIGS / "tasks")) == 1
+    assert named_config("tasks", "my-own") == Path("configs/tasks/my-own.yaml")  # in the current folder
     assert not (REPOSITORY / "configs/tasks/my-own.yaml").exists()
 
 

@@ -24,6 +24,7 @@ from pipeline.objectives import BidirectionalLM
 from pipeline.store import TokenStore
 from pipeline.text import Source
 from pipeline.tokenizer import Tokenizer, train_words
+from pipeline.tuned import HeadOptions, TunedModel
 from pipeline.windows import split_words
 
 SENTENCES = [["The", "soup", "was", "good", "."], ["Zürich", "日本", "🙂"], ["a"], ["x" * 70, "short", "words", "here"]]
@@ -93,7 +94,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def original(
-    weights: dict[str, np.ndarray], sentences: list[list[str]], states: dict | None = None
+    weights: dict[str, np.ndarray], sentences: list[list[str]], states: dict | None = None, *, skip: bool = True
 ) -> list[np.ndarray]:
     """The definition, word by word and step by step: per sentence (3, T, 2P), marks included."""
 
@@ -135,18 +136,22 @@ def original(
                     outputs.append(h)
                 if states is not None:
                     states[key] = (h, c)
-                current = np.stack(outputs) + (current if layer else 0)
+                current = np.stack(outputs) + (current if layer and skip else 0)
                 layers.append(current[::-1] if direction else current)
             sides.append(layers)
         results.append(np.stack([np.concatenate(pair, -1) for pair in zip(*sides, strict=True)]))
     return results
 
 
-def test_imported_weights_give_the_original_activations(tmp_path: Path) -> None:
+@pytest.mark.parametrize("skip", [True, False, None])
+def test_imported_weights_give_the_original_activations(tmp_path: Path, skip: bool | None) -> None:
     options, hdf5, weights = write_published(tmp_path)
+    named = {} if skip is None else {"use_skip_connections": skip}
+    lstm = {name: value for name, value in OPTIONS["lstm"].items() if name != "use_skip_connections"}
+    options.write_text(json.dumps({**OPTIONS, "lstm": {**lstm, **named}}))
     elmo = import_elmo(options, hdf5)
     out = elmo.encode(SENTENCES)
-    for row, expected in enumerate(original(weights, SENTENCES)):
+    for row, expected in enumerate(original(weights, SENTENCES, skip=bool(skip))):
         length = expected.shape[1]
         assert int(out.mask[row].sum()) == length
         for layer in range(3):
@@ -172,6 +177,48 @@ def test_imported_weights_carry_their_state_as_the_original(tmp_path: Path) -> N
     assert (first - second).abs().max() > 1e-3
 
 
+def test_a_folder_that_does_not_name_skip_connections_has_them(tmp_path: Path) -> None:
+    options, hdf5, _ = write_published(tmp_path)
+    import_elmo(options, hdf5).save(tmp_path / "encoder")
+    config = json.loads((tmp_path / "encoder/config.json").read_text())
+    assert config.pop("skip_connections") is True
+    (tmp_path / "encoder/config.json").write_text(json.dumps(config))
+    again = pipeline.encoders.load(tmp_path / "encoder")
+    assert again.config["skip_connections"] is True
+
+
+def test_encode_carries_the_state_in_the_order_of_the_texts(tmp_path: Path) -> None:
+    """Batches of two, the last one of a single row, as the original takes them: the other row keeps its state."""
+    options, hdf5, weights = write_published(tmp_path)
+    elmo, states = import_elmo(options, hdf5, state="carry"), {}
+    texts = [*SENTENCES, ["So", "was", "the", "bread", ",", "and", "the", "tea"]]
+    for _ in range(2):
+        out = elmo.encode(texts, batch_size=2)
+        expected = [row for i in range(0, len(texts), 2) for row in original(weights, texts[i : i + 2], states)]
+        for row, layers in enumerate(expected):
+            for layer in range(3):
+                assert np.abs(out.layers[layer][row, : layers.shape[1]].numpy() - layers[layer]).max() < 1e-5
+    elmo.reset()
+    elmo.encode(texts[:1])
+    wider = elmo.encode(texts[:2])  # a row that was in no batch begins from zero
+    elmo.reset()
+    assert torch.equal(wider.layers[2][1], elmo.encode(texts[:2]).layers[2][1])
+
+
+def test_what_takes_texts_in_another_order_carries_no_state(tmp_path: Path) -> None:
+    options, hdf5, _ = write_published(tmp_path)
+    elmo = import_elmo(options, hdf5, state="carry")
+    with pytest.raises(UserError, match="carries its state"):
+        pipeline.prompting.score(elmo, [])
+    craft = {"mix": False, "mix_dropout": 0.0, "lstm": 0, "dropout": 0.0, "words": "first", "crf": False, "cut": "head"}
+    told = HeadOptions(by_word=False, pairs=False, spans=False, columns={}, max_length=20, **craft)
+    model = TunedModel(elmo, labels=["a", "b"], options=told)
+    texts = ["one two three", "a", "this is longer than the others"]
+    together = [row["probability"] for row in model.predict(texts, batch_size=1)]
+    assert together == pytest.approx([model.predict([text])[0]["probability"] for text in texts], abs=1e-6)
+    assert model.encoder.config["state"] == "reset"
+
+
 def test_import_refuses(tmp_path: Path) -> None:
     options, hdf5, _ = write_published(tmp_path)
 
@@ -191,11 +238,14 @@ def test_import_refuses(tmp_path: Path) -> None:
     refused("lacks CNN/W_cnn_3", char_cnn__filters=[[1, 3], [2, 4], [7, 5], [3, 2]])
     refused("more LSTM layers", lstm__n_layers=1)
     refused("lacks RNN_0", lstm__n_layers=3)
-    refused("n_characters", char_cnn__n_characters=100)
+    refused("n_characters is 100", char_cnn__n_characters=100)
+    refused("activation is 'gelu'", char_cnn__activation="gelu")
+    refused("has no char_cnn.filters.0.1", char_cnn__filters=[[1]])
+    refused("cell_clip is '3'", lstm__cell_clip="3")
     for size in ("2", -3):
-        refused(f"a size of {size!r}, which is no number above 0", lstm__dim=size)
+        refused(f"lstm.dim is {size!r}", lstm__dim=size)
     (tmp_path / "no.json").write_text("{}")
-    for file, message in ((tmp_path / "no.json", "lacks the option"), (tmp_path / "nowhere", "no options")):
+    for file, message in ((tmp_path / "no.json", "has no char_cnn"), (tmp_path / "nowhere", "no options")):
         with pytest.raises(UserError, match=message):
             import_elmo(file, hdf5)
     with h5py.File(tmp_path / "empty.hdf5", "w"):
@@ -204,6 +254,19 @@ def test_import_refuses(tmp_path: Path) -> None:
     for file, message in (("empty", "lacks char_embed"), ("broken", "cannot be read as HDF5"), ("none", "no weights")):
         with pytest.raises(UserError, match=message):
             import_elmo(options, tmp_path / f"{file}.hdf5")
+
+
+def test_published_weights_are_checked_before_anything_is_built(tmp_path: Path) -> None:
+    options, hdf5, _ = write_published(tmp_path)
+    for section, key in (("lstm", "dim"), ("lstm", "projection_dim"), ("char_cnn", "n_highway")):
+        huge = {**OPTIONS, section: {**OPTIONS[section], key: 10**12}}
+        (tmp_path / "huge.json").write_text(json.dumps(huge))
+        with pytest.raises(UserError, match=r"contradicts the options|lacks CNN_high"):
+            import_elmo(tmp_path / "huge.json", hdf5)
+    with h5py.File(hdf5, "a") as file:
+        file["CNN_proj/b_proj"][...] = np.nan
+    with pytest.raises(UserError, match=r"CNN_proj/b_proj in .* holds something else than finite numbers"):
+        import_elmo(options, hdf5)
 
 
 # ---------------------------------------------------------------------- LSTM

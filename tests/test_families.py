@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 import pipeline
@@ -51,6 +53,9 @@ def test_learning_happens(encoders: dict[str, Path], model: str) -> None:
         assert end["val/forward_perplexity"] > 1
         assert end["val/backward_spelling"] > 0
     assert (encoders[model] / "curves.png").exists()
+    card = (encoders[model] / "encoder/README.md").read_text()
+    assert f"library_name: {'pipeline' if model == 'elmo' else 'transformers'}" in card
+    assert f"{'bytes' if model == 'elmo' else 'tokens'}) for 120 steps of 16 rows of at most 48" in card
 
 
 @pytest.mark.parametrize(
@@ -104,17 +109,61 @@ def test_evaluate_gives_the_losses_of_validation(
     encoders: dict[str, Path], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["--from", str(encoders[model] / "encoder"), "--data.batch_size=16", *SHARED[:1]]
-    run("evaluate", "--model", model, *args, "--data.length=48")
-    shown = dict(line.split() for line in capsys.readouterr().out.splitlines() if len(line.split()) == 2)
+    run("evaluate", "--model", model, *args)
+    printed = capsys.readouterr().out
+    shown = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2)
     end = figures(encoders[model])
+    assert float(shown["unknown"]) == pytest.approx(end["val/unknown"], abs=0.02)
+    assert ("is an easy guess" in printed) == (float(shown["unknown"]) > 0.02)
     for name in ("perplexity", "bits_per_byte"):  # there on 64 rows, here on all
         assert float(shown[name]) == pytest.approx(end[f"val/{name}"], rel=0.1)
+    if model == "elmo":  # a text of unknown words looks easy
+        (tmp_path / "strange.txt").write_text("qxzv kwpf zzrt vvkq plgh mnbt.\n\n" * 400)
+        run("evaluate", "--model", model, *args[:3], "--corpus", str(tmp_path / "strange.txt"), "--data.length=48")
+        printed = capsys.readouterr().out
+        assert "% of what is predicted is unknown to this encoder" in printed
     if model == "gpt":
         with pytest.raises(UserError, match="only 48 positions"):
             run("evaluate", "--model", model, *args, "--data.length=64")
         for flag in ("--data.validation_rows=8", "--model.encoder.init_args.dropout=0", "--trainer.max_steps=1"):
             with pytest.raises(UserError, match=f"leave out {flag}"):
                 run("evaluate", "--model", model, *args, flag)
+
+
+def test_evaluate_takes_rows_as_long_as_those_of_pretraining(
+    encoders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As config.json says, or else the run that the folder lies in; longer rows are warned of."""
+
+    def shown(folder: Path, *args: str) -> str:
+        run("evaluate", "--model", "gpt", "--from", str(folder), "--data.batch_size=16", *SHARED[:1], *args)
+        return capsys.readouterr().out
+
+    run_of_24 = tmp_path / "run"
+    shutil.copytree(encoders["gpt"], run_of_24)
+    folder = run_of_24 / "encoder"
+    (folder / "SHA256SUMS").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    assert config.pop("training_length") == 48
+    trained = shown(encoders["gpt"] / "encoder", "--data.length=24")
+    assert "Warning" not in trained
+    (folder / "config.json").write_text(json.dumps(config))  # a folder of 0.12
+    (run_of_24 / "config.yaml").write_text("data:\n  length: 24\n")
+    assert shown(folder) == trained
+    (run_of_24 / "config.yaml").unlink()
+    note, *figures_of_24 = shown(folder, "--data.length=24").splitlines()
+    assert figures_of_24 == trained.splitlines()
+    assert "does not say on which length" in note
+    (folder / "config.json").write_text(json.dumps(config | {"training_length": 24}))
+    assert transformers.AutoConfig.from_pretrained(folder).n_positions == 48
+    assert shown(folder) == trained
+    assert shown(folder, "--data.length=48").startswith(
+        "Warning: rows have 48 tokens, but the encoder was trained on 24"
+    )
+    for wrong in ("24", 0, None):
+        (folder / "config.json").write_text(json.dumps(config | {"training_length": wrong}))
+        with pytest.raises(UserError, match=f"config.json: training_length is {wrong!r}"):
+            shown(folder)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -179,7 +228,7 @@ def test_try(encoders: dict[str, Path], pretrained: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("model", "args", "message"),
     [
-        ("gpt", ["--prompt", "  "], "not empty"),
+        ("gpt", ["--prompt", "  "], "--prompt is empty"),
         ("gpt", [], "Set PROMPT"),
         ("gpt", ["--prompt", "a", "--temperature", "-1"], "at least 0"),
         ("gpt", ["--prompt", "a", "--temperature", "nan"], "at least 0"),

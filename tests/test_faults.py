@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 import pipeline
 from pipeline import UserError, checkpoints, text
 from pipeline.folders import locked
-from tests.conftest import SMALL, command, figures, run
+from tests.conftest import SMALL, command, figures, run, surroundings
 
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=8"]
 LETTERS = ["walks", "sings", "sleeps", "eats", "laughs", "reads"]
@@ -42,7 +42,7 @@ def limited(size: int, *args: str, **environment: str) -> subprocess.CompletedPr
     """A command none of whose files may grow beyond a size: its writes fail as on a full disk."""
     script = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2); "
     script += "sys.argv = ['pipeline', *sys.argv[2:]]; from pipeline.__main__ import main; sys.exit(main())"
-    environment = {**os.environ, "WANDB_MODE": "disabled", **environment}
+    environment = surroundings(**environment)
     command = [sys.executable, "-c", script, str(size), *args]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
@@ -276,7 +276,7 @@ def test_files_that_are_not_of_a_run_stay(pretrained: Path, tmp_path: Path) -> N
             run("zeroshot", "--from", str(pretrained / "encoder"), "--out", str(mine), *more)
     assert (mine / "data.txt").read_text() == text_before
     assert (mine / "encoder").is_dir()
-    with pytest.raises(UserError, match="holds a pretrained encoder"):
+    with pytest.raises(UserError, match="holds a run of pretrain, and one of profile would clear it"):
         run("profile", "--out", str(pretrained), *SMALL)
     assert (pretrained / "metrics.json").is_file()
 
@@ -284,7 +284,7 @@ def test_files_that_are_not_of_a_run_stay(pretrained: Path, tmp_path: Path) -> N
 def test_of_two_runs_in_a_folder_one_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SMALL, "--validate_every=100000"]
-    environment = {**os.environ, "WANDB_MODE": "disabled"}
+    environment = surroundings()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = subprocess.Popen([*first, "--trainer.max_steps=100000"], env=environment, **quiet)
     try:
@@ -380,7 +380,7 @@ def test_a_loader_process_that_dies(tmp_path: Path) -> None:
     script += "def dies(self, index): return os._exit(1) if index == 7 else original(self, index)\n"
     script += "corpus.StepParts.__getitem__ = dies; from pipeline.__main__ import main; sys.exit(main())"
     args = ["pretrain", "--out", str(tmp_path / "run"), *SHORT, "--data.workers=1"]
-    environment = {**os.environ, "WANDB_MODE": "disabled"}
+    environment = surroundings()
     command = [sys.executable, "-c", script, *args]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     is_plain(done, "A process that makes batches died")

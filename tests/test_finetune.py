@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -34,6 +35,11 @@ def test_run_folder(tuned: dict[str, Path], arm: str) -> None:
     assert end["test/rows"] == 500
     assert end["baseline/majority"] == 0.5
     assert {"test/accuracy", "test/standard_error", "test/macro_f1", "val/accuracy", "tokens", "parameters"} <= set(end)
+    with open(tuned[arm] / "metrics.csv", newline="") as file:  # of the checkpoint that was tested
+        [row] = [row for row in csv.DictReader(file) if int(row["step"]) == end["best_step"]]
+    logged = {name: float(value) for name, value in row.items() if name.startswith("val/") and value}
+    assert {name: end[name] for name in logged} == pytest.approx(logged, rel=1e-6)
+    assert end["val/accuracy"] == end["val/best_accuracy"]
     predictions = [json.loads(line) for line in (tuned[arm] / "predictions.jsonl").read_text().splitlines()]
     right = sum(row["gold"] == row["label"] for row in predictions)
     assert right / len(predictions) == pytest.approx(end["test/accuracy"])
@@ -54,6 +60,8 @@ def test_arms_differ_as_they_say(tuned: dict[str, Path], pretrained: Path) -> No
     receipts = {arm: (folder / "receipt.txt").read_text() for arm, folder in tuned.items()}
     assert " 0 new, 0 unused" in receipts["full"]
     assert "0 tensors loaded" in receipts["scratch"]
+    assert "never trained, so not saved with the encoder: cls.predictions.bias" in receipts["scratch"]
+    assert "never trained" not in receipts["full"]
 
 
 @pytest.mark.parametrize(("flags", "rate"), [([], 1e-2), (["--model.optimization.learning_rate=3e-3"], 3e-3)])

@@ -21,7 +21,7 @@ from tests.conftest import check_task
 FLOORS = [
     {"tasks"},
     {"__init__", "choices"},
-    {"folders"},
+    {"folders", "validation"},
     {"text", "sample", "sample_tasks", "lineage", "checkpoints", "machine"},
     {"tokenizer", "store"},
     {"windows", "masking"},
@@ -122,7 +122,8 @@ def test_every_pretraining_configuration_builds(model: Path, corpus: Path) -> No
     own = CONFIGS / "corpora" / corpus.stem / model.name
     files = [CONFIGS / "base.yaml", model, corpus, *([own] if own.exists() else [])]
     cli = CLI(Pretraining, CorpusData, [part for file in files for part in ("--config", str(file))])
-    assert cli.datamodule.length <= 512
+    sizes = cli.config.model.encoder.init_args
+    assert cli.datamodule.length <= sizes.max_length
     assert cli.config_init.trainer.max_steps > cli.model.optimization.warmup_steps
 
 
@@ -149,7 +150,8 @@ def test_every_machine_builds(machine: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted((CONFIGS / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_sweep_names_what_its_verb_knows(file: Path) -> None:
-    found = sweep.load(file, ["--model", "bert"])
+    found = sweep.load(file, ["--model", "bert"], "accuracy")
+    assert found["metric"]["name"] in ("val/loss", "val/best_accuracy")
     assert found["method"] in ("grid", "random", "bayes")
     assert found["command"][2:4] == ["pipeline", file.stem]
     flags = []
@@ -166,7 +168,7 @@ def test_every_sweep_names_what_its_verb_knows(file: Path) -> None:
 
 def test_no_configuration_is_overlooked() -> None:
     assert len(list(CONFIGS.rglob("*.yaml"))) >= 42  # more, where a user has tasks of their own
-    assert len(PRETRAINING) == 24
+    assert len(PRETRAINING) == 36
     assert len(TASKS) >= 21
 
 
@@ -193,12 +195,12 @@ def test_the_commands_of_the_readme_exist() -> None:
     text = (REPOSITORY / "README.md").read_text()
     makefile = (REPOSITORY / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.M))
-    variables = set(re.findall(r"^([A-Z]+) \?=", makefile, flags=re.M))
+    variables = {*re.findall(r"\b([A-Z]+)--[a-z]", makefile), "ROWS", "PYTHON"}
     used = re.findall(r"^make ([a-z-]+)([^\n#]*)", text, flags=re.M)
     assert {"pretrain", "finetune", "test"} <= {target for target, _ in used}
     for target, rest in used:
         assert target in targets
         assert set(re.findall(r"\b([A-Z]+)=", rest)) <= variables
     shown = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    for name in sorted((targets - {"pipeline"}) | (variables - {"BIN", "FLAGS"})):
+    for name in sorted((targets - {"pipeline"}) | variables):
         assert re.search(rf"^ +{name}\b", shown, flags=re.M), f"make help does not name {name}"

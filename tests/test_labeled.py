@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import math
@@ -33,6 +34,10 @@ def test_files_of_a_part(tmp_path: Path) -> None:
     (tmp_path / "test-00001-of-00002.tsv").unlink()
     with pytest.raises(UserError, match="has 1 of 2 shards"):
         rows_of(task, str(tmp_path), "test")
+    written(tmp_path, "test.jsonl.gz", "test_old.tsv", "test.old.tsv")
+    assert [path.name for path in files_of(task, str(tmp_path), "test")] == ["test.jsonl.gz"]
+    (tmp_path / "test.jsonl.gz").unlink()
+    assert [path.name for path in files_of(task, str(tmp_path), "test")] == ["test.old.tsv"]
     written(tmp_path, "train.csv")
     with pytest.raises(UserError, match=r"Which file is the train part .* train.csv, train.tsv"):
         rows_of(task, str(tmp_path), "train")
@@ -90,7 +95,7 @@ def test_columns_read_by_their_role_are_reported(tmp_path: Path) -> None:
     options: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
     data = labeled.LabeledData(task=task, files=str(tmp_path), **options)
     data._read()
-    assert data.report().endswith("read from the column text (there is no sentence)")
+    assert data.report().splitlines()[0].endswith("read from the column text (there is no sentence)")
 
 
 def test_parts_that_there_are_not(tmp_path: Path) -> None:
@@ -138,7 +143,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
 def test_what_is_no_row(tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text("[" * 100_000)
     (tmp_path / "a.parquet.gz").write_bytes(b"")
-    for name, message in (("deep.jsonl", "line 1 is nested too deeply|line 1 is not JSON"), ("a.parquet.gz", "twice")):
+    for name, message in (("deep.jsonl", "line 1 is nested too deeply|it is not JSON"), ("a.parquet.gz", "twice")):
         with pytest.raises(UserError, match=message):
             read_rows(tmp_path / name)
 
@@ -147,9 +152,21 @@ def test_a_part_is_set_aside_only_where_it_was_asked_for(tmp_path: Path) -> None
     written(tmp_path, "train.tsv", "test.tsv")
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a\t0\nb\t1\n" * 4)
     settings: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
-    for task, message in ((Sentiment(), "no validation part"), (Sentiment(valid_rows=8), "too few to set 8 aside")):
-        with pytest.raises(UserError, match=message):
-            labeled.LabeledData(task=task, files=str(tmp_path), **settings)._read()
+    with pytest.raises(UserError, match="no validation part"):
+        labeled.LabeledData(task=Sentiment(), files=str(tmp_path), **settings)._read()
+    for wanted, count in ((3, 1), (1, 1), (0.25, 2)):  # a fifth at most, unless it is a share
+        data = labeled.LabeledData(task=Sentiment(valid_rows=wanted), files=str(tmp_path), **settings)
+        assert len(data._read()["valid"]) == count
+    for wrong in (-1, 2.5, math.nan, math.inf):
+        with pytest.raises(UserError, match="number of rows, or a share"):
+            Sentiment(valid_rows=wrong)
+    hashes = set()
+    for wanted, note in ((1, "set aside from training"), (0.5, "set aside from training"), (3, "1 of 8 training rows")):
+        data = labeled.LabeledData(task=Sentiment(valid_rows=wanted), files=str(tmp_path), **settings)
+        data.examples = data._read()
+        assert data.set_aside.startswith(note)
+        hashes.add(data.stage("sentiment")["sha256"])
+    assert len(hashes) == 2  # a run is not resumed with other rows set aside
     parts = [labeled.LabeledData(task=Sentiment(valid_rows=3), files=str(tmp_path), seed=s, **settings) for s in (0, 1)]
     assert parts[0]._read() == parts[1]._read()
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a\t0\n" * 8)
@@ -158,12 +175,34 @@ def test_a_part_is_set_aside_only_where_it_was_asked_for(tmp_path: Path) -> None
         labeled.LabeledData(task=task, files=str(tmp_path), **settings)._read()
 
 
-def test_quotes_are_plain_characters(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text('text\tlabel\nsay "b"\t1\n')
-    assert [row for _, row in read_rows(tmp_path / "a.tsv")] == [{"text": 'say "b"', "label": "1"}]
-    (tmp_path / "a.csv").write_text('"text","label"\n"good, film",1\n')
-    with pytest.raises(UserError, match="has quotes around its columns"):
-        read_rows(tmp_path / "a.csv")
+TEXTS = ["plain", 'say "b"', '"Great"', "one, two; three|four", "two\nlines", "a\ttab", '"', '""', " spaces ", "'"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_what_the_csv_module_writes_is_read(tmp_path: Path, delimiter: str, quoting: int, encoding: str) -> None:
+    rows = [{"text": text, "label": "1"} for text in TEXTS]
+    for name in ("a.csv", "named.csv", "a.tsv")[: 3 if delimiter == "\t" and quoting == csv.QUOTE_ALL else 2]:
+        with open(tmp_path / name, "w", encoding=encoding, newline="") as file:
+            file.write(f"sep={delimiter}\r\n" if name == "named.csv" else "")
+            writer = csv.DictWriter(file, ["text", "label"], delimiter=delimiter, quoting=quoting)  # type: ignore[arg-type]
+            writer.writeheader()
+            writer.writerows(rows)
+        assert [row for _, row in read_rows(tmp_path / name)] == rows
+
+
+def test_rows_of_a_table_are_named_by_the_line_where_they_begin(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('text,label\n"two\nlines",1\nlast,2\n')
+    assert [place.rpartition(" ")[2] for place, _ in read_rows(tmp_path / "a.csv")] == ["2", "4"]
+
+
+def test_quotes_of_a_tsv_are_plain_characters_unless_the_csv_module_wrote_the_field(tmp_path: Path) -> None:
+    texts = ['say "b"', '"unbalanced', '"Great"', 'to "hold"', '""', '"" and ""', 'an """odd""" one', '"a" and "b"']
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t1\n" for text in texts))
+    assert [row["text"] for _, row in read_rows(tmp_path / "a.tsv")] == texts
+    (tmp_path / "b.tsv").write_text('text\tlabel\n"say ""b"""\t1\n')
+    assert [row["text"] for _, row in read_rows(tmp_path / "b.tsv")] == ['say "b"']
 
 
 def test_marks_and_halves_of_characters(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from pipeline.audit import SIGNS, told_by
 from pipeline.batches import MaskedPairs, Steps
 from pipeline.encoders.base import Batch
 from pipeline.encoders.bert import Bert
-from pipeline.masking import mask_tokens, pair_count, sentence_pairs, swapped_pairs, truncate_pair
+from pipeline.masking import _shorter, excess, mask_tokens, pair_count, sentence_pairs, swapped_pairs
 from pipeline.objectives import MaskedLM
 from pipeline.store import TokenStore
 from pipeline.text import Source
@@ -170,16 +173,126 @@ def test_sentence_order_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
     assert "pair_labels" not in steps(world, next_sentence="off")(0)
 
 
-def test_truncation_takes_from_the_longer_text_at_both_ends() -> None:
-    rng, fronts = np.random.default_rng(0), []
-    for _ in range(200):
-        a, b = truncate_pair(np.arange(40), np.arange(100, 110), 30, rng)
-        assert (len(a), len(b)) == (20, 10)
-        assert (np.diff(a) == 1).all()
-        fronts.append(int(a[0]))
-    assert 8 < np.mean(fronts) < 12
-    a, b = truncate_pair(np.arange(20), np.arange(20), 10, rng)
-    assert (len(a), len(b)) == (5, 5)
+# ---------------------------------------------------------------------- BERT's script, written plainly
+
+
+def truncate_seq_pair(a: list[int], b: list[int], most: int, rng: random.Random) -> None:
+    while len(a) + len(b) > most:
+        longer = a if len(a) > len(b) else b
+        longer.pop(0 if rng.random() < 0.5 else -1)
+
+
+def gathered(sentences: list[list[int]], target: int) -> list[list[int]]:
+    chunk: list[list[int]] = []
+    for sentence in sentences:
+        chunk.append(sentence)
+        if sum(map(len, chunk)) >= target:
+            break
+    return chunk
+
+
+def create_instances(documents: list[list[list[int]]], most: int, rng: random.Random) -> Iterator[tuple[Any, ...]]:
+    """create_pretraining_data.py of google-research/bert: both texts, whether the second is random, the target."""
+    for number, document in enumerate(documents):
+        target = rng.randint(2, most) if rng.random() < 0.1 else most
+        first = 0
+        while first < len(document):
+            chunk = gathered(document[first:], target)
+            a_end = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
+            a = [token for sentence in chunk[:a_end] for token in sentence]
+            is_random = len(chunk) == 1 or rng.random() < 0.5
+            if is_random:
+                other = documents[(number + rng.randint(1, len(documents) - 1)) % len(documents)]
+                rest, first = gathered(other[rng.randrange(len(other)) :], target - len(a)), first + a_end
+            else:
+                rest, first = chunk[a_end:], first + len(chunk)
+            b = [token for sentence in rest for token in sentence]
+            truncate_seq_pair(a, b, most, rng)
+            yield a, b, is_random, target
+
+
+@pytest.fixture(scope="module")
+def toy() -> TokenStore:
+    """Every token another one, so that a pair tells where it is from: 40 documents of 150 sentences of 4 to 20."""
+    sizes = np.random.default_rng(0).integers(4, 21, 40 * 150)
+    sentences = np.concatenate([[0], np.cumsum(sizes)])
+    meta = {"documents": 40, "tokens": int(sentences[-1])}
+    return TokenStore(np.arange(sentences[-1]), sentences, np.arange(0, 40 * 150 + 1, 150), meta)
+
+
+def test_pairs_in_sequence_have_no_gap(toy: TokenStore) -> None:
+    limit, made, expected, rng = 61, [], [], random.Random(0)
+    for phase in range(0, 60, 10):
+        windows = Windows(toy, limit, phase)
+        generator = np.random.default_rng(phase)
+        made += sentence_pairs(windows, np.arange(pair_count(windows)), limit=limit, seed=phase, rng=generator)
+        _, begins, ends = windows.bounds(np.arange(len(windows)))
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            edges = [begin, *windows.sentence_starts(begin, end).tolist(), end]
+            sentences = [[0] * (b - a) for a, b in itertools.pairwise(edges)]
+            target = rng.randint(2, limit) if rng.random() < 0.1 else end - begin
+            chunk = max(gathered(sentences, target), sentences[:2], key=len)
+            expected.append(min(limit, sum(map(len, chunk))))
+    true = [pair for pair in made if pair.label == 0]
+    assert len(true) > 4000
+    assert all(pair.a[-1] + 1 == pair.b[0] for pair in true)
+    edges_of_sentences = set(toy.sentences.tolist())
+    assert np.mean([int(pair.b[0]) in edges_of_sentences for pair in made]) > 0.97  # but where there is one sentence
+    for label in (0, 1):
+        sizes = [len(pair.a) + len(pair.b) for pair in made if pair.label == label]
+        assert max(sizes) <= limit
+        assert np.mean(sizes) == pytest.approx(np.mean(expected), rel=0.03)
+        for share in (0.02, 0.05, 0.1, 0.3):
+            assert np.quantile(sizes, share) == pytest.approx(np.quantile(expected, share), abs=4), share
+
+
+def test_the_originals_script_tells_as_much(toy: TokenStore) -> None:
+    """Half of the pairs random or nearly, texts of equal length on average: there and here."""
+    texts = [toy.tokens[a:b].tolist() for a, b in itertools.pairwise(toy.sentences)]
+    documents = [texts[i : i + 150] for i in range(0, len(texts), 150)]
+    theirs = [one for seed in range(4) for one in create_instances(documents, 61, random.Random(seed))]
+    windows = Windows(toy, 61)
+    ours = sentence_pairs(windows, np.arange(pair_count(windows)), limit=61, seed=0, rng=np.random.default_rng(0))
+    assert np.mean([label for *_, label, _ in theirs]) == pytest.approx(np.mean([p.label for p in ours]), abs=0.08)
+    for pairs in ([(a, b) for a, b, *_ in theirs], [(pair.a, pair.b) for pair in ours]):
+        assert np.mean([len(a) / (len(a) + len(b)) for a, b in pairs]) == pytest.approx(0.5, abs=0.03)
+        assert np.mean([len(a) + len(b) < 40 for a, b in pairs]) == pytest.approx(0.08, abs=0.05)
+    gaps = [a[-1] + 1 != b[0] for a, b, is_random, _ in theirs if not is_random]
+    assert np.mean(gaps) > 0.5  # it cuts at both ends of both texts
+
+
+def test_where_a_text_is_cut_does_not_tell_the_order(toy: TokenStore) -> None:
+    windows, edges, begins = Windows(toy, 61), set(toy.sentences.tolist()), ([], [])
+    pairs = swapped_pairs(windows, np.arange(len(windows)), limit=61, seed=0, rng=np.random.default_rng(0))
+    for pair in pairs:
+        begins[pair.label].append(int(pair.a[0]) in edges)
+    assert np.mean(begins[0]) < 0.9
+    assert np.mean(begins[0]) == pytest.approx(np.mean(begins[1]), abs=0.1)
+
+
+def test_a_shorter_row_gathers_the_sentences_of_the_original(toy: TokenStore) -> None:
+    windows, rng = Windows(toy, 125), np.random.default_rng(0)
+    _, begins, ends = windows.bounds(np.arange(len(windows)))
+    for begin, end in zip(begins[:300].tolist(), ends[:300].tolist(), strict=True):
+        edges = [begin, *windows.sentence_starts(begin, end).tolist(), end]
+        sentences = [list(range(a, b)) for a, b in itertools.pairwise(edges)]
+        target = int(rng.integers(2, 126))
+        for last in (False, True):  # from its begin, or from its end
+            expected = gathered(sentences[::-1] if last else sentences, target)
+            if len(expected) == 1:  # two texts take two sentences
+                expected = (sentences[::-1] if last else sentences)[:2]
+            found = _shorter(windows, begin, end, target, last)
+            places = [token for sentence in expected for token in sentence]
+            assert found == (min(places), max(places) + 1)
+
+
+def test_too_long_a_pair_loses_tokens_as_in_the_original() -> None:
+    rng = random.Random(0)
+    for _ in range(500):
+        sizes, limit = (rng.randint(1, 30), rng.randint(1, 30)), rng.randint(2, 40)
+        a, b = ([0] * size for size in sizes)
+        truncate_seq_pair(a, b, limit, rng)
+        assert excess(*sizes, limit) == (sizes[0] - len(a), sizes[1] - len(b))
 
 
 def test_special_tokens_are_never_drawn_as_replacements(world: tuple[TokenStore, Tokenizer]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from pipeline import UserError, optim
@@ -110,3 +111,12 @@ def test_a_run_of_before_muon_names_the_optimizer_to_set() -> None:
     now = {"model.optimization.optimizer": "muon", "version": "0.9.0"}
     with pytest.raises(UserError, match=r"optimizer adamw, not muon.*Set ARGS=--model\.optimization\.optimizer=adamw"):
         check_same_run(Path("last.ckpt"), now, {"version": "0.8.0"})
+
+
+def test_warm_up_is_one_step_ahead_of_transformers() -> None:
+    weight = nn.Parameter(torch.zeros(1))
+    theirs = transformers.get_linear_schedule_with_warmup(torch.optim.SGD([weight], lr=1.0), 4, 20).lr_lambdas[0]
+    ours = [optim.rate_at(step, warmup=4, total=20, schedule="linear") for step in range(21)]
+    assert ours[:5] == pytest.approx([(s + 1) / 5 for s in range(5)])
+    assert [theirs(step) for step in range(5)] == pytest.approx([s / 4 for s in range(5)])
+    assert ours[4:] == pytest.approx([theirs(step) for step in range(4, 21)])

@@ -28,7 +28,7 @@ from pipeline.optim import rate_at
 from pipeline.pretrain import Pretraining
 from pipeline.speed import Speed
 from pipeline.tracking import CLOCKED
-from tests.conftest import SMALL, figures, run
+from tests.conftest import SMALL, figures, run, surroundings
 
 SHORT = [*SMALL, "--validate_every=4"]
 
@@ -194,7 +194,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(straight: Path, tmp_path: 
     out = tmp_path / "interrupted"
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SIXTY],
-        env={**os.environ, "WANDB_MODE": "disabled"},
+        env=surroundings(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,11 @@ import numpy as np
 import pytest
 
 from pipeline import UserError, corpus, store
-from pipeline.batches import MaskedPairs, Steps
+from pipeline.batches import CausalBlocks, MaskedPairs, Steps, WordRows
 from pipeline.configuration import pretraining
 from pipeline.store import TokenStore
 from pipeline.text import Source
-from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece
+from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece, train_words
 from pipeline.windows import Windows, shuffled
 from tests.conftest import SMALL
 
@@ -89,6 +90,52 @@ def test_duplicates_and_long_sentences_are_counted(tmp_path: Path, tokenizer: To
     assert (meta["duplicate_lines"], meta["long_sentences"]) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "document_start", "documents", "raw"),
+    [
+        ("plain.txt", "One.  Two.\nThree.\n\nFour.\n", None, 2, None),
+        ("blank.txt", "\n\n  One. \n\n \n\nTwo – zwölf.\n\n\n", None, 2, None),
+        ("windows.txt", "One.\r\nTwo.\r\n\r\nThree.", None, 2, None),
+        ("packed.txt.gz", "One.\n\nTwo.  Three.\n\n", None, 2, None),
+        ("titles.txt", "= One =\nText.\n\n= Two =\n\nMore.\n", "^= ", 2, None),
+        ("rows.jsonl", '{"text": "One.\\n\\nzwölf. "}\n{"text": "Two."}\n', None, 2, 18),
+        ("rows.jsonl", '{"text": "= One =\\n\\nText."}\n{"text": "= Two ="}\n', "^= ", 2, 21),
+    ],
+)
+def test_the_bytes_of_the_raw_text_are_counted(
+    tmp_path: Path, tokenizer: Tokenizer, name: str, content: str, document_start: str | None, documents: int, raw: int
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(content.encode()) if name.endswith("gz") else content.encode())
+    source = Source(files=[file], document_start=document_start)
+    made = store.build(source, tokenizer, tmp_path / "stores")
+    assert (made.meta["documents"], made.raw_bytes) == (documents, raw or len(content.encode()))
+    parts = [
+        store.build(source, tokenizer, tmp_path / "stores", keep=lambda n, own=own: n == own, name=f"{own}").raw_bytes
+        for own in range(documents)
+    ]
+    assert sum(parts) == made.raw_bytes
+    assert min(parts) > 3
+
+
+def test_bits_per_byte_are_of_the_raw_text(tmp_path: Path) -> None:
+    gpt, words = train_bpe(TEXT.splitlines(), vocab_size=300), train_words([TEXT], vocab_size=99, lowercase=False)
+    masked = train_wordpiece(TEXT.splitlines(), vocab_size=300, lowercase=True)
+    (tmp_path / "spaced.txt").write_text(TEXT.replace("\n", "  \n\n") + "\n")
+    size, predictions = (tmp_path / "spaced.txt").stat().st_size, []
+    for maker, tokenizer in (
+        (CausalBlocks("concat"), gpt),
+        (WordRows(carry=False), words),
+        (MaskedPairs(0.15, False, "off"), masked),
+    ):
+        made = store.build(Source(files=[tmp_path / "spaced.txt"]), tokenizer, tmp_path / "stores")
+        predictions.append(maker.predictions_per_byte(maker.windows(made, tokenizer, 16, 0)) * size)
+        assert made.unpredicted_bytes == size - made.meta["bytes"] > 0
+    sentences, tokens = made.meta["sentences"], made.meta["tokens"]
+    assert predictions[1:] == pytest.approx([(14 + 2) * sentences, tokens])  # words and marks
+    assert predictions[0] > tokens  # one of the end of each document too
+
+
 def test_reused_when_unchanged_rebuilt_when_changed(source: Source, tokenizer: Tokenizer, tmp_path: Path) -> None:
     root = tmp_path / "stores"
     first = store.build(source, tokenizer, root)
@@ -96,7 +143,8 @@ def test_reused_when_unchanged_rebuilt_when_changed(source: Source, tokenizer: T
     assert store.build(source, tokenizer, root).meta["key"] == first.meta["key"]
     assert (root / first.meta["key"] / "tokens.bin").stat().st_mtime_ns == stamp
     source.files[0].write_text(TEXT + "\nOne more line.")
-    assert store.build(source, tokenizer, root).meta["key"] != first.meta["key"]
+    again = Source(files=source.files)  # of the next start: a fingerprint is taken once
+    assert store.build(again, tokenizer, root).meta["key"] != first.meta["key"]
     other = train_wordpiece(["entirely other text"], vocab_size=50, lowercase=True)
     assert store.build(source, other, root).meta["key"] != first.meta["key"]
 

@@ -122,7 +122,7 @@ def test_halves_of_characters(tmp_path: Path) -> None:
         ("a.txt", b"text\0more", "binary"),
         ("a.txt", "caf\xe9".encode("latin-1"), "UTF-8"),
         ("a.jsonl", b'{"body": "x"}', "no text under the key 'text'"),
-        ("a.jsonl", b"not json", "line 1 is not JSON"),
+        ("a.jsonl", b"not json", "line 1 is damaged: it is not JSON"),
         ("a.txt.gz", b"not gzip", "does not decompress"),
         ("a.txt.xz", b"not xz", "does not decompress"),
         ("a.parquet", b"not parquet", "not a Parquet file"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import wandb
 
 import pipeline
-from pipeline import verify_resume
+from pipeline import UserError, lineage, run_folder, verify_resume
 from pipeline.folders import sha256
 from pipeline.tracking import CLOCKED, public
-from tests.conftest import SMALL, command, run
+from tests.conftest import SMALL, command, run, surroundings
 
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=12"]
 
@@ -54,18 +57,30 @@ def history(folder: Path) -> list[dict[str, float]]:
     return [row for row in rows if "trainer/global_step" in row]
 
 
+def all_records(folder: Path) -> list[Any]:
+    """When W&B's own process has had the last word."""
+    for _ in range(100):
+        found = list(records(folder))
+        if any(record.WhichOneof("record_type") == "exit" for record in found):
+            break
+        time.sleep(0.1)
+    return found
+
+
+def artifacts(folder: Path) -> list[Any]:
+    found = [record.artifact for record in all_records(folder) if record.WhichOneof("record_type") == "artifact"]
+    return [artifact for artifact in found if artifact.type != "run_table"]
+
+
 def test_a_killed_run_goes_on_in_the_same_run_without_gap_or_step_back(tmp_path: Path) -> None:
-    run("pretrain", "--out", str(tmp_path / "straight"), *SHORT, wandb=True)
+    run("pretrain", "--out", str(tmp_path / "straight"), *SHORT)
     out = tmp_path / "killed"
     kill = ["--trainer.callbacks+=pipeline.verify_resume.Kill", "--trainer.callbacks.step=11"]
     flags = ["pretrain", "--out", str(out), *SHORT]
-    done = command(*flags, *kill, "--trainer.callbacks.moment=step", WANDB_MODE="offline")
+    done = command(*flags, *kill, "--trainer.callbacks.moment=step")
     assert done.returncode == -signal.SIGKILL, done.stderr
-    run(*flags, "--resume", wandb=True)
-    for _ in range(100):  # W&B's own process has the last word
-        if any(record.WhichOneof("record_type") == "exit" for record in records(out)):
-            break
-        time.sleep(0.1)
+    run(*flags, "--resume")
+    all_records(out)
     parts = list((out / "wandb").glob("offline-run-*"))
     assert {part.name.split("-")[-1] for part in parts} == {(out / "wandb/run-id").read_text()}
     one, two = by_step(history(tmp_path / "straight")), by_step(history(out))
@@ -98,18 +113,21 @@ def test_nothing_secret_is_logged(tmp_path: Path) -> None:
     own = [flag for flag in SHORT if "sample_documents" not in flag]
     more = ["--data.tokenizer.vocab_size=150", "--trainer.max_steps=4"]
     args = ["pretrain", "--corpus", str(private), "--out", str(tmp_path / "run"), *own, *more]
-    done = command(*args, WANDB_MODE="offline", SECRET_TOKEN="sesame-open")
+    done = command(*args, SECRET_TOKEN="sesame-open")
     assert done.returncode == 0, done.stderr
     uploaded = [*(tmp_path / "run").glob("wandb/*/*.wandb"), *(tmp_path / "run").glob("wandb/*/files/**/*")]
     content = b"".join(file.read_bytes() for file in uploaded if file.is_file())
+    assert not [file.name for file in uploaded if "requirements" in file.name]
+    assert artifacts(tmp_path / "run") == []  # it would hold the vocabulary
     assert b"private-folder" in content  # the name of the corpus
     for secret in (b"sesame-open", str(tmp_path).encode(), b"xylograph", b"zygo"):
         assert secret not in content, secret
     assert "xylograph" in (tmp_path / "run/examples.md").read_text()
-    run(*args[:-1], "--trainer.max_steps=4", "--log_text=true", "--overwrite", wandb=True)
+    run(*args[:-1], "--trainer.max_steps=4", "--log_text=true", "--overwrite")
     tables = list((tmp_path / "run/wandb").rglob("*.table.json"))
     assert tables
     assert "xylograph" in tables[0].read_text()
+    assert [artifact.name for artifact in artifacts(tmp_path / "run")] == ["encoder-bert-private-folder"]
 
 
 def test_what_of_a_configuration_is_public() -> None:
@@ -127,7 +145,7 @@ def test_a_score_can_be_traced_to_its_corpus(pretrained: Path, tmp_path: Path) -
     assert stages[3]["version"] == pipeline.__version__
     assert stages[3]["wandb"] == (pretrained / "wandb/run-id").read_text()
     more = ["--from", str(encoder), "--data.epochs=1", "--data.train_rows=40"]
-    run("finetune", "--out", str(tmp_path / "tuned"), *more, wandb=True)
+    run("finetune", "--out", str(tmp_path / "tuned"), *more)
     run("zeroshot", "--from", str(encoder), "--out", str(tmp_path / "asked"), "--limit", "8")
     tuned = json.loads((tmp_path / "tuned/lineage.json").read_text())
     asked = json.loads((tmp_path / "asked/lineage.json").read_text())
@@ -139,6 +157,75 @@ def test_a_score_can_be_traced_to_its_corpus(pretrained: Path, tmp_path: Path) -
     assert any(file.name.startswith("wrong") for file in (tmp_path / "tuned/wandb").rglob("*.table.json"))
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=encoder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_what_a_run_makes_is_a_version_of_one_artifact(pretrained: Path, tmp_path: Path) -> None:
+    """One name for all runs, so that W&B counts v0, v1; what came of a private encoder is private."""
+    [artifact] = artifacts(pretrained)
+    content = sha256(pretrained / "encoder/model.safetensors")
+    assert artifact.name == "encoder-bert-sample"
+    assert set(artifact.aliases) == {"latest", content[:12]}
+    assert json.loads(artifact.metadata) == {"sha256": content}
+    stages = json.loads((pretrained / "encoder/lineage.json").read_text())
+    assert lineage.is_public(stages)
+    stages[3].pop("public")
+    assert not lineage.is_public(stages)
+    shutil.copytree(pretrained / "encoder", tmp_path / "private")
+    (tmp_path / "private/SHA256SUMS").unlink()
+    (tmp_path / "private/lineage.json").write_text(json.dumps(stages))
+    more = ["--data.epochs=1", "--data.train_rows=40"]
+    for name, flags, names in (("a", [], []), ("b", ["--log_text=true"], ["model-bert-sentiment"])):
+        out = tmp_path / name
+        run("finetune", "--from", str(tmp_path / "private"), "--out", str(out), *more, *flags)
+        assert [artifact.name for artifact in artifacts(out)] == names
+
+
+def state() -> dict[str, Any]:
+    """What of a process a run could leave changed."""
+    return {
+        "environment": dict(os.environ),
+        "signals": {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)},
+        "torch": (torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()),
+        "precision": torch.get_float32_matmul_precision(),
+        "gradients": torch.is_grad_enabled(),
+        "wandb": wandb.run,
+        "locks": dict(run_folder.LOCKS),
+        "folder": Path.cwd(),
+    }
+
+
+def test_runs_of_one_process_leave_nothing_to_each_other(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    encoder = ["--from", str(pretrained / "encoder")]
+    grid = tmp_path / "grid.yaml"
+    arms = "{full: {seeds: 1}, scratch: {seeds: 1}}"
+    grid.write_text(f"{{models: [bert], tasks: [sentiment], arms: {arms}, encoders: x}}")
+    tiny = ["--data.epochs=1", "--data.train_rows=32", "--validations=1", "--precision=32-true"]
+    commands = {
+        "pretrain": [*SHORT, "--trainer.max_steps=4"],
+        "finetune": [*encoder, *tiny],
+        "zeroshot": [*encoder, "--limit", "4"],
+        "compare": ["--name", str(grid), *encoder, *tiny],
+    }
+    before, found = state(), {}
+    for again in ("first", "second"):
+        for verb, flags in commands.items():
+            out = tmp_path / again / verb
+            run(verb, "--out", str(out), *flags)
+            assert state() == before, f"{again} {verb}"
+            if verb != "compare":
+                end = json.loads((out / "metrics.json").read_text())
+                kept = {name: value for name, value in end.items() if name not in (*CLOCKED, "seconds")}
+                assert found.setdefault(verb, kept) == kept
+        nope = ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=nope"]
+        with pytest.raises(UserError, match="monitors a figure"):
+            run("finetune", "--out", str(tmp_path / again / "failed"), *encoder, *tiny, *nope)
+        assert state() == before
+    names = [(path / "wandb/run-id").read_text() for path in tmp_path.glob("*/*") if (path / "wandb").is_dir()]
+    assert len(set(names)) == len(names) == 8
+    assert not list((tmp_path / "home").rglob("artifacts"))  # no copies of weights or tables in the user's folders
 
 
 def test_verify_resume(pretrained: Path, tmp_path: Path) -> None:
@@ -167,7 +254,7 @@ def test_verify_resume_sees_a_difference(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["sweep", "sync"])
 def test_what_needs_the_server_says_so(verb: str, tmp_path: Path) -> None:
     (tmp_path / "runs/a/wandb/offline-run-1").mkdir(parents=True)
-    environment = {k: v for k, v in os.environ.items() if k != "WANDB_MODE"}
+    environment = surroundings()
     args = [sys.executable, "-m", "pipeline", verb]
     done = subprocess.run(args, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 2

@@ -118,7 +118,7 @@ def test_long_words_and_long_lines(bert: Bert) -> None:
     assert len(model.predict([["", " "]])[0]["tags"]) == 2
 
 
-def test_predict_reads_lines_tables_and_json(bert: Bert) -> None:
+def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureFixture[str]) -> None:
     model = TunedModel(bert, labels=["no", "yes"], options=options())
 
     def answers(text: str, form: str, model: TunedModel = model) -> list[dict]:
@@ -138,6 +138,13 @@ def test_predict_reads_lines_tables_and_json(bert: Bert) -> None:
     with pytest.raises(UserError, match="A batch of 0 texts"):
         predict(model, io.StringIO("a"), "input", form="lines", target=io.StringIO(), batch_size=0)
     assert [row["label"] for row in by_lines] == [row["label"] for row in model.predict(texts)]
+    assert [row["text"] for row in answers('id;text\n1;"a; ""b"""\n', "csv")] == ['a; "b"']
+    for form in ("tsv", "csv"):  # whose only line is no header
+        with pytest.raises(UserError, match="input has no text under 'text', which this model reads"):
+            answers("a great film\n", form)
+    capsys.readouterr()
+    assert [row.get("cut") for row in answers("a\n" + "word " * 99 + "\n", "lines")] == [None, True]
+    assert "1 of 2 texts have more than 32 tokens and were cut" in capsys.readouterr().err
     with pytest.raises(UserError, match="line 2 has no text under 'text', which this model reads"):
         answers('{"text": "a"}\n{"other": "b"}\n', "jsonl")
     columns = {"premise": "p", "hypothesis": "h", "label": "l"}
@@ -192,16 +199,23 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     where = ["--model", str(out / "model"), "--input", str(place)]
     place.write_text('{"text": "Anna saw Bonn."}\n')
     run("predict", *where, "--out", str(said))
-    run("predict", *where, "--out", str(place))
-    assert said.read_text() == place.read_text() == done.stdout
+    assert said.read_text() == done.stdout
+    for wrong, message in (
+        (place, "is the input"),
+        (out / "model/model.safetensors", "the folder of an encoder or model"),
+        (out / "model/new/said.jsonl", "the folder of an encoder or model"),
+        (Path("/proc/x/said.jsonl"), "cannot be written"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run("predict", *where, "--out", str(wrong))
     (tmp_path / "rows.jsonl").write_text('{"text": "Anna"}\n{"other": "Anna"}\n')
     with pytest.raises(UserError, match="line 2 has no text"):
         run("predict", *where, "--out", str(said))
     assert said.read_text() == done.stdout  # whole or not at all
     assert [path.name for path in said.parent.iterdir()] == ["said.jsonl"]
-    wrong = command("predict", "--model", str(pretrained / "encoder"), "--input", str(tmp_path / "in.txt"))
-    assert wrong.returncode == 2
-    assert "without a head" in wrong.stderr
+    headless = command("predict", "--model", str(pretrained / "encoder"), "--input", str(tmp_path / "in.txt"))
+    assert headless.returncode == 2
+    assert "without a head" in headless.stderr
     end = figures(out)
     assert {"test/span_f1", "test/token_accuracy", "baseline/training_spans", "degenerate"} <= set(end)
     lines = (out / "predictions.jsonl").read_text().splitlines()

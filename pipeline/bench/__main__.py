@@ -23,7 +23,7 @@ from pipeline import UserError
 from pipeline.bench import commands, steps
 from pipeline.bench.duel import Contender, alone, alternate
 from pipeline.bench.steps import Sizes
-from pipeline.cli import positive
+from pipeline.cli import Parser, arguments, place, positive
 from pipeline.folders import cache_folder, write_atomically
 from pipeline.machine import best_precision
 
@@ -167,23 +167,23 @@ WHOLE: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.bench", description=(__doc__ or "").split("\n")[0])
+    parser = Parser(prog="python -m pipeline.bench", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join([*STEPS, *WHOLE])}; none: all of them")
     parser.add_argument("--corpus", default="sample", help="text of pretraining and token-store [sample]")
-    parser.add_argument("--data", type=Path, default=None, help="folder with SST-2's train.tsv and dev.tsv")
-    parser.add_argument("--encoder", type=Path, default=Path("runs/pretrain/bert/encoder"), help="for fine-tuning")
+    parser.add_argument("--data", type=place, default=None, help="folder with SST-2's train.tsv and dev.tsv")
+    parser.add_argument("--encoder", type=place, default=Path("runs/pretrain/bert/encoder"), help="for fine-tuning")
     parser.add_argument("--rounds", type=positive, default=15, help="of steps")
     parser.add_argument("--runs", type=positive, default=2, help="of whole commands")
     parser.add_argument("--steps", type=positive, default=60, help="steps of a whole command")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of bench.csv")
+    parser.add_argument("--out", type=place, default=Path("results/bench"), help="folder of bench.csv")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of steps")
     parser.add_argument("--compile", action="store_true", help="ours with torch.compile too")
     parser.add_argument("--batch", type=int, default=64, help="rows of bert-base and gpt2-small on a GPU")
     parser.add_argument("--length", type=int, default=512, help="positions of bert-base and gpt2-small on a GPU")
-    options = parser.parse_args()
-    unknown = set(options.rows) - {*STEPS, *WHOLE}
     try:
-        if unknown:
+        options = parser.parse_args(arguments(sys.argv[1:]))
+        options.rows = [name for text in options.rows for name in text.split()]  # ROWS= of make is one text
+        if unknown := set(options.rows) - {*STEPS, *WHOLE}:
             raise UserError(f"There is no row {', '.join(sorted(unknown))}; there are {', '.join([*STEPS, *WHOLE])}.")
         if options.device == "cuda" and not torch.cuda.is_available():
             raise UserError("--device cuda: torch finds no GPU here.")

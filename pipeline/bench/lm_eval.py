@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pipeline import UserError, encoders
+from pipeline.cli import Parser, arguments, place, positive
 from pipeline.encoders.gpt import Gpt
 from pipeline.prompting import log_likelihoods
 from pipeline.readers import read_rows
@@ -98,14 +99,13 @@ def fits(gpt: Gpt, text: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--encoder", type=Path, required=True, help="GPT encoder folder")
-    parser.add_argument("--data", type=Path, required=True, help="folder with zeroshot/ and sentiment/")
+    parser = Parser(prog="python -m pipeline.bench.lm_eval", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--encoder", type=place, required=True, help="GPT encoder folder")
+    parser.add_argument("--data", type=place, required=True, help="folder with zeroshot/ and sentiment/")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--rounds", type=int, default=3, help="of the timing on BLiMP")
-    options = parser.parse_args()
+    parser.add_argument("--rounds", type=positive, default=3, help="of the timing on BLiMP")
     try:
-        measure(options)
+        measure(parser.parse_args(arguments(sys.argv[1:])))
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

@@ -6,9 +6,9 @@ matters for what it costs to draw a batch from it.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline import encoders
+from pipeline import UserError, encoders
 from pipeline.batches import BatchMaker, CausalBlocks, MaskedPairs, Steps
 from pipeline.bench import steps
 from pipeline.bench.duel import alternate
 from pipeline.bench.steps import Sizes
-from pipeline.cli import positive
+from pipeline.cli import Parser, arguments, place, positive
 from pipeline.store import TokenStore
 from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece
 
@@ -51,7 +51,7 @@ def random_store(tokens: int, vocab: int) -> TokenStore:
     documents = np.append(documents[documents < len(ends)], len(ends))
     flat = rng.integers(vocab // 2, vocab, size=int(ends[-1]), dtype=np.uint16)
     meta = {"documents": len(documents) - 1, "sentences": len(ends), "tokens": len(flat), "bytes": 4 * len(flat)}
-    return TokenStore(flat, sentences, documents, meta)
+    return TokenStore(flat, sentences, documents, {**meta, "raw_bytes": meta["bytes"]})
 
 
 def batch_milliseconds(maker: BatchMaker, store: TokenStore, tokenizer: Tokenizer, count: int) -> float:
@@ -116,11 +116,15 @@ def plot(rows: list[dict[str, float | str]], file: Path) -> None:
     figure.savefig(file, dpi=120)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+def main() -> int:
+    parser = Parser(prog="python -m pipeline.bench.scaling", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=positive, default=7, help="steps of which the median is taken")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
-    options = parser.parse_args()
+    parser.add_argument("--out", type=place, default=Path("results/bench"))
+    try:
+        options = parser.parse_args(arguments(sys.argv[1:]))
+    except UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
     print(f"{torch.get_num_threads()} threads")
     rows = measure(options.rounds)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -129,7 +133,8 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(rows)
     plot(rows, options.out / "scaling.png")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import TypedDict
 
 from pipeline import UserError
 from pipeline import tokenizer as tokenizers
-from pipeline.encoders.base import Encoded, Encoder, Receipt, read_config, read_state
+from pipeline.encoders.base import Encoded, Encoder, Receipt, check_sizes, read_config, read_state
+from pipeline.validation import checked
 
 __all__ = [
     "Encoded",
@@ -15,11 +22,20 @@ __all__ = [
     "Receipt",
     "encoder_class",
     "family",
+    "fresh",
     "load",
     "load_with_heads",
     "load_with_receipt",
     "names",
+    "take_over",
 ]
+
+
+class OfPretraining(TypedDict, total=False):
+    """What `config.json` says beside the architecture: the tokens of a row that the encoder was pretrained on."""
+
+    training_length: Annotated[int, Field(ge=1)]
+
 
 # Model types of Hugging Face that have another name here.
 ALIASES = {"gpt2": "gpt", "openai-gpt": "gpt"}
@@ -80,20 +96,42 @@ def load_with_receipt(folder: Path, *, weights: bool = True) -> tuple[Encoder, R
     Raises:
         UserError: as `load`, or no tensor of the folder belongs to its encoder.
     """
-    config = read_config(folder)
-    kind = encoder_class(config["model_type"])
+    encoder, state = fresh(folder)
+    receipt = take_over(encoder, state if weights else {}, folder)
+    return encoder.eval(), receipt if weights else replace(receipt, unused=sorted(state))
+
+
+def take_over(encoder: Encoder, state: dict[str, Tensor], folder: Path) -> Receipt:
+    """As `Encoder.import_state`; what does not fit is said of the folder."""
+    try:
+        return encoder.import_state(state)
+    except UserError as error:
+        raise UserError(f"{folder / 'model.safetensors'}: {error}") from None
+
+
+def fresh(folder: Path) -> tuple[Encoder, dict[str, Tensor]]:
+    """An encoder as a folder's config describes it, with fresh weights, and the tensors of the folder.
+
+    Raises:
+        UserError: no encoder folder, a damaged one, or parts that do not belong together.
+    """
+    config, file = read_config(folder), folder / "config.json"
+    try:
+        kind = encoder_class(config["model_type"])
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    checked(kind.schema, config, file)
     tokenizer = tokenizers.load(folder)
     if len(tokenizer) > config["vocab_size"]:
         raise UserError(
             f"The tokenizer in {folder} has {len(tokenizer):,} tokens, the encoder's embedding only "
             f"{config['vocab_size']:,}: they do not belong together."
         )
+    state = read_state(folder)
+    check_sizes(kind, config, state, folder)
     try:
         encoder = kind.from_config(config, tokenizer)
-    except KeyError as key:
-        raise UserError(f"{folder / 'config.json'} has no {key}, which a {config['model_type']} needs.") from None
-    state = read_state(folder)
-    receipt = encoder.import_state(state) if weights else Receipt([], sorted(encoder.export_state()), sorted(state))
-    if weights and not receipt.loaded:
-        raise UserError(f"No tensor in {folder / 'model.safetensors'} belongs to a {config['model_type']} encoder.")
-    return encoder.eval(), receipt
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    encoder.config |= checked(OfPretraining, config, file)
+    return encoder, state

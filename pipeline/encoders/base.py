@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from typing_extensions import NotRequired, TypedDict
 
 from pipeline import UserError
 from pipeline.encoders.transformer import Dropout
 from pipeline.folders import check_seal
 from pipeline.tokenizer import Tokenizer
+from pipeline.validation import checked, read_json
+
+Size = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
 
 # What goes into an encoder: `mask` (B, T) bool; of BERT and GPT `input_ids` (B, T), of BERT `token_type_ids` (B, T), of
 # GPT, where it matters, `documents` or `positions`; of ELMo `characters` of the words that occur, `words` (B, T),
@@ -118,8 +125,13 @@ def check_texts(texts: Any) -> None:
 
 
 def left_to_first(first: int, second: int, room: int) -> int:
-    """How many tokens the first text of a pair keeps: the end of the longer one goes first."""
-    return min(first, max(room - second, (room + 1) // 2))
+    """How many tokens the first text of a pair keeps: the end of the longer one goes first.
+
+    Of an odd room for two long texts the longer one, or the second of two as long, gets one token more, as in
+    `longest_first` of Hugging Face's fast tokenizers.
+    """
+    half = room // 2 if first <= second else room - room // 2
+    return min(first, max(room - second, half))
 
 
 class Encoder(nn.Module):
@@ -127,7 +139,12 @@ class Encoder(nn.Module):
 
     Attributes:
         model_type: the name in `config.json` and of `MODEL=`.
-        config: the content of `config.json`.
+        schema: of `config.json`, see validation.py.
+        heads: prefixes of the tensors that no layer needs: what only pretraining and its probabilities use.
+        lm_head: those of them that `logits` needs.
+        untrained: tensors of the heads that were never trained, by their names in the folder: they were not in the
+            folder that the encoder is from. They are random, and not saved.
+        config: the content of `config.json`; `training_length` where it is known, the tokens of a row in pretraining.
         tokenizer: the tokenizer whose ids the embedding knows.
         max_length: most positions that it takes.
         joins_pairs: whether a pair is one sequence with separators (BERT: Devlin et al. 2018, 3.2, with segment ids;
@@ -135,12 +152,24 @@ class Encoder(nn.Module):
     """
 
     model_type: ClassVar[str]
+    schema: ClassVar[Any]
+    heads: ClassVar[tuple[str, ...]] = ()
+    lm_head: ClassVar[tuple[str, ...]] = ()
     joins_pairs: ClassVar[bool] = True
+    untrained: frozenset[str] = frozenset()
     config: dict[str, Any]
     tokenizer: Tokenizer
     max_length: int
     size: int
     memory: list[tuple[Tensor, Tensor]] | None = None  # what is carried from batch to batch, where something is
+
+    @property
+    def carries(self) -> bool:
+        """Whether a batch begins with the state that the one before left, so that their order matters."""
+        return False
+
+    def forget_between_batches(self) -> None:
+        """Begins each batch from zero, from now on."""
 
     @abstractmethod
     def forward(self, batch: Batch) -> Encoded:
@@ -196,37 +225,44 @@ class Encoder(nn.Module):
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Encoder:
         """A new encoder of the architecture that `config.json` describes."""
 
+    @classmethod
+    @abstractmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of some tensors of an encoder folder, which together bound all that the config asks for."""
+
     @abstractmethod
     def export_state(self) -> dict[str, Tensor]:
-        """Tensors by their names in the encoder folder."""
+        """Tensors by their names in the encoder folder, as views of the encoder's own."""
 
-    @abstractmethod
-    def import_state(self, state: dict[str, Tensor]) -> Receipt:
-        """Takes over tensors by their names in an encoder folder (ours or another's)."""
+    @classmethod
+    def folder_name(cls, name: str) -> str | None:
+        """The name of a tensor in another's folder -> in ours; None for a copy of another tensor, or a constant."""
+        return None if BUFFER.fullmatch(name) else name
 
-    def take_over(self, found: dict[str, Tensor], *, shown: Callable[[str], str] = str) -> tuple[list[str], list[str]]:
-        """Copies tensors that have our names and layout already.
-
-        Args:
-            shown: our name -> the one that the user knows from the folder.
-
-        Returns:
-            Which of our tensors were loaded, and which stay new, as shown.
+    @torch.no_grad()
+    def import_state(self, state: Mapping[str, Tensor]) -> Receipt:
+        """Takes over tensors by their names in an encoder folder (ours or another's).
 
         Raises:
             UserError: a tensor of another shape.
         """
-        loaded, new = [], []
-        for name, value in self.state_dict().items():
-            if name not in found:
-                new.append(shown(name))
-                continue
-            if found[name].shape != value.shape:
-                shapes = f"{tuple(found[name].shape)}, but config.json asks for {tuple(value.shape)}"
-                raise UserError(f"{shown(name)} has shape {shapes}.")
-            value.copy_(found[name])
-            loaded.append(shown(name))
-        return loaded, new
+        ours = self.export_state()
+        theirs = {name: value for there, value in state.items() if (name := self.folder_name(there)) is not None}
+        loaded = [name for name in ours if name in theirs]
+        for name in loaded:
+            if theirs[name].shape != ours[name].shape:
+                shapes = f"{tuple(theirs[name].shape)}, but config.json asks for {tuple(ours[name].shape)}"
+                raise UserError(f"{name} has shape {shapes}.")
+            ours[name].copy_(theirs[name])
+        new = [name for name in ours if name not in theirs]
+        self.untrained = frozenset(name for name in new if name.startswith(self.heads))
+        return Receipt(loaded=loaded, new=new, unused=sorted(theirs.keys() - ours.keys()))
+
+    def check_lm(self) -> None:
+        """Raises UserError where `logits` would be random."""
+        if lacking := sorted(name for name in self.untrained if name.startswith(self.lm_head)):
+            names = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
+            raise UserError(f"This encoder has no {names}: it gives vectors, but no probabilities.")
 
     def texts_of(self, batch: Batch) -> list[str]:
         """The rows of a batch as text, masks and special tokens included: to look at."""
@@ -265,19 +301,24 @@ class Encoder(nn.Module):
     def encode(self, texts: Sequence[Text], *, logits: bool = False, batch_size: int = 32) -> Encoded:
         """All layers for texts: strings, (str, str) pairs or lists of words; longer ones are cut at `max_length`.
 
-        Runs in eval mode without gradients, in batches of similar length, and pads with zeros to the longest.
+        Runs in eval mode without gradients, and pads with zeros to the longest. Batches are of similar length, but in
+        the order of the texts where the encoder `carries` its state from one to the next.
 
         Returns:
             Layers of shape (B, T, D), with B = len(texts) and T of the longest, special tokens included.
 
         Raises:
-            UserError: no text, or something that is none.
+            UserError: no text, or something that is none; logits of an encoder whose LM head was never trained.
         """
         if not texts:
             raise UserError("encode() was given no text.")
+        if logits:
+            self.check_lm()
         check_texts(texts)
         ids = self.tokenize(texts)
-        order = sorted(range(len(ids)), key=lambda i: count(ids[i]))
+        order = list(range(len(ids)))
+        if not self.carries:
+            order.sort(key=lambda i: count(ids[i]))
         aligned = all(isinstance(text, list) for text in texts)
         was_training = self.training
         self.eval()
@@ -304,12 +345,24 @@ class Encoder(nn.Module):
 
     # ------------------------------------------------------------------ folders
 
+    def saved_config(self) -> dict[str, Any]:
+        """`config.json` of a folder that holds `trained_state`."""
+        return dict(self.config)
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """As `export_state`, without what was never trained."""
+        return {name: value for name, value in self.export_state().items() if name not in self.untrained}
+
     def save(self, folder: Path, *, card: str | None = None) -> None:
         """Writes the encoder folder: config, weights, tokenizer, model card."""
+        self.save_as(folder, self.saved_config(), self.trained_state(), card=card)
+
+    def save_as(self, folder: Path, config: dict[str, Any], state: dict[str, Tensor], *, card: str | None) -> None:
+        """As `save`, with this config and these tensors."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.config, indent=2) + "\n")
-        state = {name: value.detach().cpu().contiguous() for name, value in self.export_state().items()}
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         self.tokenizer.save(folder, max_length=self.max_length)
         (folder / "README.md").write_text(card or f"# {self.model_type} encoder\n")
 
@@ -345,6 +398,13 @@ def _gather(parts: list[tuple[list[int], Encoded]], *, pad: int) -> Encoded:
     )
 
 
+class FolderConfig(TypedDict):
+    """What every `config.json` has; an encoder's own `schema` is beside it."""
+
+    model_type: str
+    architectures: NotRequired[list[str] | None]
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """`config.json` of an encoder folder. Nothing in it is ever run: it names sizes and one of our own encoders.
 
@@ -359,17 +419,53 @@ def read_config(folder: Path) -> dict[str, Any]:
             hint = f"; did you mean {inside}?" if inside else "."
             raise UserError(f"{folder} is no folder of an encoder or model: {name} is missing{hint}")
     check_seal(folder)
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{folder / 'config.json'} is damaged: it is not JSON.") from None
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise UserError(f"{folder / 'config.json'} does not name a model_type.")
+    config = read_json(folder / "config.json")
+    checked(FolderConfig, config, folder / "config.json")
     return config
 
 
+# Masks and positions that some folders of transformers carry: constants.
+BUFFER = re.compile(r"(.*\.)?(position_ids|attn\.(bias|masked_bias))")
+LARGEST = torch.finfo(torch.float32).max
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 def read_state(folder: Path) -> dict[str, Tensor]:
+    """The weights of a folder.
+
+    Raises:
+        UserError: the file is damaged, or a tensor holds something else than finite numbers.
+    """
+    file = folder / "model.safetensors"
     try:
-        return load_file(folder / "model.safetensors")
+        state = load_file(file)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{folder / 'model.safetensors'} is damaged ({error}).") from None
+        raise UserError(f"{file} is damaged ({error}).") from None
+    for name, value in state.items():
+        if BUFFER.fullmatch(name) or not value.numel():
+            continue
+        if value.dtype not in FLOATS:
+            kind = str(value.dtype).removeprefix("torch.")
+            raise UserError(f"{file}: {name} is of type {kind}; weights are float32, float64, float16 or bfloat16.")
+        low, high = (float(bound) for bound in value.aminmax())  # of a NaN anywhere both are NaN
+        if not -LARGEST <= low <= high <= LARGEST:
+            raise UserError(f"{file}: {name} holds numbers that are not finite; make the folder anew.")
+    return state
+
+
+def check_sizes(kind: type[Encoder], config: dict[str, Any], state: Mapping[str, Tensor], folder: Path) -> None:
+    """Compares what a config asks for with what its folder holds, before anything is built.
+
+    Raises:
+        UserError: the tensors have other sizes, or are not there.
+    """
+    shapes = {kind.folder_name(name): tuple(value.shape) for name, value in state.items()}
+    wanted = kind.sizes(config)
+    file = folder / "model.safetensors"
+    if not shapes.keys() & wanted.keys():
+        raise UserError(f"No tensor in {file} belongs to a {config['model_type']} encoder.")
+    for name, shape in wanted.items():
+        if name not in shapes:
+            raise UserError(f"{file} has no {name}, which {folder / 'config.json'} asks for.")
+        if shapes[name] != shape:
+            raise UserError(f"{file}: {name} has shape {shapes[name]}, but config.json asks for {shape}.")

@@ -13,11 +13,26 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import NotRequired, TypedDict
 
 from pipeline import UserError
-from pipeline.encoders.base import Batch, Encoded, Encoder, HeadLayout, Receipt, left_to_first
+from pipeline.encoders.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, left_to_first
 from pipeline.encoders.transformer import Block, Dropout, padding_bias
 from pipeline.tokenizer import Tokenizer
+
+
+class BertConfig(TypedDict):
+    """What of Hugging Face's `config.json` is read."""
+
+    vocab_size: Size
+    hidden_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    intermediate_size: Size
+    max_position_embeddings: Size
+    hidden_dropout_prob: NotRequired[Rate]
+    attention_probs_dropout_prob: NotRequired[Rate]
+    initialization: NotRequired[Literal["paper", "local"]]
 
 
 class Bert(Encoder):
@@ -38,6 +53,8 @@ class Bert(Encoder):
     """
 
     model_type = "bert"
+    schema = BertConfig
+    heads, lm_head = ("cls.", "bert.pooler."), ("cls.predictions.",)
 
     def __init__(
         self,
@@ -178,7 +195,8 @@ class Bert(Encoder):
 
     def next_sentence_logits(self, encoded: Encoded) -> Tensor:
         """(B, 2): 0 = the second text follows the first, 1 = it does not (the order of the original)."""
-        if self.next_sentence is None:
+        lacking = any(name.startswith(("bert.pooler.", "cls.seq_relationship.")) for name in self.untrained)
+        if self.next_sentence is None or lacking:
             raise UserError("This BERT has no next-sentence head; set data.batches.init_args.next_sentence to off.")
         return self.next_sentence(self.pooled(encoded))
 
@@ -236,12 +254,21 @@ class Bert(Encoder):
             heads=config["num_attention_heads"],
             inner_size=config["intermediate_size"],
             max_length=config["max_position_embeddings"],
-            dropout=config["hidden_dropout_prob"],
-            attention_dropout=config["attention_probs_dropout_prob"],
+            dropout=config.get("hidden_dropout_prob", 0.1),
+            attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
             next_sentence="BertForMaskedLM" not in (config.get("architectures") or []),
             initialization=config.get("initialization", "paper"),
             vocab_size=config["vocab_size"],
         )
+
+    @classmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        size, last = config["hidden_size"], config["num_hidden_layers"] - 1
+        return {
+            "bert.embeddings.word_embeddings.weight": (config["vocab_size"], size),
+            "bert.embeddings.position_embeddings.weight": (config["max_position_embeddings"], size),
+            f"bert.encoder.layer.{last}.intermediate.dense.weight": (config["intermediate_size"], size),
+        }
 
     def export_state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
@@ -253,17 +280,29 @@ class Bert(Encoder):
                 state[_hf_name(name)] = value
         return state
 
-    def import_state(self, state: dict[str, Tensor]) -> Receipt:
-        theirs = {_modern_name(name): value for name, value in state.items()}
-        theirs = {name: value for name, value in theirs.items() if name not in _REDUNDANT}
-        found: dict[str, Tensor] = {}
-        for name in self.state_dict():
-            there = _hf_name(name)
-            names = [there.replace("qkv", part) for part in ("query", "key", "value")] if ".qkv." in name else [there]
-            if all(key in theirs for key in names):
-                found[name] = torch.cat([theirs.pop(key) for key in names])
-        loaded, new = self.take_over(found, shown=_hf_name)
-        return Receipt(loaded=loaded, new=new, unused=sorted(theirs))
+    @classmethod
+    def folder_name(cls, name: str) -> str | None:
+        """Names in files of `BertModel` alone lack the prefix; the oldest call the norm's tensors gamma and beta."""
+        if BUFFER.fullmatch(name) or name in _COPIES:
+            return None
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+    def saved_config(self) -> dict[str, Any]:
+        """Names the class of transformers of which nothing is missing, where there is one."""
+        lm, pooler, pairs = (
+            module is not None and not any(name.startswith(prefix) for name in self.untrained)
+            for module, prefix in (
+                (self.lm_transform, "cls.predictions."),
+                (self.pooler, "bert.pooler."),
+                (self.next_sentence, "cls.seq_relationship."),
+            )
+        )
+        config = {name: value for name, value in self.config.items() if name != "architectures"}
+        if pooler or lm:
+            name = ("BertForPreTraining" if lm and pairs else "BertModel") if pooler else "BertForMaskedLM"
+            config = {"architectures": [name], **config}
+        return config
 
 
 def _initialise(module: nn.Module) -> None:
@@ -275,8 +314,8 @@ def _initialise(module: nn.Module) -> None:
             nn.init.zeros_(module.weight[module.padding_idx])
 
 
-# Buffers and tied copies that some folders carry: they hold nothing of their own.
-_REDUNDANT = {"bert.embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+# Tied copies that some folders carry.
+_COPIES = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
 
 _TOP = {
     "word_embedding": "bert.embeddings.word_embeddings",
@@ -306,9 +345,3 @@ def _hf_name(name: str) -> str:
         return f"bert.encoder.layer.{index}.{_BLOCK[part]}.{kind}"
     top, _, kind = name.partition(".")
     return f"{_TOP[top]}.{kind}" if kind else _TOP[top]
-
-
-def _modern_name(name: str) -> str:
-    """Names in files of `BertModel` alone lack the prefix; the oldest call the norm's tensors gamma and beta."""
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import NotRequired, TypedDict
 
 from pipeline import UserError
-from pipeline.encoders.base import Batch, Encoded, Encoder, Receipt, Text
-from pipeline.encoders.lstm import Lstm, side_by_side
+from pipeline.encoders.base import Batch, Encoded, Encoder, Rate, Size, Text
+from pipeline.encoders.lstm import Lstm, State, side_by_side
 from pipeline.encoders.transformer import Dropout
 from pipeline.tokenizer import MAX_CHARACTERS, Tokenizer
 from pipeline.windows import split_words
@@ -26,7 +28,29 @@ from pipeline.windows import split_words
 TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING, CHARACTERS = 256, 257, 258, 259, 260, 261
 BEGIN, END = b"\x00<S>", b"\x00</S>"  # in place of a word: marks of the begin and end of a sentence
 WIDEST = 7  # characters: the widest convolution that was published
+Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 UNKNOWN = 2  # its class in the softmax; 0 and 1 are the two marks
+
+
+class ElmoConfig(TypedDict):
+    """What of `config.json` is read."""
+
+    vocab_size: Size
+    character_size: Size
+    filters: list[tuple[Size, Size]]
+    highways: Annotated[int, Field(ge=0)]
+    projection: Size
+    cell: Size
+    layers: Size
+    max_length: Size
+    max_characters: Size
+    activation: Literal["relu", "tanh"]
+    cell_clip: Clip | None
+    projection_clip: Clip | None
+    state: Literal["reset", "carry"]
+    cutoffs: list[Size] | None
+    dropout_prob: Rate
+    skip_connections: NotRequired[bool]  # folders of 0.12 do not name it
 
 
 class Elmo(Encoder):
@@ -48,12 +72,16 @@ class Elmo(Encoder):
         activation: of the convolutions.
         cell_clip: bound of the cells' values, as in the published models; None: no bound, and the fast kernel.
         projection_clip: bound of the projected outputs; None: no bound.
+        skip_connections: add the input of each LSTM layer above the first to its output.
         state: `reset` begins each row from zero, so a sentence has the same vectors wherever it stands; `carry`
-            begins where the batch before ended, in both directions, as the original does. A batch with `carry`
-            in it is carried on from either way, but forward only.
+            begins where the batch before ended, in both directions, as the original does: row b where row b ended, in
+            a batch of fewer rows the first of them, and rows that are new from zero. A batch with `carry` in it is
+            carried on from either way, but forward only.
     """
 
     model_type = "elmo"
+    schema = ElmoConfig
+    heads = lm_head = ("output.",)
     joins_pairs = False
 
     def __init__(
@@ -73,6 +101,7 @@ class Elmo(Encoder):
         activation: Literal["relu", "tanh"] = "relu",
         cell_clip: float | None = None,
         projection_clip: float | None = None,
+        skip_connections: bool = True,
         state: Literal["reset", "carry"] = "reset",
     ) -> None:
         super().__init__()
@@ -84,6 +113,7 @@ class Elmo(Encoder):
             raise UserError(f"cutoffs must be positive and rise, not {cutoffs}.")
         self.tokenizer, self.size, self.max_length = tokenizer, 2 * projection, max_length
         self.projection, self.max_characters, self.state = projection, max_characters, state
+        self.skip_connections = skip_connections
         outputs = len(tokenizer.outputs) + 3
         self.config = {
             "architectures": ["Elmo"],
@@ -101,6 +131,7 @@ class Elmo(Encoder):
             "activation": activation,
             "cell_clip": cell_clip,
             "projection_clip": projection_clip,
+            "skip_connections": skip_connections,
             "state": state,
             "dropout_prob": dropout,
             "cutoffs": cutoffs,
@@ -124,27 +155,28 @@ class Elmo(Encoder):
         """`characters` (W, C) of distinct words, `words` (B, T) rows of it, `mask` (B, T) -> layers.
 
         The first layer is the word alone, twice, so that all are D wide; then those of the LSTMs, forward half
-        first. Between LSTM layers there is a residual connection, which the states do not see.
+        first. The states do not see the skip connections.
         """
         mask, x = batch["mask"], self.embed(batch)
         layers = [torch.cat([x, x], -1)]
         turn = None if bool(mask.all()) else _reversed(mask)
         ahead, back = x, _turn(x, turn)
-        carry, left = self.state == "carry" or "carry" in batch, []
-        carried = self.memory if carry and self.memory and len(self.memory[0][0]) == len(x) else None
+        carry, left = self.carries or "carry" in batch, []
+        carried = [_first_rows(state, len(x)) for state in self.memory] if carry and self.memory else None
         for index, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             before = None if carried is None else carried[2 * index]
-            after = None if carried is None or self.state == "reset" else carried[2 * index + 1]
+            after = None if carried is None or not self.carries else carried[2 * index + 1]
             assert isinstance(forwards, Lstm)
             assert isinstance(backwards, Lstm)
             (out_ahead, state_ahead), (out_back, state_back) = side_by_side(
                 [forwards, backwards], [self.dropout(ahead), self.dropout(back)], [before, after], mask
             )
-            ahead, back = (out_ahead, out_back) if index == 0 else (ahead + out_ahead, back + out_back)
+            skip = self.skip_connections and index > 0
+            ahead, back = (ahead + out_ahead, back + out_back) if skip else (out_ahead, out_back)
             layers.append(torch.cat([ahead, _turn(back, turn)], -1))
             left += [state_ahead, state_back]
         if carry:
-            self.memory = [(h.detach(), c.detach()) for h, c in left]
+            self.memory = _behind(left, self.memory or left)
         return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"])
 
     def embed(self, batch: Batch) -> Tensor:
@@ -156,6 +188,10 @@ class Elmo(Encoder):
         spelled = [word.decode(errors="replace") for word in letters]
         rows = zip(batch["words"].tolist(), batch["mask"].tolist(), strict=True)
         return [" ".join(spelled[word] for word, there in zip(*row, strict=True) if there) for row in rows]
+
+    @property
+    def carries(self) -> bool:
+        return self.state == "carry"
 
     def forget_between_batches(self) -> None:
         """State `reset` from now on."""
@@ -232,20 +268,27 @@ class Elmo(Encoder):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Elmo:
-        names = (
-            *("character_size", "filters", "highways", "projection", "cell", "layers", "max_length", "max_characters"),
-            *("activation", "cell_clip", "projection_clip", "state", "cutoffs"),
-        )
-        if missing := [name for name in (*names, "dropout_prob") if name not in config]:
-            raise UserError(f"The config.json of this ELMo lacks {missing[0]}.")
-        return cls(tokenizer, dropout=config["dropout_prob"], **{name: config[name] for name in names})
+        names = ElmoConfig.__annotations__.keys() - {"vocab_size", "dropout_prob"}
+        settings = {name: config[name] for name in names if name in config}
+        return cls(tokenizer, dropout=config["dropout_prob"], **settings)
+
+    @classmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        projection, width = config["projection"], sum(count for _, count in config["filters"])
+        highways = {f"characters.highways.{config['highways'] - 1}.weight": (2 * width, width)}
+        return {
+            "characters.embedding.weight": (CHARACTERS + 1, config["character_size"]),
+            "characters.project.weight": (projection, width),
+            f"forwards.{config['layers'] - 1}.input.weight": (4 * config["cell"], projection),
+            **(highways if config["highways"] else {}),
+        }
 
     def export_state(self) -> dict[str, Tensor]:
         return self.state_dict()
 
-    def import_state(self, state: dict[str, Tensor]) -> Receipt:
-        loaded, new = self.take_over(state)
-        return Receipt(loaded=loaded, new=new, unused=sorted(state.keys() - set(loaded)))
+    def saved_config(self) -> dict[str, Any]:
+        """Without an output layer where it was never trained."""
+        return {**self.config, "cutoffs": None, "output_size": None} if self.untrained else dict(self.config)
 
 
 class CharacterEncoder(nn.Module):
@@ -304,6 +347,22 @@ def _reversed(mask: Tensor) -> Tensor:
 def _turn(x: Tensor, turn: Tensor | None) -> Tensor:
     """(B, T, D) with the words of each row in the other order."""
     return x.flip(1) if turn is None else x.gather(1, turn[..., None].expand_as(x))
+
+
+def _first_rows(state: State, count: int) -> State:
+    """The state of `count` rows: zero for those that there is none of."""
+    h, c = (F.pad(part[:count], (0, 0, 0, max(0, count - len(part)))) for part in state)
+    return h, c
+
+
+def _behind(left: list[State], before: list[State]) -> list[State]:
+    """What a batch leaves: the states of its rows; rows that were not in it keep those from before."""
+    pairs = zip(left, before, strict=True)
+    return [(_with_rest(h, old_h), _with_rest(c, old_c)) for (h, c), (old_h, old_c) in pairs]
+
+
+def _with_rest(part: Tensor, before: Tensor) -> Tensor:
+    return torch.cat([part.detach(), before[len(part) :].detach().to(part)])
 
 
 def collate_words(rows: list[list[bytes]], outputs: dict[bytes, int], *, max_characters: int) -> Batch:

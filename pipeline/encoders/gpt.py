@@ -13,11 +13,27 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import NotRequired, TypedDict
 
 from pipeline import UserError
-from pipeline.encoders.base import Batch, Encoded, Encoder, HeadLayout, Receipt, left_to_first
+from pipeline.encoders.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, left_to_first
 from pipeline.encoders.transformer import Block, Dropout, KeyValues
 from pipeline.tokenizer import Tokenizer
+
+COLDEST = 1e-6  # a temperature below would divide logits beyond what float32 holds
+
+
+class GptConfig(TypedDict):
+    """What of Hugging Face's `config.json` is read."""
+
+    vocab_size: Size
+    n_positions: Size
+    n_embd: Size
+    n_layer: Size
+    n_head: Size
+    n_inner: NotRequired[Size | None]
+    resid_pdrop: NotRequired[Rate]
+    attn_pdrop: NotRequired[Rate]
 
 
 class Gpt(Encoder):
@@ -37,6 +53,7 @@ class Gpt(Encoder):
     """
 
     model_type = "gpt"
+    schema = GptConfig
 
     def __init__(
         self,
@@ -200,7 +217,7 @@ class Gpt(Encoder):
         """Goes on after `prompt` (ids) until the end of text, `tokens` new ones, or the last position.
 
         Args:
-            temperature: divides the logits; 0 takes the likeliest token each time.
+            temperature: divides the logits; 0, or as good as 0, takes the likeliest token each time.
             top_k: draw from the k likeliest only; 0: all.
             top_p: and only from the fewest tokens that hold this share of probability (Holtzman et al. 2019).
         """
@@ -241,11 +258,20 @@ class Gpt(Encoder):
             heads=config["n_head"],
             inner_size=config.get("n_inner") or 4 * config["n_embd"],
             max_length=config["n_positions"],
-            dropout=config["resid_pdrop"],
-            attention_dropout=config["attn_pdrop"],
+            dropout=config.get("resid_pdrop", 0.1),
+            attention_dropout=config.get("attn_pdrop", 0.1),
             norm="post" if post else "pre",
             vocab_size=config["vocab_size"],
         )
+
+    @classmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        post, size, last = config["model_type"] == "openai-gpt", config["n_embd"], config["n_layer"] - 1
+        return {
+            _hf_name("word_embedding.weight", post): (config["vocab_size"], size),
+            _hf_name("position_embedding.weight", post): (config["n_positions"], size),
+            f"transformer.h.{last}.mlp.c_fc.weight": (size, config.get("n_inner") or 4 * size),
+        }
 
     def export_state(self) -> dict[str, Tensor]:
         post = self.final_norm is None
@@ -254,26 +280,17 @@ class Gpt(Encoder):
             for name, value in self.state_dict().items()
         }
 
-    def import_state(self, state: dict[str, Tensor]) -> Receipt:
-        post = self.final_norm is None
-        redundant = re.compile(r"lm_head\.weight|.*\.attn\.(bias|masked_bias)|.*\.position_ids")
-        theirs = {
-            name if name.startswith(("transformer.", "lm_head.", "head.")) else f"transformer.{name}": value
-            for name, value in state.items()
-            if not redundant.fullmatch(name)
-        }
-        found = {
-            name: theirs[there].t() if _is_transposed(name) else theirs[there]
-            for name in self.state_dict()
-            if (there := _hf_name(name, post)) in theirs
-        }
-        loaded, new = self.take_over(found, shown=lambda name: _hf_name(name, post))
-        return Receipt(loaded=loaded, new=new, unused=sorted(theirs.keys() - set(loaded)))
+    @classmethod
+    def folder_name(cls, name: str) -> str | None:
+        """Names in files of `GPT2Model` alone lack the prefix."""
+        if BUFFER.fullmatch(name) or name == "lm_head.weight":  # a copy of the embedding
+            return None
+        return name if name.startswith(("transformer.", "lm_head.", "head.")) else f"transformer.{name}"
 
 
 def sample_token(logits: Tensor, *, temperature: float, top_k: int, top_p: float, generator: torch.Generator) -> int:
     """One token from logits (V,)."""
-    if temperature == 0:
+    if temperature < COLDEST:
         return int(logits.argmax())
     scores, order = (logits / temperature).sort(descending=True)
     if top_k:

@@ -1,0 +1,203 @@
+"""Every command of the README, as it stands there, on toy sizes: in a fresh folder, with a clean environment.
+
+`make` is real, and so are the shell and the command line; in place of `.venv/bin/python` stands a program that notes
+what it is called with. All that it notes is then run in one process, one command after the other, which has only HOME
+and PATH from outside: so what one run leaves behind in the process meets the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline import configuration as conf
+from pipeline.configuration import REPOSITORY
+from tests.conftest import task_rows
+from tests.test_elmo import write_published
+
+# What is not run here, and why.
+ELSEWHERE = {
+    r"make (test|lint|bench|bench-lm-eval|verify-resume)\b": "a test of its own, or this one",
+    r"(torchrun|sbatch) ": "several machines",
+    r"make pretrain ARGS=\"--trainer.devices=2": "test_processes",
+    r"\.venv/bin/pip ": "the package registry",
+    r".*\blm-eval\b": "an extra",
+}
+# What ends with status 2 here, and the sentence in which it does.
+REFUSED = {
+    r"make pretrain CORPUS=wikitext103": "cannot be reached",
+    r"make finetune TASK=sst2 FROM=runs/mine/encoder$": "cannot be reached",
+    r"make pretrain MODEL=gpt-small": "cannot be reached",
+    r"make try MODEL=elmo WORD=": "two are needed",  # in so small a text
+    r"make (sync|sweep)": "set WANDB_API_KEY",
+}
+NOTES = """\
+#!{python}
+import json, os, sys
+text = sys.stdin.read() if "predict" in sys.argv and "--input" not in sys.argv else ""
+with open({file!r}, "a") as file:
+    file.write(json.dumps([sys.argv[1:], dict(os.environ), text]) + "\\n")
+"""
+REPLAY = """\
+import contextlib, io, json, os, sys, traceback
+from pipeline.__main__ import main
+# What libraries set once for a process, whatever runs in it.
+PROCESS = ("WANDB_SERVICE", "TOKENIZERS_PARALLELISM", "GOMP_SPINCOUNT", "KMP_", "PYTORCH_", "TORCHINDUCTOR_")
+file, results = sys.argv[1:3]
+for line in open(file):
+    args, environment, text = json.loads(line)
+    before = dict(os.environ)
+    os.environ.update(environment)
+    given = dict(os.environ)
+    sys.argv = ["pipeline", *args]
+    sys.stdin = io.TextIOWrapper(io.BytesIO(text.encode()))
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main()
+    except SystemExit as error:
+        status = error.code
+    except BaseException:
+        status = traceback.format_exc()
+    left = {k: v for k, v in os.environ.items() if given.get(k) != v and not k.startswith(PROCESS)}
+    with open(results, "a") as target:
+        found = {"status": status, "out": out.getvalue(), "err": err.getvalue(), "left": left}
+        target.write(json.dumps(found) + "\\n")
+    os.environ.clear()
+    os.environ.update(before)
+"""
+
+
+def commands() -> list[str]:
+    """The lines of the README's shell blocks, without comments and examples of output."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", (REPOSITORY / "README.md").read_text(), flags=re.S | re.M)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    lines = [
+        re.sub(r"max_steps=\d+", "max_steps=8", re.sub(r"\s+#.*", "", line)).strip()
+        for line in lines
+        if not line.startswith(("{", "#"))
+    ]
+    return [line for line in lines if line and not any(re.match(pattern, line) for pattern in ELSEWHERE)]
+
+
+def change(file: Path, **values: Any) -> None:
+    """Sets dotted keys of a YAML file, written with __ for the dots."""
+    content = yaml.safe_load(file.read_text()) or {}
+    for name, value in values.items():
+        *path, last = name.split("__")
+        place = content
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def toy_configurations(configs: Path) -> None:
+    """The same files with sizes at which a command takes a second or two."""
+    change(configs / "base.yaml", validate_every=4, data__validation_rows=32, trainer__log_every_n_steps=2)
+    change(configs / "corpora/sample.yaml", data__sample_documents=300, data__length=32, data__validation_rows=32)
+    change(configs / "corpora/sample.yaml", validate_every=4)
+    sizes = {"size": 32, "layers": 2, "heads": 2, "inner_size": 64, "max_length": 48}
+    for model in ("bert", "gpt", "elmo"):
+        (configs / f"corpora/sample/{model}.yaml").unlink()
+        file = configs / f"pretrain/{model}.yaml"
+        change(file, data__length=32, data__batch_size=8, data__tokenizer__vocab_size=600, trainer__max_steps=8)
+        change(file, model__optimization__warmup_steps=2)
+        if model == "elmo":
+            filters = [[1, 8], [2, 8]]
+            small = {"filters": filters, "projection": 16, "cell": 16, "cutoffs": [100], "max_length": 48}
+        else:
+            small = sizes
+        change(file, **{f"model__encoder__init_args__{name}": value for name, value in small.items()})
+    change(configs / "finetune.yaml", validations=2, data__train_rows=24, data__max_length=32)
+    for file in (configs / "tasks").glob("*.yaml"):
+        change(file, data__epochs=1)
+    for file in (configs / "compare").glob("*.yaml"):
+        content = yaml.safe_load(file.read_text())
+        content["arms"] = {name: {"seeds": 1} for name in content["arms"]}
+        file.write_text(yaml.safe_dump(content))
+
+
+def toy_data(home: Path, folder: Path) -> None:
+    """The texts and data sets that the README takes for the user's."""
+    prose = "".join(f"The {word} one came home. It was a {word} day.\n\n" for word in ("old", "new", "red", "big") * 30)
+    (home / "texts").mkdir(parents=True)
+    for file in (home / "texts/a.txt", home / "texts/valid.txt", home / "other.txt", folder / "valid.txt"):
+        file.write_text(prose)
+    (folder / "texts.txt").write_text("Ann lives in York.\nBob met her there.\n")
+    for corpus in ("train-0", "valid"):
+        place = folder / f"wikipedia-en/{corpus}.jsonl"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("".join(json.dumps({"text": text}) + "\n" for text in prose.split("\n\n") if text))
+    grid = yaml.safe_load((conf.CONFIGS / "compare/real.yaml").read_text())["tasks"]
+    places = {name: [home / "data" / place, folder / "data" / place] for name, place in grid.items()}
+    places["sst2"].append(home / "sst2")
+    places["sick"].append(home / "sick")
+    for name, copies in places.items():
+        task = conf.task_of(conf.task_file(name))
+        for begin in task.splits.values():
+            for copy in copies:
+                file = copy / f"{begin.replace('*', 'x')}.jsonl"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                rows = [dict(row) for row in task_rows(task) * 3]
+                file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (home / "blimp").mkdir()
+    pair = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "field": "morphology", "UID": "x"}
+    pair |= {"linguistics_term": "agreement", "phenomenon": "agreement"}
+    (home / "blimp/x.jsonl").write_text((json.dumps(pair) + "\n") * 4)
+    (folder / "folder").mkdir()
+    for part in ("train", "test"):
+        rows = "".join(f"a {word} film\t{label}\n" for word, label in (("good", 1), ("bad", 0)) for _ in range(100))
+        (folder / f"folder/{part}.tsv").write_text("text\tlabel\n" + rows)
+    write_published(folder)
+
+
+def test_every_command_of_the_readme(tmp_path: Path) -> None:
+    folder, home = tmp_path / "repository", tmp_path / "home"
+    ignored = shutil.ignore_patterns(".*", "runs", "build", "__pycache__", "*.egg-info", "wandb")
+    shutil.copytree(REPOSITORY, folder, ignore=ignored)
+    toy_configurations(folder / "configs")
+    toy_data(home, folder)
+    noted, answers, program = tmp_path / "noted.jsonl", tmp_path / "answers.jsonl", folder / ".venv/bin/python"
+    program.parent.mkdir(parents=True)
+    program.write_text(NOTES.format(python=sys.executable, file=str(noted)))
+    program.chmod(0o755)
+    for stamp in (".venv-made", ".installed-core", ".installed-dev"):
+        (program.parent / stamp).touch()
+    clean = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    asked: list[str] = []
+    for line in commands():
+        before = len(noted.read_text().splitlines()) if noted.exists() else 0
+        done = subprocess.run(["bash", "-c", line], cwd=folder, env=clean, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        asked += [line] * (len(noted.read_text().splitlines()) - before)
+    calls = [json.loads(line) for line in noted.read_text().splitlines()]
+    assert len(calls) == len(asked) > 30
+    lines = []
+    for args, environment, text in calls:
+        assert args[:2] == ["-m", "pipeline"], args
+        lines.append(json.dumps([args[2:], {k: v for k, v in environment.items() if k not in SHELL}, text]) + "\n")
+    noted.write_text("".join(lines))
+    replay = [sys.executable, "-c", REPLAY, str(noted), str(answers)]
+    done = subprocess.run(replay, cwd=folder, env=clean, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert len(found) == len(asked)
+    wrong = []
+    for line, answer in zip(asked, found, strict=True):
+        said = next((said for pattern, said in REFUSED.items() if re.match(pattern, line)), "")
+        right = answer["status"] == 2 and said in answer["err"] if said else answer["status"] in (0, None)
+        if not right or answer["left"]:
+            wrong.append(f"{line}\n  {answer['status']} {answer['err'][-600:]} {answer['left']}")
+    assert not wrong, "\n".join(wrong)
+
+
+SHELL = {"PWD", "OLDPWD", "SHLVL", "_", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKE_TERMOUT", "MAKE_TERMERR", "LC_CTYPE"}
