@@ -13,28 +13,24 @@ From Python::
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.13.0"
+from pipeline.version import __version__
 
+if TYPE_CHECKING:
+    from pipeline import encoders, errors, metrics, prompting
+    from pipeline.errors import Interrupted, UserError
+    from pipeline.finetuning.model import load
 
-class UserError(Exception):
-    """Something the user can put right: shown as one plain sentence, exit status 2, no traceback."""
+__all__ = ["Interrupted", "UserError", "__version__", "encoders", "errors", "load", "metrics", "prompting"]
 
-
-class Interrupted(BaseException):
-    """Ctrl-C, SIGTERM or SIGUSR1 in training: a checkpoint has been written. Exit status 130."""
+# They arrive on first use, so that `import pipeline` (and `--help`) does not import torch.
+PLACES = {"load": "finetuning.model", "UserError": "errors", "Interrupted": "errors"}
 
 
 def __getattr__(name: str) -> Any:
-    # Submodules arrive on first use, so that `import pipeline` (and `--help`) does not import torch.
-    if name == "load":
-        return importlib.import_module("pipeline.tuned").load
-    if name.startswith("_"):
-        raise AttributeError(name)
-    try:
-        return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{__name__}.{name}":
-            raise
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in PLACES:
+        return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)
+    return importlib.import_module(f"{__name__}.{name}")

@@ -11,7 +11,8 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from pipeline import Interrupted, UserError, cli
+from pipeline.cli import parser as cli
+from pipeline.errors import Interrupted, UserError
 
 # What the system says where a path is wrong, or a file of another kind stands there.
 WRONG_PLACE = {errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
@@ -93,7 +94,7 @@ def let_threads_give_way(environment: MutableMapping[str, str]) -> None:
 
 def in_plain_words(error: BaseException, args: list[str]) -> str | None:
     """What the user can do about an error of the system or of Weights & Biases; None for one of the program."""
-    from pipeline.folders import is_no_room, reason
+    from pipeline.storage.folders import is_no_room, reason
 
     if isinstance(error, (MemoryError, RuntimeError, OSError)) or type(error).__name__ == "PanicException":
         said = repr(error)

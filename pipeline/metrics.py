@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.tagging import spans
+from tasks.bio import spans
 
 
 def standard_error(accuracy: float, count: int) -> float:

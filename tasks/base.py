@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pipeline import UserError
-from tasks.prompts import Prompt, WrongTask
+from tasks.errors import TaskError, UserError
+from tasks.prompts import Prompt
 
 SPLITS = ("train", "valid", "test")
 Row = tuple[str, Mapping[Any, Any]]  # where it stands, as "dev.tsv, line 3", and its columns
@@ -81,17 +81,17 @@ class Task:
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, dict):
-            raise WrongTask("columns is role -> name of a column")
+            raise TaskError("columns is role -> name of a column")
         for name in ("splits", "hub_splits"):
             parts = getattr(self, name)
             if not isinstance(parts, dict) or not set(parts) <= set(SPLITS):
-                raise WrongTask(f"{name} names parts of the data, {', '.join(SPLITS)}, and has {parts}")
+                raise TaskError(f"{name} names parts of the data, {', '.join(SPLITS)}, and has {parts}")
         if "split" in (self.hub or {}):
-            raise WrongTask("hub has a split: name the parts in splits, or in hub_splits")
+            raise TaskError("hub has a split: name the parts in splits, or in hub_splits")
         if not (0 <= self.valid_rows < 1 or (self.valid_rows >= 1 and self.valid_rows % 1 == 0)):
-            raise WrongTask(f"valid_rows is {self.valid_rows}; it is a number of rows, or a share of them below 1")
+            raise TaskError(f"valid_rows is {self.valid_rows}; it is a number of rows, or a share of them below 1")
         if any(isinstance(key, bool) for key in self.labels or {}):
-            raise WrongTask("labels has a key that YAML reads as true or false: put it in quotes")
+            raise TaskError("labels has a key that YAML reads as true or false: put it in quotes")
         if self.labels is not None:
             self.labels = {str(key): str(name) for key, name in self.labels.items()}
         self.label_names = list(dict.fromkeys(self.labels.values())) if self.labels is not None else []

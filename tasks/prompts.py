@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pipeline import UserError
+from tasks.errors import TaskError
 
 MASK = "[MASK]"
-
-
-class WrongTask(UserError, ValueError):
-    """A task's YAML says what cannot be; its reader names the file."""
 
 
 @dataclass
@@ -38,33 +34,33 @@ class Prompt:
     values: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises: WrongTask, a template that cannot be filled, or that asks the same of every row."""
+        """Raises: TaskError, a template that cannot be filled, or that asks the same of every row."""
         texts = list(self.candidates.values() if isinstance(self.candidates, dict) else self.candidates)
         fields = [field for text in (self.text, *texts) for field in fields_of(text)]
         if not fields:
-            raise WrongTask(f"the prompt '{self.text}' names no column, as {{text}}, and asks the same of every row")
+            raise TaskError(f"the prompt '{self.text}' names no column, as {{text}}, and asks the same of every row")
         if self.shape == "cloze" and MASK not in self.text:
-            raise WrongTask(f"the cloze prompt '{self.text}' has no {MASK}")
+            raise TaskError(f"the cloze prompt '{self.text}' has no {MASK}")
         if self.shape == "last_word" and texts:
-            raise WrongTask(f"the last_word prompt '{self.text}' asks for its own last word: leave out its candidates")
+            raise TaskError(f"the last_word prompt '{self.text}' asks for its own last word: leave out its candidates")
         if self.shape != "last_word" and not texts:
-            raise WrongTask(f"the prompt '{self.text}' has no candidates")
+            raise TaskError(f"the prompt '{self.text}' has no candidates")
 
 
 def fields_of(text: str) -> list[str]:
     """The columns that a template names.
 
     Raises:
-        WrongTask: a field without a name, or with more than `!l` or `!p` behind it.
+        TaskError: a field without a name, or with more than `!l` or `!p` behind it.
     """
     names = []
     for _, name, spec, conversion in string.Formatter().parse(text):
         if name is None:
             continue
         if name == "" or name.isdigit():
-            raise WrongTask(f"the prompt '{text}' has a field without a name")
+            raise TaskError(f"the prompt '{text}' has a field without a name")
         if spec or conversion not in (None, "l", "p") or set(name) & set(".[]"):
-            raise WrongTask(f"the prompt '{text}' has the field {name}; a field is the name of a column, and !l or !p")
+            raise TaskError(f"the prompt '{text}' has the field {name}; a field is the name of a column, and !l or !p")
         names.append(name)
     return names
 

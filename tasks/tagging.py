@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pipeline import UserError
 from tasks.base import Example, Row, Task, is_plain_list, shortened
-from tasks.prompts import WrongTask
+from tasks.bio import bio_tags, to_bio
+from tasks.errors import TaskError, UserError
 
-Span = tuple[str, int, int]  # type, first word, last word
 MARKS = ("B-", "I-", "E-", "S-")
 
 
@@ -33,9 +32,9 @@ class Tagging(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ignore:
-            raise WrongTask("a tagging task has no labels of rows to ignore")
+            raise TaskError("a tagging task has no labels of rows to ignore")
         if not {"words", "tags"} <= set(self.conll):
-            raise WrongTask("conll has the numbers of two columns, words and tags")
+            raise TaskError("conll has the numbers of two columns, words and tags")
         if self.spans:
             self.label_names = bio_tags(self.label_names)
 
@@ -73,36 +72,3 @@ class Tagging(Task):
         if len(words) != len(tags):
             raise UserError(f"{row[0]} has {len(words)} words but {len(tags)} tags.")
         return Example(text=words, label=tags)
-
-
-def bio_tags(tags: Sequence[str]) -> list[str]:
-    """All tags that the span types of `tags` can need: O, and B and I of each type."""
-    types = dict.fromkeys(tag[2:] for tag in tags if tag != "O")
-    return ["O", *(f"{mark}-{kind}" for kind in types for mark in "BI")]
-
-
-def spans(tags: Sequence[str]) -> list[Span]:
-    """Spans of tags in BIO, IOB1 or IOBES, with malformed sequences read as conlleval reads them.
-
-    A span ends before O, before another type, before B and S, and after E and S; where one ends or nothing was
-    open, any tag but O begins one: so an I without a B before it begins a span.
-    """
-    found: list[Span] = []
-    before, open_type, begin = "O", "", 0
-    for i, tag in enumerate([*tags, "O"]):
-        prefix, _, kind = tag.partition("-")
-        breaks = prefix in ("O", "B", "S") or before in ("E", "S") or kind != open_type
-        if before != "O" and breaks:
-            found.append((open_type, begin, i - 1))
-        if prefix != "O" and (before == "O" or breaks):
-            begin, open_type = i, kind
-        before = prefix
-    return found
-
-
-def to_bio(tags: Sequence[str]) -> list[str]:
-    """Tags of any of these schemes -> BIO."""
-    result = ["O"] * len(tags)
-    for kind, first, last in spans(tags):
-        result[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
-    return result

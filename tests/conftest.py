@@ -61,7 +61,7 @@ def no_network(host: Any, *args: Any, **options: Any) -> Any:
 
 def run(*args: str) -> None:
     """A verb in this process, as `python -m pipeline` would run it."""
-    from pipeline import cli
+    from pipeline.cli import parser as cli
 
     cli.main(list(args))
 
@@ -103,18 +103,21 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 
 def check_task(name: str, *, encoder: Path, folder: Path) -> None:
     """A task, by its name in configs/tasks or its file, reads its columns, keeps its labels, is scored and trains."""
-    from pipeline import configuration as conf
-    from pipeline import scores
-    from pipeline.finetune import FineTuning
-    from pipeline.labeled import LabeledData
+    from pipeline import presets
+    from pipeline.cli import config as conf
+    from pipeline.finetuning import metrics as scores
+    from pipeline.training.finetuning import FineTuning
+    from pipeline.training.task_data import LabeledData
     from tasks.base import SPLITS
 
-    file = conf.task_file(name)
-    alone = conf.task_of(file)
+    file = presets.task_file(name)
+    alone = presets.task_of(file)
     if alone.head == "none":
         check_prompts(alone, name, encoder=encoder, folder=folder)
         return
-    built = conf.parse(FineTuning, LabeledData, [conf.CONFIGS / "finetune.yaml", file], [], cli_class=conf.FineTuneCLI)
+    built = conf.parse(
+        FineTuning, LabeledData, [presets.CONFIGS / "finetune.yaml", file], [], cli_class=conf.FineTuneCLI
+    )
     task, flags = built.datamodule.task, ["--data.train_rows=8"]
     if task.prompts:
         check_prompts(task, name, encoder=encoder, folder=folder)

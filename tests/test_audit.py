@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import batches, masking
-from pipeline.batches import CausalBlocks, WordRows
-from pipeline.encoders import bert, elmo, gpt, transformer
+from pipeline.models import bert, elmo, gpt
+from pipeline.models.layers import transformer
+from pipeline.objectives import batches, masking
+from pipeline.objectives.batches import CausalBlocks, WordRows
 from tests.conftest import run
 
 FLAGS = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48"]
@@ -214,13 +215,13 @@ def test_broken_code_fails(
             monkeypatch.setattr(
                 gpt.Gpt, "logits", lambda self, hidden: torch.zeros(*hidden.shape[:-1], len(self.tokenizer))
             )
-        monkeypatch.setattr("pipeline.objectives.linear_cross_entropy", certain)
+        monkeypatch.setattr("pipeline.objectives.base.linear_cross_entropy", certain)
     checks = report(model, capsys)
     assert checks[check] is False
 
 
 def certain(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, bias: Any = None) -> Any:
-    from pipeline.objectives import classification_loss
+    from pipeline.objectives.base import classification_loss
 
     return classification_loss(torch.nn.functional.one_hot(labels * 0, len(weight)).float() * 9, labels)
 

@@ -16,9 +16,9 @@ import pyarrow.parquet
 import pytest
 from wandb.errors import CommError
 
-from pipeline import UserError
 from pipeline.__main__ import main
-from pipeline.configuration import REPOSITORY
+from pipeline.errors import UserError
+from pipeline.presets import REPOSITORY
 from tests.conftest import SMALL, command, run
 
 SHARDED = ["--trainer.strategy=lightning.pytorch.strategies.FSDPStrategy"]
@@ -251,7 +251,7 @@ def test_what_weights_and_biases_says(monkeypatch: pytest.MonkeyPatch, capsys: p
     def refuses(args: list[str]) -> None:
         raise CommError("Run initialization has timed out")
 
-    monkeypatch.setattr("pipeline.cli.main", refuses)
+    monkeypatch.setattr("pipeline.cli.parser.main", refuses)
     monkeypatch.setattr("sys.argv", ["pipeline", "pretrain"])
     assert main() == 2
     assert "WANDB_MODE=offline" in capsys.readouterr().err

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import UserError
 from pipeline.bench import __main__ as bench
 from pipeline.bench import commands, scaling, steps
 from pipeline.bench.duel import Built, Contender, alternate
 from pipeline.bench.steps import Sizes
-from pipeline.encoders.transformer import Block
-from pipeline.machine import best_precision, matrix_peak
+from pipeline.errors import UserError
+from pipeline.models.layers.transformer import Block
+from pipeline.training.hardware import best_precision, matrix_peak
 
 TOY = Sizes(rows=4, length=16, size=32, layers=2, heads=2, vocab=600)
 

@@ -13,11 +13,11 @@ from tokenizers import normalizers
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 
 import pipeline
-from pipeline import UserError
-from pipeline.encoders.bert import Bert
-from pipeline.encoders.transformer import Block, Dropout, attention
-from pipeline.inputs import items_of
-from pipeline.tokenizer import Tokenizer, train_wordpiece
+from pipeline.errors import UserError
+from pipeline.finetuning.features import items_of
+from pipeline.models.bert import Bert
+from pipeline.models.layers.transformer import Block, Dropout, attention
+from pipeline.tokenization.tokenizer import Tokenizer, train_wordpiece
 from tests.conftest import run
 
 TEXTS = ["A short one.", "A rather longer sentence, with a comma and Zürich.", "Odd: ¿qué? 日本 🙂 !!"]

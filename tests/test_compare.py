@@ -17,9 +17,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline import UserError, compare, gains, metrics
-from pipeline.configuration import CONFIGS, REPOSITORY, named_config, recipe
-from pipeline.new_task import new_task
+from pipeline import metrics
+from pipeline.cli.new_task import new_task
+from pipeline.errors import UserError
+from pipeline.experiments import comparison as gains
+from pipeline.experiments import grid as compare
+from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
 from tests.conftest import check_task, run
 
 TINY = ["--validations=1", "--precision=32-true", "--data.max_length=24", "--data.train_rows=32", "--data.epochs=1"]

@@ -9,10 +9,13 @@ import pytest
 import torch
 
 import pipeline
-from pipeline import UserError, cooccurrence, sample, store
-from pipeline.store import TokenStore
-from pipeline.text import Source
-from pipeline.tokenizer import train_wordpiece
+from pipeline.data import token_store as store
+from pipeline.data.files import Source
+from pipeline.data.synthetic import corpus as sample
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.objectives import ppmi_init as cooccurrence
+from pipeline.tokenization.tokenizer import train_wordpiece
 from tests.conftest import SMALL, run
 
 

@@ -13,19 +13,21 @@ import torch
 from torch import nn
 
 import pipeline
-from pipeline import UserError, sample, store
-from pipeline.batches import Steps, WordRows
-from pipeline.encoders.base import apart
-from pipeline.encoders.elmo import BEGIN, END, Elmo, collate_words, spell
-from pipeline.encoders.lstm import Lstm, side_by_side
-from pipeline.heads import SentenceHead
-from pipeline.import_elmo import import_elmo
-from pipeline.objectives import BidirectionalLM
-from pipeline.store import TokenStore
-from pipeline.text import Source
-from pipeline.tokenizer import Tokenizer, train_words
-from pipeline.tuned import HeadOptions, TunedModel
-from pipeline.windows import split_words
+from pipeline.data import token_store as store
+from pipeline.data.files import Source
+from pipeline.data.rows import split_words
+from pipeline.data.synthetic import corpus as sample
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.finetuning.heads import SentenceHead
+from pipeline.finetuning.model import HeadOptions, TunedModel
+from pipeline.interop.elmo_hdf5 import import_elmo
+from pipeline.models.base import apart
+from pipeline.models.elmo import BEGIN, END, Elmo, collate_words, spell
+from pipeline.models.layers.lstm import Lstm, side_by_side
+from pipeline.objectives.base import BidirectionalLM
+from pipeline.objectives.batches import Steps, WordRows
+from pipeline.tokenization.tokenizer import Tokenizer, train_words
 
 SENTENCES = [["The", "soup", "was", "good", "."], ["Zürich", "日本", "🙂"], ["a"], ["x" * 70, "short", "words", "here"]]
 OPTIONS = {

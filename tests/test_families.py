@@ -12,8 +12,8 @@ import transformers
 from safetensors.torch import load_file
 
 import pipeline
-from pipeline import Interrupted, UserError
-from pipeline.checkpoints import Latest
+from pipeline.errors import Interrupted, UserError
+from pipeline.training.checkpoints import Latest
 from tests.conftest import figures, run
 
 SHARED = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48", "--data.batch_size=16"]

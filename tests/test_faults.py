@@ -23,8 +23,10 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 import pipeline
-from pipeline import UserError, checkpoints, text
-from pipeline.folders import locked
+from pipeline.data import files as text
+from pipeline.errors import UserError
+from pipeline.storage.folders import locked
+from pipeline.training import checkpoints
 from tests.conftest import SMALL, command, figures, run, surroundings
 
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=8"]
@@ -173,7 +175,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     flags = [*SHORT, "--trainer.max_steps=12"]
     run("pretrain", "--out", str(tmp_path / "straight"), *flags)
     out = tmp_path / "killed"
-    kill = ["--trainer.callbacks+=pipeline.verify_resume.Kill", "--trainer.callbacks.step=10"]
+    kill = ["--trainer.callbacks+=pipeline.experiments.resume_test.Kill", "--trainer.callbacks.step=10"]
     done = command("pretrain", "--out", str(out), *flags, *kill, "--trainer.callbacks.moment=step")
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert {path.name for path in (out / "checkpoints").iterdir()} >= {"last.ckpt", "previous.ckpt"}
@@ -227,7 +229,7 @@ def test_a_checkpoint_of_another_run(
     assert (out / "config.yaml").read_text() == config
     capsys.readouterr()
     # The rate may change, and the new one holds; so may the program, which says so.
-    monkeypatch.setattr("pipeline.runs.__version__", "99.0")
+    monkeypatch.setattr("pipeline.training.run.__version__", "99.0")
     more = ["--model.optimization.learning_rate=1e-5", "--model.optimization.schedule=constant"]
     run("pretrain", "--out", str(out), "--resume", *SHORT, *more)
     said = capsys.readouterr().out
@@ -242,7 +244,7 @@ def test_a_run_that_never_took_a_step_takes_the_new_rate(tmp_path: Path, monkeyp
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         never = SimpleNamespace(isfinite=lambda loss: False, inf=math.inf, nan=math.nan)
-        patch.setattr("pipeline.pretrain.math", never)
+        patch.setattr("pipeline.training.pretraining.math", never)
         with pytest.raises(UserError, match="not finite at step 0"):
             run("pretrain", "--out", str(out), *SHORT)
     run("pretrain", "--out", str(out), "--resume", *SHORT, "--model.optimization.learning_rate=1e-5")
@@ -376,7 +378,9 @@ def test_a_stream_of_the_hub_that_breaks_off(
 
 
 def test_a_loader_process_that_dies(tmp_path: Path) -> None:
-    script = "import os, sys; from pipeline import corpus; original = corpus.StepParts.__getitem__\n"
+    script = (
+        "import os, sys; from pipeline.training import corpus_data as corpus; original = corpus.StepParts.__getitem__\n"
+    )
     script += "def dies(self, index): return os._exit(1) if index == 7 else original(self, index)\n"
     script += "corpus.StepParts.__getitem__ = dies; from pipeline.__main__ import main; sys.exit(main())"
     args = ["pretrain", "--out", str(tmp_path / "run"), *SHORT, "--data.workers=1"]
@@ -389,7 +393,7 @@ def test_a_loader_process_that_dies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
 def test_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    from pipeline.objectives import MaskedLM
+    from pipeline.objectives.base import MaskedLM
 
     @functools.wraps(MaskedLM.__call__)
     def fails(*args: object) -> dict:

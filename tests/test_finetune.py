@@ -12,10 +12,10 @@ import yaml
 from transformers import BertConfig, BertForPreTraining
 
 import pipeline
-from pipeline import UserError
-from pipeline.encoders.transformer import Dropout
-from pipeline.finetune import FineTuning
-from pipeline.labeled import Buckets
+from pipeline.errors import UserError
+from pipeline.models.layers.transformer import Dropout
+from pipeline.training.finetuning import FineTuning
+from pipeline.training.task_data import Buckets
 from tests.conftest import figures, run
 
 FAST = ["--data.epochs=2", "--validations=2", "--precision=32-true", "--data.max_length=32"]

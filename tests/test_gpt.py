@@ -14,14 +14,16 @@ import transformers
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, OpenAIGPTLMHeadModel
 
 import pipeline
-from pipeline import UserError, sample, store
-from pipeline.batches import CausalBlocks, Steps
-from pipeline.encoders.gpt import Gpt, sample_token
-from pipeline.encoders.transformer import KeyValues
-from pipeline.objectives import linear_cross_entropy
-from pipeline.store import TokenStore
-from pipeline.text import Source
-from pipeline.tokenizer import Tokenizer, train_bpe
+from pipeline.data import token_store as store
+from pipeline.data.files import Source
+from pipeline.data.synthetic import corpus as sample
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.models.gpt import Gpt, sample_token
+from pipeline.models.layers.transformer import KeyValues
+from pipeline.objectives.base import linear_cross_entropy
+from pipeline.objectives.batches import CausalBlocks, Steps
+from pipeline.tokenization.tokenizer import Tokenizer, train_bpe
 
 DIFFICULT = [
     "A short one.",

@@ -23,9 +23,14 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
-from pipeline import UserError, __main__, cli, machine, run_folder
-from pipeline.configuration import REPOSITORY, pretraining, recipe, task_file, task_of
-from pipeline.validation import read_yaml
+from pipeline import __main__
+from pipeline.cli import parser as cli
+from pipeline.cli.config import pretraining
+from pipeline.errors import UserError
+from pipeline.presets import REPOSITORY, recipe, task_file, task_of
+from pipeline.storage.validation import read_yaml
+from pipeline.training import hardware as machine
+from pipeline.training import run_folder
 from tests.conftest import SMALL, run
 
 
@@ -313,7 +318,7 @@ def test_what_the_system_says(
     def fails(args: list[str]) -> None:
         raise error
 
-    monkeypatch.setattr("pipeline.cli.main", fails)
+    monkeypatch.setattr("pipeline.cli.parser.main", fails)
     monkeypatch.setattr("sys.argv", ["pipeline", "predict", "--out", "/proc/x/p.jsonl"])
     if said is None:  # a bug keeps its traceback
         with pytest.raises(type(error)):

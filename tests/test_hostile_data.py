@@ -25,11 +25,17 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pipeline import UserError, corpus, folders, labeled, store, text, tokenizer
-from pipeline.folders import file_hash
-from pipeline.readers import read_rows
-from pipeline.store import TokenStore
-from pipeline.text import Source, find_files
+from pipeline.data import files as text
+from pipeline.data import token_store as store
+from pipeline.data.files import Source, find_files
+from pipeline.data.tables import read_rows
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.storage import folders
+from pipeline.storage.folders import file_hash
+from pipeline.tokenization import tokenizer
+from pipeline.training import corpus_data as corpus
+from pipeline.training import task_data as labeled
 from tasks.prompts import Prompt
 from tasks.sentiment import Sentiment
 from tests.conftest import SMALL, run

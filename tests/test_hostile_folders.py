@@ -19,12 +19,14 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import pipeline
-from pipeline import UserError, prompting, trying
-from pipeline.encoders.bert import Bert
-from pipeline.encoders.elmo import Elmo
-from pipeline.encoders.gpt import Gpt
-from pipeline.tokenizer import train
-from pipeline.tuned import TunedModel
+from pipeline.errors import UserError
+from pipeline.finetuning.model import TunedModel
+from pipeline.inspection import trying
+from pipeline.models.bert import Bert
+from pipeline.models.elmo import Elmo
+from pipeline.models.gpt import Gpt
+from pipeline.prompting import scoring as prompting
+from pipeline.tokenization.tokenizer import train
 from tests.conftest import run
 from tests.test_tuned import options
 

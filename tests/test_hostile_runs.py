@@ -23,8 +23,12 @@ import torch
 import yaml
 from wandb.errors import CommError
 
-from pipeline import UserError, checkpoints, compare, folders, lineage, run_folder
-from pipeline.tracking import History, use_artifact
+from pipeline.errors import UserError
+from pipeline.experiments import grid as compare
+from pipeline.storage import folders
+from pipeline.tracking import lineage
+from pipeline.tracking.loggers import History, use_artifact
+from pipeline.training import checkpoints, run_folder
 from tests.conftest import SMALL, figures, run
 
 
@@ -321,7 +325,7 @@ def test_weights_and_biases_fails_at_the_start_or_the_end(
         with pytest.raises(CommError):
             run("pretrain", "--out", str(out), *FOUR, "--overwrite")
     assert tree(out) == before
-    monkeypatch.setattr("pipeline.tracking.ContinuedWandb.close", fails)
+    monkeypatch.setattr("pipeline.tracking.loggers.ContinuedWandb.close", fails)
     run("pretrain", "--out", str(out), *FOUR, "--overwrite")
     assert figures(out)["steps"] == 4
     assert "Weights & Biases has not got all of this run: no network" in capsys.readouterr().err
@@ -337,7 +341,7 @@ def test_an_upload_that_is_interrupted_costs_no_answers(
         raise KeyboardInterrupt
 
     out = run_of(tmp_path / "asked", "zeroshot", "metrics.json", "predictions.jsonl")
-    monkeypatch.setattr("pipeline.asking.tell", interrupted)
+    monkeypatch.setattr("pipeline.prompting.report.tell", interrupted)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         run("zeroshot", "--from", str(trained / "encoder"), "--out", str(out), "--limit", "2", "--overwrite")
     assert figures(out)["zeroshot/rows"] == 2

@@ -9,104 +9,101 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import compare, sweep
-from pipeline.configuration import CLI, CONFIGS, REPOSITORY, FineTuneCLI, named_config, parse
-from pipeline.corpus import CorpusData
-from pipeline.finetune import FineTuning
-from pipeline.labeled import LabeledData
-from pipeline.pretrain import Pretraining
+from pipeline.cli import sweep
+from pipeline.cli.config import CLI, FineTuneCLI, parse
+from pipeline.experiments import grid as compare
+from pipeline.presets import CONFIGS, REPOSITORY, named_config
+from pipeline.training.corpus_data import CorpusData
+from pipeline.training.finetuning import FineTuning
+from pipeline.training.pretraining import Pretraining
+from pipeline.training.task_data import LabeledData
 from tests.conftest import check_task
 
-# From the bottom to the top; a module imports from its own floor or those below.
-FLOORS = [
-    {"tasks"},
-    {"__init__", "choices"},
-    {"folders", "validation"},
-    {"text", "sample", "sample_tasks", "lineage", "checkpoints", "machine"},
-    {"tokenizer", "store"},
-    {"windows", "masking"},
-    {"encoders"},
-    {"batches", "cooccurrence", "objectives", "crf", "metrics", "optim", "readers"},
-    {"heads", "inputs", "prompting"},
-    {"corpus", "labeled", "tracking", "scores", "tuned", "zeroshot", "examples"},
-    {"plots"},
-    {
-        "pretrain",
-        "finetune",
-        "gains",
-        "runs",
-        "run_folder",
-        "speed",
-        "results",
-        "asking",
-        "audit",
-        "evaluate",
-        "import_elmo",
-        "lm_eval_model",
-        "new_task",
-        "predicting",
-        "sweep",
-        "trying",
-        "verify_resume",
-    },
-    {"configuration"},
-    {"verbs", "compare", "worth"},
-    {"many"},
-    {"cli"},
-    {"__main__", "bench"},
-]
-PLAIN = {
-    "encoders",
-    "objectives",
-    "heads",
-    "crf",
-    "inputs",
-    "readers",
-    "masking",
-    "batches",
-    "windows",
-    "store",
-    "tokenizer",
-    "optim",
-    "cooccurrence",
-    "tasks",
-}
+LIGHTNING = {"training", "tracking"}  # and what stands above them
 
 
-def imports(path: Path) -> set[str]:
+def tree() -> list[str]:
+    """The paths in the README's tree, in its order."""
+    [tree] = re.findall(r"```tree\n(.*?)```", (REPOSITORY / "README.md").read_text(), flags=re.S)
+    listed: list[str] = []
+    folders: list[str] = []
+    for line in tree.splitlines():
+        indent, name = len(line) - len(line.lstrip()), line.split()[0]
+        folders = folders[: indent // 2]
+        listed.append("/".join([*folders, name.rstrip("/")]))
+        if name.endswith("/"):
+            folders.append(name.rstrip("/"))
+    return listed
+
+
+def modules() -> dict[str, Path]:
+    paths = [path for part in ("pipeline", "tasks") for path in (REPOSITORY / part).rglob("*.py")]
+    names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    return dict(zip(names, paths, strict=True))
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """What a file imports, by the names of modules: within functions and in strings, too, but not for types alone."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= (
-                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "pipeline" else {node.module}
-            )
+            parts = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {part if part in known else node.module for part in parts}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value
+            while "." in name and name not in known:
+                name = name.rpartition(".")[0]
+            found |= {name} & (known.keys() - {"pipeline", "tasks"})
+        waiting += ast.iter_child_nodes(node)
     return found
 
 
-def modules() -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {"tasks": list((REPOSITORY / "tasks").glob("*.py"))}
-    for path in (REPOSITORY / "pipeline").rglob("*.py"):
-        parts = path.relative_to(REPOSITORY / "pipeline").with_suffix("").parts
-        found.setdefault(parts[0], []).append(path)
-    return found
+def place(module: str) -> str:
+    """Where a module is in the tree: its package, or the file itself."""
+    parts = module.split(".")
+    if parts[0] == "tasks":
+        return "tasks"
+    name = parts[1] if len(parts) > 1 else "__init__"
+    return f"pipeline/{name}" if (REPOSITORY / "pipeline" / name / "__init__.py").is_file() else f"pipeline/{name}.py"
 
 
-def test_imports_run_downward_only() -> None:
-    floor = {name: height for height, names in enumerate(FLOORS) for name in names}
-    assert set(modules()) == set(floor)
-    for name, paths in modules().items():
-        for path in paths:
-            for imported in imports(path):
-                parts = imported.split(".")
-                if parts[0] == "tasks":
-                    assert name == "tasks" or floor[name] > 0
-                elif parts[0] == "pipeline" and len(parts) > 1 and parts[1] in floor:
-                    assert name != "tasks", f"{path} imports {imported}"
-                    assert floor[parts[1]] <= floor[name], f"{path} imports {imported}"
-                elif name in PLAIN:
-                    assert parts[0] not in ("lightning", "wandb"), f"{path} imports {imported}"
+def test_imports_run_down_the_tree_of_the_readme() -> None:
+    known, order = modules(), tree()
+    for name, path in known.items():
+        if name == "pipeline.former_names":  # maps names, and imports none
+            continue
+        for imported in imports(path, known) & known.keys():
+            above, below = place(name), place(imported)
+            assert above == below or order.index(above) < order.index(below), f"{name} imports {imported}"
+
+
+def test_what_trains_and_what_is_trained_are_apart() -> None:
+    """Models, objectives and heads know neither Lightning nor Weights & Biases, not by way of another file either."""
+    known, order = modules(), tree()
+    graph = {name: imports(path, known) for name, path in known.items()}
+    lowest = max(order.index(f"pipeline/{package}") for package in LIGHTNING)
+    for name in known:
+        if order.index(place(name)) <= lowest:
+            continue
+        reached, waiting = set[str](), [name]
+        while waiting:
+            for imported in graph.get(waiting.pop(), set()) - reached:
+                reached.add(imported)
+                waiting.append(imported)
+        outside = {imported.split(".")[0] for imported in reached - known.keys()}
+        assert not outside & {"lightning", "wandb"}, f"{name} reaches {outside & {'lightning', 'wandb'}}"
+
+
+def test_the_top_of_the_house_is_seen_at_a_glance() -> None:
+    assert len(list((REPOSITORY / "pipeline").glob("*.py"))) <= 8
+    for folder in {path.parent for path in modules().values()}:
+        assert (ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").strip(), folder
 
 
 PRETRAINING = [
@@ -173,22 +170,10 @@ def test_no_configuration_is_overlooked() -> None:
 
 
 def test_the_tree_of_the_readme_is_the_tree_on_disk() -> None:
-    text = (REPOSITORY / "README.md").read_text()
-    [tree] = re.findall(r"```tree\n(.*?)```", text, flags=re.S)
-    listed: set[str] = set()
-    folders: list[str] = []
-    for line in tree.splitlines():
-        indent, name = len(line) - len(line.lstrip()), line.split()[0]
-        folders = folders[: indent // 2]
-        listed.add("/".join([*folders, name.rstrip("/")]))
-        if name.endswith("/"):
-            folders.append(name.rstrip("/"))
+    listed = set(tree())
     for name in listed:
         assert (REPOSITORY / name).exists(), f"{name} is in the README, not on disk"
-    on_disk = {f"pipeline/{path.name}" for path in (REPOSITORY / "pipeline").glob("*.py") if path.name != "__init__.py"}
-    on_disk |= {f"pipeline/encoders/{p.name}" for p in (REPOSITORY / "pipeline/encoders").glob("[a-z]*.py")}
-    on_disk |= {f"tasks/{path.name}" for path in (REPOSITORY / "tasks").glob("[a-z]*.py")}
-    assert on_disk <= listed, f"not in the README's tree: {sorted(on_disk - listed)}"
+    assert {place(name) for name in modules()} <= listed
 
 
 def test_the_commands_of_the_readme_exist() -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import datasets
 import pytest
 
-from pipeline import UserError, labeled, text
-from pipeline.labeled import content_of, files_of, rows_of
-from pipeline.readers import read_rows
+from pipeline.data import files as text
+from pipeline.data.tables import read_rows
+from pipeline.errors import UserError
+from pipeline.training import task_data as labeled
+from pipeline.training.task_data import content_of, files_of, rows_of
 from tasks.prompted import Prompted
 from tasks.sentiment import Sentiment
 from tasks.tagging import Tagging

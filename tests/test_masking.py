@@ -13,17 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import sample, sample_tasks, store
-from pipeline.audit import SIGNS, told_by
-from pipeline.batches import MaskedPairs, Steps
-from pipeline.encoders.base import Batch
-from pipeline.encoders.bert import Bert
-from pipeline.masking import _shorter, excess, mask_tokens, pair_count, sentence_pairs, swapped_pairs
-from pipeline.objectives import MaskedLM
-from pipeline.store import TokenStore
-from pipeline.text import Source
-from pipeline.tokenizer import Tokenizer, train_wordpiece
-from pipeline.windows import Windows
+from pipeline.data import token_store as store
+from pipeline.data.files import Source
+from pipeline.data.rows import Windows
+from pipeline.data.synthetic import corpus as sample
+from pipeline.data.synthetic import tasks as sample_tasks
+from pipeline.data.token_store import TokenStore
+from pipeline.inspection.audit import SIGNS, told_by
+from pipeline.models.base import Batch
+from pipeline.models.bert import Bert
+from pipeline.objectives.base import MaskedLM
+from pipeline.objectives.batches import MaskedPairs, Steps
+from pipeline.objectives.masking import _shorter, excess, mask_tokens, pair_count, sentence_pairs, swapped_pairs
+from pipeline.tokenization.tokenizer import Tokenizer, train_wordpiece
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import random
 import pytest
 import seqeval.metrics as seqeval
 
+from pipeline.finetuning.metrics import Answers, baselines, scores
 from pipeline.metrics import span_scores, spans
-from pipeline.scores import Answers, baselines, scores
 from tasks.base import Example
 from tasks.entailment import Entailment
 from tasks.sentiment import Sentiment

@@ -22,12 +22,12 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pipeline
-from pipeline import UserError
-from pipeline.checkpoints import Latest
-from pipeline.optim import rate_at
-from pipeline.pretrain import Pretraining
-from pipeline.speed import Speed
-from pipeline.tracking import CLOCKED
+from pipeline.errors import UserError
+from pipeline.tracking.loggers import CLOCKED
+from pipeline.training.checkpoints import Latest
+from pipeline.training.optimizers import rate_at
+from pipeline.training.pretraining import Pretraining
+from pipeline.training.throughput import Speed
 from tests.conftest import SMALL, figures, run, surroundings
 
 SHORT = [*SMALL, "--validate_every=4"]
@@ -266,7 +266,7 @@ def test_a_finished_run_has_nothing_to_resume(tmp_path: Path, capsys: pytest.Cap
 def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
-    from pipeline.objectives import MaskedLM
+    from pipeline.objectives.base import MaskedLM
 
     original, calls = MaskedLM.__call__, []
 

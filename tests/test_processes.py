@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError
+from pipeline.errors import UserError
 from tests.conftest import SMALL, command, figures, run
 from tests.test_families import flags as of_model
 
@@ -36,7 +36,7 @@ def test_pretraining_in_two_processes_is_that_in_one(tmp_path: Path, model: str)
     if model != "elmo":
         zero += ["--model.encoder.init_args.attention_dropout=0", "--model.embeddings=cooccurrence"]
     settings = [*(SMALL if model == "bert" else of_model(model)), *zero, *EVERY]
-    traces = {name: ["--trainer.callbacks+=pipeline.verify_resume.Trace"] for name in ("one", "two")}
+    traces = {name: ["--trainer.callbacks+=pipeline.experiments.resume_test.Trace"] for name in ("one", "two")}
     for name, flags in traces.items():
         flags.append(f"--trainer.callbacks.file={tmp_path / name}.jsonl")
     run("pretrain", "--out", str(tmp_path / "one"), *settings, *traces["one"])

@@ -12,12 +12,15 @@ import torch
 from transformers import BertForPreTraining, GPT2LMHeadModel
 
 import pipeline
-from pipeline import UserError, asking, trying, zeroshot
-from pipeline.encoders.bert import Bert
-from pipeline.encoders.elmo import Elmo, collate_words
-from pipeline.encoders.gpt import Gpt
-from pipeline.prompting import Request, beginning, log_likelihoods, score
-from pipeline.tokenizer import train_bpe, train_words
+from pipeline.errors import UserError
+from pipeline.inspection import trying
+from pipeline.models.bert import Bert
+from pipeline.models.elmo import Elmo, collate_words
+from pipeline.models.gpt import Gpt
+from pipeline.prompting import evaluate as zeroshot
+from pipeline.prompting import report as asking
+from pipeline.prompting.scoring import Request, beginning, log_likelihoods, score
+from pipeline.tokenization.tokenizer import train_bpe, train_words
 from tasks.prompted import Prompted
 from tasks.prompts import Prompt, Question, fill
 from tasks.sentiment import Sentiment

@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from pipeline import configuration as conf
-from pipeline.configuration import REPOSITORY
+from pipeline import presets
+from pipeline.presets import REPOSITORY
 from tests.conftest import task_rows
 from tests.test_elmo import write_published
 
@@ -137,12 +137,12 @@ def toy_data(home: Path, folder: Path) -> None:
         place = folder / f"wikipedia-en/{corpus}.jsonl"
         place.parent.mkdir(exist_ok=True)
         place.write_text("".join(json.dumps({"text": text}) + "\n" for text in prose.split("\n\n") if text))
-    grid = yaml.safe_load((conf.CONFIGS / "compare/real.yaml").read_text())["tasks"]
+    grid = yaml.safe_load((presets.CONFIGS / "compare/real.yaml").read_text())["tasks"]
     places = {name: [home / "data" / place, folder / "data" / place] for name, place in grid.items()}
     places["sst2"].append(home / "sst2")
     places["sick"].append(home / "sick")
     for name, copies in places.items():
-        task = conf.task_of(conf.task_file(name))
+        task = presets.task_of(presets.task_file(name))
         for begin in task.splits.values():
             for copy in copies:
                 file = copy / f"{begin.replace('*', 'x')}.jsonl"

@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import UserError, corpus, store
-from pipeline.batches import CausalBlocks, MaskedPairs, Steps, WordRows
-from pipeline.configuration import pretraining
-from pipeline.store import TokenStore
-from pipeline.text import Source
-from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece, train_words
-from pipeline.windows import Windows, shuffled
+from pipeline.cli.config import pretraining
+from pipeline.data import token_store as store
+from pipeline.data.files import Source
+from pipeline.data.rows import Windows, shuffled
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.objectives.batches import CausalBlocks, MaskedPairs, Steps, WordRows
+from pipeline.tokenization.tokenizer import Tokenizer, train_bpe, train_wordpiece, train_words
+from pipeline.training import corpus_data as corpus
 from tests.conftest import SMALL
 
 TEXT = "\n\n".join(
@@ -157,7 +159,7 @@ def test_the_validation_part_of_a_stream_is_from_its_begin(monkeypatch: pytest.M
             read.append(number)
             yield {"text": f"This is document {number}.\nIt goes on."}
 
-    monkeypatch.setattr("pipeline.text.open_hub", stream)
+    monkeypatch.setattr("pipeline.data.files.open_hub", stream)
     monkeypatch.setattr(corpus, "HELD_OUT", 2)
     monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path))
     hub = ["--data.sample_documents=null", "--data.hub={path: someone/texts}", "--data.validation_every=5"]

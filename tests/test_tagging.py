@@ -11,14 +11,15 @@ import pytest
 import torch
 
 import pipeline
-from pipeline import UserError
-from pipeline.crf import Crf
-from pipeline.heads import TokenHead
-from pipeline.inputs import collate, items_of
+from pipeline.data.rows import word_windows
+from pipeline.data.tables import read_rows
+from pipeline.errors import UserError
+from pipeline.finetuning.crf import Crf
+from pipeline.finetuning.features import collate, items_of
+from pipeline.finetuning.heads import TokenHead
 from pipeline.metrics import span_scores
-from pipeline.readers import read_rows
-from pipeline.windows import word_windows
-from tasks.tagging import Tagging, spans, to_bio
+from tasks.bio import spans, to_bio
+from tasks.tagging import Tagging
 
 
 def written(folder: Path, name: str, text: str) -> Path:

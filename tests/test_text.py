@@ -11,8 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pipeline import UserError
-from pipeline.text import Source, find_files, root_of, sentences, split_of
+from pipeline.data.files import Source, find_files, root_of, sentences, split_of
+from pipeline.errors import UserError
 
 
 def documents(path: Path, **options: str) -> list[list[str]]:
@@ -43,7 +43,7 @@ def test_parquet_and_another_column(tmp_path: Path) -> None:
 
 
 def test_a_hub_column_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.text.open_hub", lambda **_: [{"text": "a", "id": 3}])
+    monkeypatch.setattr("pipeline.data.files.open_hub", lambda **_: [{"text": "a", "id": 3}])
     with pytest.raises(UserError, match="The column 'id' of some/corpus holds no text"):
         list(Source(hub={"path": "some/corpus"}, column="id").documents())
 
@@ -55,7 +55,7 @@ def test_headings_begin_documents_in_wikitext(tmp_path: Path) -> None:
 
 
 def test_a_line_longer_than_memory_allows_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.text.MAX_LINE", 100)
+    monkeypatch.setattr("pipeline.data.files.MAX_LINE", 100)
     path = tmp_path / "long.txt"
     path.write_text("é" * 1000 + "\n")
     [document] = documents(path)

@@ -19,9 +19,12 @@ import torch
 import wandb
 
 import pipeline
-from pipeline import UserError, lineage, run_folder, verify_resume
-from pipeline.folders import sha256
-from pipeline.tracking import CLOCKED, public
+from pipeline.errors import UserError
+from pipeline.experiments import resume_test as verify_resume
+from pipeline.storage.folders import sha256
+from pipeline.tracking import lineage
+from pipeline.tracking.loggers import CLOCKED, public
+from pipeline.training import run_folder
 from tests.conftest import SMALL, command, run, surroundings
 
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=12"]
@@ -75,7 +78,7 @@ def artifacts(folder: Path) -> list[Any]:
 def test_a_killed_run_goes_on_in_the_same_run_without_gap_or_step_back(tmp_path: Path) -> None:
     run("pretrain", "--out", str(tmp_path / "straight"), *SHORT)
     out = tmp_path / "killed"
-    kill = ["--trainer.callbacks+=pipeline.verify_resume.Kill", "--trainer.callbacks.step=11"]
+    kill = ["--trainer.callbacks+=pipeline.experiments.resume_test.Kill", "--trainer.callbacks.step=11"]
     flags = ["pretrain", "--out", str(out), *SHORT]
     done = command(*flags, *kill, "--trainer.callbacks.moment=step")
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -244,7 +247,7 @@ def test_verify_resume_sees_a_difference(tmp_path: Path) -> None:
     for name in ("one", "two"):
         trace = f"--trainer.callbacks.file={tmp_path / name}.jsonl"
         seed = str(int(name == "two"))
-        callback = ["--trainer.callbacks+=pipeline.verify_resume.Trace", trace]
+        callback = ["--trainer.callbacks+=pipeline.experiments.resume_test.Trace", trace]
         run("pretrain", "--out", str(tmp_path / name), "--seed", seed, *SHORT, *callback)
     found = " ".join(verify_resume.compare(tmp_path / "one", tmp_path / "two", "encoder"))
     for what in ("content of batch 0", "loss of batch 0", "metrics.csv", "last checkpoints", "weights in encoder"):

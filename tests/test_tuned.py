@@ -13,16 +13,17 @@ import torch
 import transformers
 
 import pipeline
-from pipeline import UserError, optim
-from pipeline.encoders.base import Encoder
-from pipeline.encoders.bert import Bert
-from pipeline.encoders.gpt import Gpt
-from pipeline.finetune import balanced
-from pipeline.inputs import items_of, shorten
-from pipeline.labeled import LabeledData
-from pipeline.predicting import form_of, predict
-from pipeline.tokenizer import train_bpe
-from pipeline.tuned import HeadOptions, TunedModel, place_words
+from pipeline.errors import UserError
+from pipeline.finetuning.features import items_of, shorten
+from pipeline.finetuning.model import HeadOptions, TunedModel, place_words
+from pipeline.finetuning.predict_files import form_of, predict
+from pipeline.models.base import Encoder
+from pipeline.models.bert import Bert
+from pipeline.models.gpt import Gpt
+from pipeline.tokenization.tokenizer import train_bpe
+from pipeline.training import optimizers as optim
+from pipeline.training.finetuning import balanced
+from pipeline.training.task_data import LabeledData
 from tasks.base import Example
 from tasks.sentiment import Sentiment
 from tests.conftest import command, figures, run

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.configuration import REPOSITORY
+from pipeline.presets import REPOSITORY
 from tests.conftest import SMALL, surroundings
 
 
@@ -21,7 +21,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source"
     for part in ("pipeline", "tasks", "configs"):
         shutil.copytree(REPOSITORY / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("pyproject.toml", "README.md", "LICENSE"):
+    for part in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / part, source / part)
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-q"]
     subprocess.run([*build, "-w", str(folder), str(source)], check=True, timeout=120)

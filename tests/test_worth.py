@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError, worth
+from pipeline.errors import UserError
+from pipeline.experiments import data_efficiency as worth
 from tests.conftest import run
 
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from pipeline import UserError
 from pipeline.bench import commands, steps
 from pipeline.bench.duel import Contender, alone, alternate
 from pipeline.bench.steps import Sizes
-from pipeline.cli import Parser, arguments, place, positive
-from pipeline.folders import cache_folder, write_atomically
-from pipeline.machine import best_precision
+from pipeline.cli.parser import Parser, arguments, place, positive
+from pipeline.errors import UserError
+from pipeline.storage.folders import cache_folder, write_atomically
+from pipeline.training.hardware import best_precision
 
 SMALL = Sizes(rows=32, length=128, size=256, layers=4, heads=4, vocab=8192)
 STEPS: dict[str, tuple[Callable[..., list[Contender]], Sizes]] = {

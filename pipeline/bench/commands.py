@@ -16,13 +16,15 @@ from typing import Any
 
 import torch
 
-from pipeline import UserError, cli, store
-from pipeline import tokenizer as tokenizers
-from pipeline.batches import MaskedPairs, Steps
 from pipeline.bench.steps import fastest
-from pipeline.corpus import CorpusData, TokenizerOptions
-from pipeline.readers import read_rows
-from pipeline.text import Source, find_files, sentences, split_of
+from pipeline.cli import parser as cli
+from pipeline.data import token_store as store
+from pipeline.data.files import Source, find_files, sentences, split_of
+from pipeline.data.tables import read_rows
+from pipeline.errors import UserError
+from pipeline.objectives.batches import MaskedPairs, Steps
+from pipeline.tokenization import tokenizer as tokenizers
+from pipeline.training.corpus_data import CorpusData, TokenizerOptions
 
 ROWS = {"pretraining": 32, "fine-tuning": 64}
 LENGTH = 128

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from pipeline import UserError
-from pipeline.machine import keep_memory, matrix_peak
+from pipeline.errors import UserError
+from pipeline.training.hardware import keep_memory, matrix_peak
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from pipeline import UserError, encoders
-from pipeline.cli import Parser, arguments, place, positive
-from pipeline.encoders.gpt import Gpt
-from pipeline.prompting import log_likelihoods
-from pipeline.readers import read_rows
-from pipeline.text import json_line
+from pipeline import encoders
+from pipeline.cli.parser import Parser, arguments, place, positive
+from pipeline.data.files import json_line
+from pipeline.data.tables import read_rows
+from pipeline.errors import UserError
+from pipeline.models.gpt import Gpt
+from pipeline.prompting.scoring import log_likelihoods
 
 CHOICES = {"output_type": "multiple_choice", "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}]}
 CONNECTORS = {"cause": "because", "effect": "therefore"}

@@ -16,14 +16,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline import UserError, encoders
-from pipeline.batches import BatchMaker, CausalBlocks, MaskedPairs, Steps
+from pipeline import encoders
 from pipeline.bench import steps
 from pipeline.bench.duel import alternate
 from pipeline.bench.steps import Sizes
-from pipeline.cli import Parser, arguments, place, positive
-from pipeline.store import TokenStore
-from pipeline.tokenizer import Tokenizer, train_bpe, train_wordpiece
+from pipeline.cli.parser import Parser, arguments, place, positive
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.objectives.batches import BatchMaker, CausalBlocks, MaskedPairs, Steps
+from pipeline.tokenization.tokenizer import Tokenizer, train_bpe, train_wordpiece
 
 TOKENS = 4096  # in each step, however long its rows are
 LENGTHS = (128, 256, 512, 1024)

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline import encoders
-from pipeline import tokenizer as tokenizers
 from pipeline.bench.duel import Built, Contender
-from pipeline.encoders.base import Batch
-from pipeline.encoders.bert import Bert
-from pipeline.encoders.elmo import Elmo, collate_words
-from pipeline.encoders.gpt import Gpt
-from pipeline.machine import best_precision
-from pipeline.masking import mask_tokens
-from pipeline.objectives import BidirectionalLM, CausalLM, MaskedLM, Objective
+from pipeline.models.base import Batch
+from pipeline.models.bert import Bert
+from pipeline.models.elmo import Elmo, collate_words
+from pipeline.models.gpt import Gpt
+from pipeline.objectives.base import BidirectionalLM, CausalLM, MaskedLM, Objective
+from pipeline.objectives.masking import mask_tokens
+from pipeline.tokenization import tokenizer as tokenizers
+from pipeline.training.hardware import best_precision
 
 IGNORED = -100  # transformers' label for positions without a prediction
 

@@ -1,0 +1,165 @@
+"""Labelled sets of the sample's world: few rows, and words that only the unlabelled corpus explains.
+
+The splits of a set share none of the words that the label depends on (good and bad words, names), and nothing
+else in a text tells it: so what a model knows of the test's words it has from pretraining.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipeline.data.synthetic.corpus import REVIEW, STORY, Scene, lexicon
+
+LABELS = ("negative", "positive")
+RELATIONS = ("entailment", "neutral", "contradiction")
+# Which share of the words each split may use, and how many rows it has.
+SPLIT_WORDS = {"train": (0.0, 0.3), "valid": (0.3, 0.5), "test": (0.5, 1.0)}
+SPLIT_ROWS = {"train": 300, "valid": 200, "test": 500}
+
+OPINION = [
+    "The {t} was {w} .",
+    "The {l} was {int} {w} , and the {t} was {w} .",
+    "The {t} was not {n} .",
+    "The {job} in {place} was {int} {w} .",
+    "I have never seen such a {w} {t} .",
+    "It was not a {n} {l} , and the {job} was {w} .",
+    "What a {w} {l} !",
+    "The {ts} were never {n} .",
+]
+PREMISE = ["The {t} was {int} {w} .", "It was a {w} {t} .", "The {w} {t} was in the {l} .", "{p} had a {w} {t} ."]
+HYPOTHESIS = ["We {verdict} the {t} .", "{p} {verdict} the {t} .", "The {t} made {p} {mood} ."]
+# {n} is a person, a place, or a day or month, and nothing around it tells which.
+NAMED = [
+    "Everyone was talking about {n} .",
+    "{n} was mentioned again , and so was {n} .",
+    "I often think of {n} .",
+    "It was all about {n} and {n} .",
+    "Do you remember {n} ?",
+    "{n} , {n} and {n} are on the list .",
+    "The story of {n} is long .",
+]
+WORD_CLASSES = {
+    **dict.fromkeys(("l", "t", "ts", "job", "time"), "NOUN"),
+    **dict.fromkeys(("p", "place", "day", "month"), "PROPN"),
+    **dict.fromkeys(("v", "verdict"), "VERB"),
+    **dict.fromkeys(("adj", "weather", "w", "n", "mood"), "ADJ"),
+    **dict.fromkeys(
+        ("adv", "how", "int", "where", "together", "next", "back", "before", "then", "never", "so", "not"), "ADV"
+    ),
+    **dict.fromkeys(["the", "a", "an", "such", "what"], "DET"),
+    **dict.fromkeys(["it", "we", "i", "nobody"], "PRON"),
+    **dict.fromkeys(["in", "on", "near", "to", "after", "with", "about", "of", "until"], "ADP"),
+    **dict.fromkeys(["and"], "CCONJ"),
+    **dict.fromkeys(["when"], "SCONJ"),
+    **dict.fromkeys(["was", "were", "had", "have", "is"], "AUX"),
+    **dict.fromkeys(["asked", "put", "came", "gave", "made", "seen"], "VERB"),
+    **dict.fromkeys(["days"], "NOUN"),
+    **dict.fromkeys(["num", "many"], "NUM"),
+    **dict.fromkeys([".", ",", "!", "?", '"'], "PUNCT"),
+}
+
+
+def part(words: list[str], split: str) -> list[str]:
+    """The words that a split may use."""
+    low, high = (round(share * len(words)) for share in SPLIT_WORDS[split])
+    return sorted(words, key=lambda word: random.Random(f"part-{word}").random())[low:high]
+
+
+NAMES = ("sentiment", "entailment", "tagging", "pos")
+
+
+def rows_of(name: str, split: str, make: Callable[[random.Random, int], dict[str, Any]]) -> list[dict[str, Any]]:
+    rng = random.Random(f"{name}-{split}")
+    rows = [make(rng, index) for index in range(SPLIT_ROWS[split])]
+    rng.shuffle(rows)
+    return rows
+
+
+def sentiment(split: str) -> list[dict[str, Any]]:
+    """Rows `text`, `label`: one to three sentences of one mind; the splits share no good or bad word."""
+    good, bad = (part(lexicon()[mind], split) for mind in ("good", "bad"))
+
+    def row(rng: random.Random, index: int) -> dict[str, Any]:
+        scene, positive = Scene(rng), index % 2 == 1
+        scene.review(positive, good, bad)
+        text = " ".join(scene.write(template) for template in rng.sample(OPINION, rng.randint(1, 3)))
+        return {"text": text, "label": LABELS[positive]}
+
+    return rows_of("sentiment", split, row)
+
+
+def entailment(split: str) -> list[dict[str, Any]]:
+    """Rows `premise`, `hypothesis`, `label`: a thing, and what people made of it.
+
+    Who calls a meal delicious praises it and does not hate it, and that it was green says nothing about either.
+    The splits share none of these words, good, bad or neither.
+    """
+    words = lexicon()
+    good, bad = (part(words[mind], split) for mind in ("good", "bad"))
+    neither = part(words["colour"] + words["size"] + words["state"], split)
+
+    def row(rng: random.Random, index: int) -> dict[str, Any]:
+        scene, label, positive = Scene(rng), RELATIONS[index % 3], rng.random() < 0.5
+        scene.review(positive, good, bad)
+        if label == "contradiction":
+            scene.slots["w"] = scene.slots["n"]
+        elif label == "neutral":
+            scene.slots["w"] = neither
+        scene.slots["t"] = scene.slots["t"][:1]
+        premise, hypothesis = (scene.write(rng.choice(templates)) for templates in (PREMISE, HYPOTHESIS))
+        return {"premise": premise, "hypothesis": hypothesis, "label": label}
+
+    return rows_of("entailment", split, row)
+
+
+def tagging(split: str) -> list[dict[str, Any]]:
+    """Rows `words`, `tags`: names of persons and places as BIO tags; days and months are none.
+
+    The splits share no name.
+    """
+    words = lexicon()
+    kinds = {"PER": words["first_name"], "LOC": words["place"], "": words["day"] + words["month"]}
+    names = {kind: part(kind_words, split) for kind, kind_words in kinds.items()}
+    last_names = part(words["last_name"], split)
+
+    def name(rng: random.Random) -> tuple[list[str], list[str]]:
+        kind = rng.choice(["PER", "PER", "LOC", "LOC", ""])
+        found = [rng.choice(names[kind])]
+        if kind == "PER" and rng.random() < 0.3:
+            found.append(rng.choice(last_names))
+        return found, [f"{mark}-{kind}" if kind else "O" for mark in ("B", "I")][: len(found)]
+
+    def row(rng: random.Random, index: int) -> dict[str, Any]:
+        result: dict[str, Any] = {"words": [], "tags": []}
+        for token in rng.choice(NAMED).split():
+            found, tags = name(rng) if token == "{n}" else ([token], ["O"])
+            result["words"] += found
+            result["tags"] += tags
+        return result
+
+    return rows_of("tagging", split, row)
+
+
+def pos(split: str) -> list[dict[str, Any]]:
+    """Rows `words`, `tags`: stories and reviews with their universal parts of speech."""
+    words = lexicon()
+
+    def row(rng: random.Random, index: int) -> dict[str, Any]:
+        scene = Scene(rng)
+        scene.review(rng.random() < 0.5, words["good"], words["bad"])
+        for slot, choices in scene.slots.items():
+            scene.slots[slot] = part(choices, split) or choices
+        pairs = list(tagged(scene, rng.choice(STORY + REVIEW)))
+        return {"words": [word for word, _ in pairs], "tags": [tag for _, tag in pairs]}
+
+    return rows_of("pos", split, row)
+
+
+def tagged(scene: Scene, template: str) -> Iterator[tuple[str, str]]:
+    """The words of a filled template with their word classes."""
+    for token in template.split():
+        slot = token.strip("{}") if token.startswith("{") else ""
+        for word in (scene.rng.choice(scene.slots[slot]) if slot else token).split():
+            yield word, WORD_CLASSES[slot or token.lower()]

@@ -1,0 +1,1 @@
+"""Many runs: the comparison grid, data efficiency, the resume test."""

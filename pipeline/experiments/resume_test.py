@@ -1,0 +1,251 @@
+"""`make verify-resume`: does a killed run end as the uninterrupted one, bit for bit?
+
+A run goes straight through; a second one is killed (SIGKILL, nothing can catch it) between steps, while it validates
+and while it writes a checkpoint, and goes on each time. Then every batch, loss, weight and figure is compared.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+import yaml
+from tqdm import tqdm
+
+from pipeline.errors import UserError
+from pipeline.storage.folders import damage, sha256, write_atomically
+from pipeline.tracking.loggers import CLOCKED
+from pipeline.training import checkpoints
+from pipeline.training.run_folder import check_place
+
+MOMENTS = ("step", "save", "validation")  # between two steps, while a checkpoint is written, amid a validation
+
+
+class Trace(lightning.Callback):
+    """Writes a line for each batch that is trained on: its rows, a hash of its content, and its loss.
+
+    Args:
+        file: is added to, so that all parts of a killed run stand in it.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        content = hashlib.sha256()
+        for name in sorted(batch):
+            content.update(name.encode() + batch[name].cpu().numpy().tobytes())
+        rows = batch["rows"].tolist()
+        row = {"batch": batch_idx, "rows": rows, "content": content.hexdigest(), "loss": float(module.last_loss).hex()}
+        with open(self.file, "a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+class Kill(lightning.Callback):
+    """Kills its own process at a moment of a step.
+
+    Args:
+        step: how many optimiser steps are done then.
+        moment: one of MOMENTS.
+    """
+
+    def __init__(self, step: int, moment: str) -> None:
+        self.step, self.moment = step, moment
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        if self.moment == "step" and trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_validation_batch_end(self, trainer: Any, *args: Any) -> None:
+        if self.moment == "validation" and trainer.state.fn == "fit" and trainer.global_step >= self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        if self.moment == "save" and trainer.global_step >= self.step:
+            checkpoints.write = write_half
+
+
+def write_half(checkpoint: dict[str, Any], stream: Any) -> None:
+    """The first half of a checkpoint's bytes, and then nothing more."""
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    stream.write(buffer.getbuffer()[: buffer.tell() // 2])
+    stream.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass
+class Killed:
+    """Where a run was killed."""
+
+    step: int
+    moment: str
+
+    def __str__(self) -> str:
+        place = {"step": "after step", "save": "saving at step", "validation": "validating at step"}[self.moment]
+        return f"{place} {self.step}"
+
+
+def length(out: Path) -> tuple[int, int]:
+    """Optimiser steps of a finished run, and between its validations."""
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    steps = int(json.loads((out / "metrics.json").read_text())["steps"])
+    return steps, config.get("validate_every") or max(1, steps // config["validations"])
+
+
+def plan(steps: int, every: int, seed: int) -> list[Killed]:
+    """Where to kill a run of so many steps that validates after each `every`: all three moments, at random steps.
+
+    The last one is between steps, a whole interval after the one before, so that it follows a resume.
+    """
+    marks = list(range(every, steps, every))
+    if len(marks) < 4:
+        raise UserError(f"{steps} steps with a validation after each {every} are too few: at least 5 validations.")
+    rng = random.Random(seed)
+    first, second, third, fourth = sorted(rng.sample(marks, 4))
+    between = lambda mark: min(steps - 1, mark + rng.randrange(1, max(2, every)))  # noqa: E731
+    moments = [Killed(between(first), "step"), Killed(second, "save"), Killed(third, "validation")]
+    return [*moments, Killed(between(fourth), "step")]
+
+
+def verify(verb: str, flags: Sequence[str], out: Path, *, seed: int) -> dict[str, Any]:
+    """Runs a verb straight and killed, in folders under `out`, and compares.
+
+    Args:
+        verb: `pretrain` or `finetune`.
+        flags: of the verb, all but OUT and RESUME.
+        seed: of the moments to kill at.
+
+    Returns:
+        The certificate: `passed`, `differences`, where it was killed, and the hashes.
+
+    Raises:
+        UserError: the run itself failed.
+    """
+    check_place(out)
+    straight, killed = out / f"{verb}-straight", out / f"{verb}-killed"
+    made = "encoder" if verb == "pretrain" else "model"
+    with tqdm(total=6, desc=f"verify {verb}", unit="run", file=sys.stderr) as bar:
+        start(verb, flags, straight, "--overwrite")
+        bar.update()
+        kills = plan(*length(straight), seed)
+        for number, kill in enumerate(kills):
+            bar.set_postfix_str(f"killed {kill}")
+            start(verb, flags, killed, "--resume" if number else "--overwrite", kill=kill)
+            bar.update()
+        start(verb, flags, killed, "--resume")
+        bar.update()
+    differences = compare(straight, killed, made)
+    weights = sha256(straight / made / "model.safetensors")
+    return {
+        "passed": not differences,
+        "differences": differences,
+        "killed": [str(kill) for kill in kills],
+        "batches": len(batches(straight)),
+        "sha256": weights,
+        "state": state_hash(straight),
+    }
+
+
+def start(verb: str, flags: Sequence[str], out: Path, how: str, *, kill: Killed | None = None) -> None:
+    """One process of a run: to its end, or to where it is killed."""
+    trace = out.with_name(f"{out.name}.jsonl")
+    if how == "--overwrite":
+        out.mkdir(parents=True, exist_ok=True)
+        trace.write_text("")
+    callbacks = [f"--trainer.callbacks+={__name__}.Trace", f"--trainer.callbacks.file={trace}"]
+    if kill is not None:
+        callbacks += [f"--trainer.callbacks+={__name__}.Kill", f"--trainer.callbacks.step={kill.step}"]
+        callbacks += [f"--trainer.callbacks.moment={kill.moment}"]
+    command = [sys.executable, "-m", "pipeline", verb, "--out", str(out), how, *flags, *callbacks]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "WANDB_MODE": "disabled"})
+    expected = 0 if kill is None else -signal.SIGKILL
+    if done.returncode != expected:
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise UserError(f"The run in {out} ended with status {done.returncode} instead of {expected}; it said: {last}")
+
+
+def batches(out: Path) -> dict[int, list[tuple[str, str]]]:
+    """Batch -> hash and loss of each time that it was trained on."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for line in out.with_name(f"{out.name}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found.setdefault(row["batch"], []).append((row["content"], row["loss"]))
+    return found
+
+
+def compare(straight: Path, killed: Path, made: str) -> list[str]:
+    """What differs between two runs, as sentences; nothing is left out that could."""
+    differences = []
+    one, two = batches(straight), batches(killed)
+    if one.keys() != two.keys():
+        differences.append(f"{len(one)} batches in one run, {len(two)} in the other.")
+    for number in sorted(one.keys() & two.keys()):
+        for name, index in (("content", 0), ("loss", 1)):
+            if any(seen[index] != one[number][0][index] for seen in two[number]):
+                differences.append(f"The {name} of batch {number} differs.")
+    if figures(straight) != figures(killed):
+        differences.append("metrics.csv differs.")
+    if state_hash(straight) != state_hash(killed):
+        differences.append("The last checkpoints differ: weights, optimiser, schedule or counters.")
+    if sha256(straight / made / "model.safetensors") != sha256(killed / made / "model.safetensors"):
+        differences.append(f"The weights in {made} differ.")
+    for folder in (straight, killed):
+        if why := damage(folder / made, sha256):
+            differences.append(why)
+    return differences
+
+
+def figures(out: Path) -> list[dict[str, str]]:
+    """The history of a run without what depends on the time."""
+    with open(out / "metrics.csv", newline="") as file:
+        return [{**row, **dict.fromkeys(CLOCKED, "")} for row in csv.DictReader(file)]
+
+
+def state_hash(out: Path) -> str:
+    """Of everything in the last checkpoint that training goes on from."""
+    state, content = checkpoints.read(out / "checkpoints" / checkpoints.LAST), hashlib.sha256()
+    for name in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "sums", "memory"):
+        _add(content, state.get(name))
+    return content.hexdigest()
+
+
+def _add(content: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        content.update(str((value.dtype, tuple(value.shape))).encode())
+        content.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, dict):
+        for key in sorted(value, key=str):
+            content.update(str(key).encode())
+            _add(content, value[key])
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            _add(content, part)
+    else:
+        content.update(repr(value).encode())
+
+
+def certificate(out: Path, found: dict[str, dict[str, Any]], **about: Any) -> str:
+    """Writes resume.json into `out`; returns what it says in a few lines."""
+    content = {**about, "torch": torch.__version__, "threads": torch.get_num_threads(), **found}
+    write_atomically(out / "resume.json", json.dumps(content, indent=2) + "\n")
+    lines = []
+    for verb, result in found.items():
+        verdict = "PASS" if result["passed"] else "FAIL"
+        lines.append(f"{verdict} {verb}: {result['batches']} batches, killed {', '.join(result['killed'])}")
+        lines += [f"     {difference}" for difference in result["differences"][:10]]
+        lines.append(f"     weights {result['sha256'][:16]}, state {result['state'][:16]}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""An encoder with a head: features, heads, metrics, predictions. torch only."""

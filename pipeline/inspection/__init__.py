@@ -1,0 +1,1 @@
+"""Looking into a model: audit, evaluation, generation, samples."""

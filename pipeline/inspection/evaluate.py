@@ -1,0 +1,92 @@
+"""`make evaluate`: the pretraining losses of a saved encoder on any text, for instance one it has not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from tqdm import tqdm
+from typing_extensions import TypedDict
+
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder
+from pipeline.objectives.base import Objective
+from pipeline.objectives.batches import Steps
+from pipeline.storage.validation import read_yaml
+from pipeline.training.corpus_data import CorpusData
+
+
+class DataOfRun(TypedDict):
+    length: Annotated[int, Field(ge=1)]
+
+
+class ConfigOfRun(TypedDict):
+    """What is used of a run's config.yaml."""
+
+    data: DataOfRun
+
+
+def training_length(encoder: Encoder, folder: Path) -> int | None:
+    """Tokens of a row in pretraining, as `config.json` says, or the run that the folder lies in; None: neither."""
+    if "training_length" in encoder.config:
+        return encoder.config["training_length"]
+    try:  # folders of 0.12 do not say it
+        return read_yaml(folder.resolve().parent / "config.yaml", ConfigOfRun)["data"]["length"]
+    except UserError:
+        return None
+
+
+def note_on_length(encoder: Encoder, length: int, trained: int | None) -> str | None:
+    """What there is to say of rows that are longer than those of pretraining, or may be."""
+    if trained is None:
+        return f"Note: the folder does not say on which length its encoder was trained; rows have {length} tokens here."
+    if length > trained and hasattr(encoder, "position_embedding"):
+        return (
+            f"Warning: rows have {length} tokens, but the encoder was trained on {trained}: what it predicts at later "
+            f"positions is meaningless. Leave --data.length out, or set ARGS=--data.length={trained}."
+        )
+    return None
+
+
+FEW_UNKNOWN = 0.02  # share of unknown words that changes a perplexity little
+
+
+@torch.no_grad()
+def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[str, float]:
+    """Every whole row of the validation part, or of the corpus when it has none; what is left at its end fills no row.
+
+    With `carry`, the rows that fill no batch (`data.batch_size`) are left out too. `bytes` are those of the raw text;
+    `bytes_not_predicted` are in no token: blank lines and spaces around sentences. `unknown` is the share of the text
+    that the encoder knows only as [UNK].
+
+    Raises:
+        UserError: rows longer than the encoder's positions, or a corpus that does not suffice.
+    """
+    if data.length > encoder.max_length:
+        raise UserError(
+            f"data.length is {data.length}, but the encoder has only {encoder.max_length} positions; "
+            f"set ARGS=--data.length={encoder.max_length}."
+        )
+    encoder.forget_between_batches()  # rows come in an order of their own; where they go on, the batch says so
+    store = data.evaluation_store(encoder.tokenizer)
+    data.maker.check(store, "evaluation")
+    steps = Steps(data.maker, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=0)
+    batches = -(-steps.rows // data.batch_size)
+    sums: dict[str, list[float]] = {}
+    encoder.eval()
+    for batch in tqdm(steps.whole(), total=batches, desc="evaluate", unit="batch", leave=False, delay=1):
+        for name, loss in objective(encoder, batch).items():
+            sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), loss.figures().tolist(), strict=True)]
+    figures: dict[str, float] = {}
+    for name, (total, count, correct, spelling) in sums.items():
+        if not count:
+            raise UserError("The encoder knows no token of this text, so there is nothing to predict.")
+        means = {"loss": total / count, "accuracy": correct / count, "spelling": spelling / count}
+        figures |= {f"{name}_{key}": value for key, value in means.items() if value == value}
+    per_byte = data.maker.predictions_per_byte(steps.windows)
+    figures |= objective.report(figures, per_byte=per_byte)
+    figures["unknown"] = data.maker.unknown(store, encoder.tokenizer)
+    sizes = {"bytes": store.raw_bytes, "bytes_not_predicted": store.unpredicted_bytes}
+    return {"documents": store.meta["documents"], **sizes, **figures}

@@ -1,0 +1,1 @@
+"""Formats and harnesses of others: ELMo's HDF5, lm-eval."""

@@ -1,0 +1,104 @@
+"""Any of our encoders as a model of lm-evaluation-harness: `python -m pipeline lm-eval --tasks ... --encoder DIR`.
+
+GPT gives the log-likelihoods of lm-eval's own `hf` model, BERT pseudo-log-likelihoods, ELMo those of its forward
+language model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from lm_eval import simple_evaluate
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, make_table
+from tqdm import tqdm
+
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder
+from pipeline.models.gpt import Gpt
+from pipeline.prompting.scoring import Request, beginning, score, score_tokens
+
+
+class PipelineLM(LM):
+    """An encoder as lm-eval asks for one.
+
+    Args:
+        encoder: GPT, BERT or ELMo.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(nats, whether each token was the likeliest) of continuations after contexts."""
+        asked = [Request(*request.args) for request in requests]
+        with tqdm(total=len(asked), desc="lm-eval", unit="text", disable=disable_tqdm) as bar:
+            found = score(self.encoder, asked, both_ways=False, progress=lambda n: bar.update(n))
+        return [(one.total, one.greedy) for one in found]
+
+    @torch.no_grad()
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Nats of whole texts, those longer than the positions in windows: GPT's as lm-eval cuts them."""
+        texts = [request.args[0] for request in requests]
+        if not isinstance(self.encoder, Gpt):
+            windows = [(number, part) for number, text in enumerate(texts) for part in self._windows(text)]
+            found = score(self.encoder, [Request("", part) for _, part in windows], both_ways=False)
+            totals = [0.0] * len(texts)
+            for (number, _), one in zip(windows, found, strict=True):
+                totals[number] += one.total
+            return totals
+        gpt, totals = self.encoder, []
+        for text in tqdm(texts, desc="lm-eval", unit="text", disable=disable_tqdm):
+            [ids] = gpt.tokenize([text])
+            windows = get_rolling_token_windows(
+                token_list=ids, prefix_token=gpt.tokenizer.id("eos"), max_seq_len=gpt.max_length, context_len=1
+            )
+            pairs = [make_disjoint_window(window) for window in windows]
+            totals.append(sum(one.total for one in score_tokens(gpt, pairs, lambda n: None)))
+        return totals
+
+    def _windows(self, text: str) -> Iterator[str]:
+        while text.strip():
+            part = beginning(self.encoder, text, self.encoder.max_length - 2)
+            if self.encoder.tokenize([part])[0]:
+                yield part
+            text = text[len(part) :]
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Greedy text until a stop string; GPT only."""
+        if not isinstance(self.encoder, Gpt):
+            raise UserError("Tasks that generate text need a GPT.")
+        gpt, texts = self.encoder, []
+        for prompt, options in (request.args for request in requests):
+            room = min(int(options.get("max_gen_toks", 64)), gpt.max_length // 2)
+            [ids] = gpt.tokenize([prompt])
+            ids = (ids or [gpt.tokenizer.id("bos")])[-(gpt.max_length - room) :]
+            text = gpt.tokenizer.decode(gpt.generate(ids, tokens=room, temperature=0, top_k=0, top_p=1.0, seed=0))
+            stops = options.get("until", [])
+            for stop in [stops] if isinstance(stops, str) else stops:
+                text = text.split(stop)[0]
+            texts.append(text)
+        return texts
+
+
+def run(encoder: Encoder, tasks: list[str], *, limit: int, include: Path | None) -> str:
+    """lm-eval's table for tasks, by name or from YAML files in a folder.
+
+    Raises:
+        UserError: no such task, or its data cannot be read.
+    """
+    manager = TaskManager(include_path=None if include is None else str(include), verbosity="ERROR")
+    if missing := [task for task in tasks if task not in manager.all_tasks]:
+        raise UserError(f"lm-eval has no task '{missing[0]}'; --include-path names a folder with further ones.")
+    options: dict[str, Any] = {"limit": limit or None, "bootstrap_iters": 100, "task_manager": manager}
+    try:
+        results = simple_evaluate(model=PipelineLM(encoder), tasks=tasks, **options)
+    except (OSError, ValueError) as error:
+        raise UserError(f"lm-eval cannot run this: {str(error).splitlines()[0]}") from None
+    return make_table(results)

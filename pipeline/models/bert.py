@@ -1,0 +1,347 @@
+"""BERT (Devlin et al. 2018, https://arxiv.org/abs/1810.04805), saved in Hugging Face's layout.
+
+Shapes: B batch, T positions, D model size, V vocabulary, M masked positions of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import NotRequired, TypedDict
+
+from pipeline.errors import UserError
+from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, left_to_first
+from pipeline.models.layers.transformer import Block, Dropout, padding_bias
+from pipeline.tokenization.tokenizer import Tokenizer
+
+
+class BertConfig(TypedDict):
+    """What of Hugging Face's `config.json` is read."""
+
+    vocab_size: Size
+    hidden_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    intermediate_size: Size
+    max_position_embeddings: Size
+    hidden_dropout_prob: NotRequired[Rate]
+    attention_probs_dropout_prob: NotRequired[Rate]
+    initialization: NotRequired[Literal["paper", "local"]]
+
+
+class Bert(Encoder):
+    """A bidirectional Transformer with a masked-LM head and a next-sentence head.
+
+    Args:
+        tokenizer: its length is V.
+        size: D.
+        layers: number of blocks.
+        heads: attention heads; must divide `size`.
+        inner_size: width of the feed-forward networks.
+        max_length: most positions.
+        dropout: rate on embeddings and block outputs.
+        attention_dropout: rate on attention weights.
+        next_sentence: whether there are a pooler and a next-sentence head that were pretrained.
+        initialization: `paper` (normal, 0.02) or `local`, see `look_at_neighbours`.
+        vocab_size: rows of the embedding, when there are more than the tokenizer needs.
+    """
+
+    model_type = "bert"
+    schema = BertConfig
+    heads, lm_head = ("cls.", "bert.pooler."), ("cls.predictions.",)
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        size: int,
+        layers: int,
+        heads: int,
+        inner_size: int,
+        max_length: int,
+        dropout: float,
+        attention_dropout: float,
+        next_sentence: bool = True,
+        initialization: Literal["paper", "local"] = "paper",
+        vocab_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if tokenizer.scheme != "wordpiece":
+            raise UserError(f"BERT needs a tokenizer of scheme wordpiece, not {tokenizer.scheme}.")
+        if heads < 1 or size % heads:
+            raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
+        self.config = {
+            "architectures": ["BertForPreTraining" if next_sentence else "BertForMaskedLM"],
+            "model_type": "bert",
+            "vocab_size": vocab_size or len(tokenizer),
+            "hidden_size": size,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "intermediate_size": inner_size,
+            "max_position_embeddings": max_length,
+            "hidden_dropout_prob": dropout,
+            "attention_probs_dropout_prob": attention_dropout,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-12,
+            "type_vocab_size": 2,
+            "initializer_range": 0.02,
+            "pad_token_id": tokenizer.id("pad"),
+            "initialization": initialization,
+        }
+        self.word_embedding = nn.Embedding(self.config["vocab_size"], size, padding_idx=tokenizer.id("pad"))
+        self.position_embedding = nn.Embedding(max_length, size)
+        self.segment_embedding = nn.Embedding(2, size)
+        self.embedding_norm = nn.LayerNorm(size, eps=1e-12)
+        self.dropout = Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            Block(
+                size=size,
+                heads=heads,
+                inner_size=inner_size,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                eps=1e-12,
+                norm="post",
+                activation="gelu",
+            )
+            for _ in range(layers)
+        )
+        self.lm_transform = nn.Linear(size, size)
+        self.lm_norm = nn.LayerNorm(size, eps=1e-12)
+        self.lm_bias = nn.Parameter(torch.zeros(self.config["vocab_size"]))
+        self.pooler = nn.Linear(size, size) if next_sentence else None
+        self.next_sentence = nn.Linear(size, 2) if next_sentence else None
+        self.apply(_initialise)
+        if initialization == "local":
+            self.look_at_neighbours()
+
+    @torch.no_grad()
+    def look_at_neighbours(self) -> None:
+        """Positions start as sinusoids, and every head starts by looking one or two tokens back or ahead.
+
+        A masked LM spends its first thousands of steps at the unigram loss, until some head finds that
+        neighbours help. The position k further on is a rotation of the sinusoids (Vaswani et al. 2017, 3.5),
+        so rotated copies in the query and key matrices make a head look there from the first step. Only
+        the start changes, everything is trained as usual.
+        """
+        size, heads = self.size, self.config["num_attention_heads"]
+        width, count = size // heads, size // 2
+        frequencies = 1000.0 ** (-torch.arange(count) / count)
+        angles = torch.arange(self.max_length)[:, None] * frequencies
+        waves = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :size]
+        self.position_embedding.weight[:, : 2 * count] = 0.02 * math.sqrt(2) * waves  # as large as the word's
+        chosen = torch.linspace(0, 0.75 * count, width // 2).long().clamp(max=count - 1).tolist()
+        gain = math.sqrt(18 / math.sqrt(width))  # a peak of about 6 in the attention's logits
+        for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            query, key, _ = block.qkv.weight.view(3, heads, width, size)
+            for head in range(heads):
+                offset = (-1, 1, -2, 2)[(head + layer * heads) % 4]
+                for row, index in enumerate(chosen):
+                    turn = offset * float(frequencies[index])
+                    rotation = torch.tensor([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
+                    rows, columns = slice(2 * row, 2 * row + 2), slice(2 * index, 2 * index + 2)
+                    query[head, rows, columns] += gain * rotation
+                    key[head, rows, columns] += gain * torch.eye(2)
+
+    def forward(self, batch: Batch) -> Encoded:
+        """`input_ids`, `mask` (B, T) and optional `token_type_ids` (B, T) -> D-wide layers."""
+        ids, mask = batch["input_ids"], batch["mask"]
+        segments = batch.get("token_type_ids")
+        x = self.word_embedding(ids) + self.position_embedding.weight[: ids.shape[1]]
+        x = x + (self.segment_embedding.weight[0] if segments is None else self.segment_embedding(segments))
+        x = self.dropout(self.embedding_norm(x))
+        layers, bias = [x], padding_bias(mask)
+        for block in self.blocks:
+            layers.append(block(layers[-1], bias))
+        return Encoded(layers=layers, mask=mask, input_ids=ids)
+
+    @property
+    def head_layouts(self) -> dict[str, HeadLayout]:
+        """A sentence head needs the pooler, which a BERT without next-sentence prediction has not."""
+        tagger = HeadLayout("BertForTokenClassification", "classifier", without=("cls.", "bert.pooler."))
+        if self.pooler is None:
+            return {"token": tagger}
+        return {
+            "token": tagger,
+            "sentence": HeadLayout("BertForSequenceClassification", "classifier", without=("cls.",)),
+        }
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., V); the output matrix is the word embedding, with a bias of its own."""
+        return F.linear(self.before_logits(hidden), self.word_embedding.weight, self.lm_bias)
+
+    def before_logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., D), what the output matrix is multiplied with."""
+        return self.lm_norm(F.gelu(self.lm_transform(hidden)))
+
+    def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
+        """(B, T): log p(target | the batch as it is); masks belong where targets are asked for."""
+        targets = batch["input_ids"] if targets is None else targets
+        scores = self.logits(self(batch).layers[-1]).float().log_softmax(-1)
+        return scores.gather(-1, targets[..., None])[..., 0] * batch["mask"]
+
+    def pooled(self, encoded: Encoded) -> Tensor:
+        """[CLS] of the top layer through the pretrained pooler, where there is one (Devlin et al. 2018, 3.2)."""
+        first = encoded.layers[-1][:, 0]
+        return first if self.pooler is None else torch.tanh(self.pooler(first))
+
+    def next_sentence_logits(self, encoded: Encoded) -> Tensor:
+        """(B, 2): 0 = the second text follows the first, 1 = it does not (the order of the original)."""
+        lacking = any(name.startswith(("bert.pooler.", "cls.seq_relationship.")) for name in self.untrained)
+        if self.next_sentence is None or lacking:
+            raise UserError("This BERT has no next-sentence head; set data.batches.init_args.next_sentence to off.")
+        return self.next_sentence(self.pooled(encoded))
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        embeddings = (self.word_embedding, self.position_embedding, self.segment_embedding, self.embedding_norm)
+        groups = [[parameter for module in embeddings for parameter in module.parameters()]]
+        groups += [list(block.parameters()) for block in self.blocks]
+        if self.pooler is not None:
+            groups[-1] += list(self.pooler.parameters())
+        return groups
+
+    def collate(self, texts: Sequence[Any]) -> Batch:
+        """[CLS] a [SEP] or [CLS] a [SEP] b [SEP]; too long a pair loses pieces from the end of the longer text."""
+        cls, sep, pad = (self.tokenizer.id(role) for role in ("cls", "sep", "pad"))
+        rows, segments = [], []
+        for text in texts:
+            a, b = text if isinstance(text, tuple) else (text, None)
+            if b is None:
+                rows.append([cls, *a[: self.max_length - 2], sep])
+                segments.append([0] * len(rows[-1]))
+                continue
+            room = self.max_length - 3
+            first = left_to_first(len(a), len(b), room)
+            a, b = a[:first], b[: room - first]
+            rows.append([cls, *a, sep, *b, sep])
+            segments.append([0] * (len(a) + 2) + [1] * (len(b) + 1))
+        length = max(map(len, rows))
+        mask = [[True] * len(row) + [False] * (length - len(row)) for row in rows]
+        return {
+            "input_ids": torch.tensor([row + [pad] * (length - len(row)) for row in rows]),
+            "token_type_ids": torch.tensor([row + [0] * (length - len(row)) for row in segments]),
+            "mask": torch.tensor(mask),
+        }
+
+    # ------------------------------------------------------------------ Hugging Face's layout
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Bert:
+        unsupported = {
+            "hidden_act": ("gelu",),
+            "position_embedding_type": (None, "absolute"),
+            "type_vocab_size": (2,),
+            "is_decoder": (None, False),
+            "layer_norm_eps": (1e-12,),
+            "tie_word_embeddings": (None, True),
+        }
+        for key, allowed in unsupported.items():
+            value = config.get(key, allowed[0])
+            if value not in allowed:
+                raise UserError(f"This BERT has {key} = {value!r} in its config.json, which is not supported.")
+        return cls(
+            tokenizer,
+            size=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            inner_size=config["intermediate_size"],
+            max_length=config["max_position_embeddings"],
+            dropout=config.get("hidden_dropout_prob", 0.1),
+            attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
+            next_sentence="BertForMaskedLM" not in (config.get("architectures") or []),
+            initialization=config.get("initialization", "paper"),
+            vocab_size=config["vocab_size"],
+        )
+
+    @classmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        size, last = config["hidden_size"], config["num_hidden_layers"] - 1
+        return {
+            "bert.embeddings.word_embeddings.weight": (config["vocab_size"], size),
+            "bert.embeddings.position_embeddings.weight": (config["max_position_embeddings"], size),
+            f"bert.encoder.layer.{last}.intermediate.dense.weight": (config["intermediate_size"], size),
+        }
+
+    def export_state(self) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = {}
+        for name, value in self.state_dict().items():
+            if ".qkv." in name:  # one matrix here, three there
+                for part, rows in zip(("query", "key", "value"), value.chunk(3), strict=True):
+                    state[_hf_name(name).replace("qkv", part)] = rows
+            else:
+                state[_hf_name(name)] = value
+        return state
+
+    @classmethod
+    def folder_name(cls, name: str) -> str | None:
+        """Names in files of `BertModel` alone lack the prefix; the oldest call the norm's tensors gamma and beta."""
+        if BUFFER.fullmatch(name) or name in _COPIES:
+            return None
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+    def saved_config(self) -> dict[str, Any]:
+        """Names the class of transformers of which nothing is missing, where there is one."""
+        lm, pooler, pairs = (
+            module is not None and not any(name.startswith(prefix) for name in self.untrained)
+            for module, prefix in (
+                (self.lm_transform, "cls.predictions."),
+                (self.pooler, "bert.pooler."),
+                (self.next_sentence, "cls.seq_relationship."),
+            )
+        )
+        config = {name: value for name, value in self.config.items() if name != "architectures"}
+        if pooler or lm:
+            name = ("BertForPreTraining" if lm and pairs else "BertModel") if pooler else "BertForMaskedLM"
+            config = {"architectures": [name], **config}
+        return config
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+        elif module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
+
+
+# Tied copies that some folders carry.
+_COPIES = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+
+_TOP = {
+    "word_embedding": "bert.embeddings.word_embeddings",
+    "position_embedding": "bert.embeddings.position_embeddings",
+    "segment_embedding": "bert.embeddings.token_type_embeddings",
+    "embedding_norm": "bert.embeddings.LayerNorm",
+    "lm_transform": "cls.predictions.transform.dense",
+    "lm_norm": "cls.predictions.transform.LayerNorm",
+    "lm_bias": "cls.predictions.bias",
+    "pooler": "bert.pooler.dense",
+    "next_sentence": "cls.seq_relationship",
+}
+_BLOCK = {
+    "qkv": "attention.self.qkv",
+    "out": "attention.output.dense",
+    "norm_attention": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "norm_feed_forward": "output.LayerNorm",
+}
+
+
+def _hf_name(name: str) -> str:
+    """Our parameter name -> Hugging Face's."""
+    if match := re.fullmatch(r"blocks\.(\d+)\.(\w+)\.(\w+)", name):
+        index, part, kind = match.groups()
+        return f"bert.encoder.layer.{index}.{_BLOCK[part]}.{kind}"
+    top, _, kind = name.partition(".")
+    return f"{_TOP[top]}.{kind}" if kind else _TOP[top]

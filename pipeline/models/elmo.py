@@ -1,0 +1,411 @@
+"""ELMo (Peters et al. 2018, https://arxiv.org/abs/1802.05365): characters, convolutions, two-way LSTM.
+
+Shapes: B batch, T positions (words), W distinct words of a batch, C characters of a word, P projection of one
+direction, D = 2 P model size, V output words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+from typing_extensions import NotRequired, TypedDict
+
+from pipeline.data.rows import split_words
+from pipeline.errors import UserError
+from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, Text
+from pipeline.models.layers.lstm import Lstm, State, side_by_side
+from pipeline.models.layers.transformer import Dropout
+from pipeline.tokenization.tokenizer import MAX_CHARACTERS, Tokenizer
+
+# Character ids of the published models: bytes are 0 to 255; all are raised by one, 0 masks.
+TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING, CHARACTERS = 256, 257, 258, 259, 260, 261
+BEGIN, END = b"\x00<S>", b"\x00</S>"  # in place of a word: marks of the begin and end of a sentence
+WIDEST = 7  # characters: the widest convolution that was published
+Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+UNKNOWN = 2  # its class in the softmax; 0 and 1 are the two marks
+
+
+class ElmoConfig(TypedDict):
+    """What of `config.json` is read."""
+
+    vocab_size: Size
+    character_size: Size
+    filters: list[tuple[Size, Size]]
+    highways: Annotated[int, Field(ge=0)]
+    projection: Size
+    cell: Size
+    layers: Size
+    max_length: Size
+    max_characters: Size
+    activation: Literal["relu", "tanh"]
+    cell_clip: Clip | None
+    projection_clip: Clip | None
+    state: Literal["reset", "carry"]
+    cutoffs: list[Size] | None
+    dropout_prob: Rate
+    skip_connections: NotRequired[bool]  # folders of 0.12 do not name it
+
+
+class Elmo(Encoder):
+    """Words spelled in characters, read by LSTMs in both directions, each of which predicts the next word.
+
+    Args:
+        tokenizer: of scheme `words`; its output words are V.
+        character_size: width of the embedding of a character.
+        filters: [[width, count], ...] of the convolutions over characters.
+        highways: number of highway layers (Srivastava et al. 2015).
+        projection: P, width of each direction; the encoder gives D = 2 P.
+        cell: width of the LSTM cells.
+        layers: LSTM layers of each direction.
+        max_length: longest text in words, both marks included.
+        max_characters: longest word, both its marks included; longer ones are cut.
+        dropout: rate on the input of each LSTM layer and on the top.
+        cutoffs: ranks at which the adaptive softmax (Grave et al. 2017) cuts the output words; its classes fade in
+            width from one cut to the next. None: no output layer.
+        activation: of the convolutions.
+        cell_clip: bound of the cells' values, as in the published models; None: no bound, and the fast kernel.
+        projection_clip: bound of the projected outputs; None: no bound.
+        skip_connections: add the input of each LSTM layer above the first to its output.
+        state: `reset` begins each row from zero, so a sentence has the same vectors wherever it stands; `carry`
+            begins where the batch before ended, in both directions, as the original does: row b where row b ended, in
+            a batch of fewer rows the first of them, and rows that are new from zero. A batch with `carry` in it is
+            carried on from either way, but forward only.
+    """
+
+    model_type = "elmo"
+    schema = ElmoConfig
+    heads = lm_head = ("output.",)
+    joins_pairs = False
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        character_size: int,
+        filters: list[list[int]],
+        highways: int,
+        projection: int,
+        cell: int,
+        layers: int,
+        max_length: int,
+        dropout: float,
+        cutoffs: list[int] | None,
+        max_characters: int = MAX_CHARACTERS,
+        activation: Literal["relu", "tanh"] = "relu",
+        cell_clip: float | None = None,
+        projection_clip: float | None = None,
+        skip_connections: bool = True,
+        state: Literal["reset", "carry"] = "reset",
+    ) -> None:
+        super().__init__()
+        if tokenizer.scheme != "words":
+            raise UserError(f"ELMo needs a tokenizer of scheme words, not {tokenizer.scheme}.")
+        if not filters or not all(0 < width <= WIDEST and count > 0 for width, count in filters):
+            raise UserError(f"filters must be pairs of a width from 1 to {WIDEST} and a count, not {filters}.")
+        if cutoffs is not None and cutoffs != sorted({c for c in cutoffs if c > 0}):
+            raise UserError(f"cutoffs must be positive and rise, not {cutoffs}.")
+        self.tokenizer, self.size, self.max_length = tokenizer, 2 * projection, max_length
+        self.projection, self.max_characters, self.state = projection, max_characters, state
+        self.skip_connections = skip_connections
+        outputs = len(tokenizer.outputs) + 3
+        self.config = {
+            "architectures": ["Elmo"],
+            "model_type": "elmo",
+            "vocab_size": len(tokenizer),
+            "output_size": outputs if cutoffs is not None else None,
+            "character_size": character_size,
+            "filters": filters,
+            "highways": highways,
+            "projection": projection,
+            "cell": cell,
+            "layers": layers,
+            "max_length": max_length,
+            "max_characters": max_characters,
+            "activation": activation,
+            "cell_clip": cell_clip,
+            "projection_clip": projection_clip,
+            "skip_connections": skip_connections,
+            "state": state,
+            "dropout_prob": dropout,
+            "cutoffs": cutoffs,
+        }
+        self.characters = CharacterEncoder(
+            character_size=character_size,
+            filters=filters,
+            highways=highways,
+            projection=projection,
+            activation=activation,
+        )
+        sizes = {"size": projection, "cell": cell, "cell_clip": cell_clip, "projection_clip": projection_clip}
+        self.forwards = nn.ModuleList(Lstm(**sizes) for _ in range(layers))  # type: ignore[arg-type]
+        self.backwards = nn.ModuleList(Lstm(**sizes) for _ in range(layers))  # type: ignore[arg-type]
+        self.dropout = Dropout(dropout)
+        self.output = None if cutoffs is None else _adaptive_softmax(projection, outputs, cutoffs)
+
+    # ------------------------------------------------------------------ words in, layers out
+
+    def forward(self, batch: Batch) -> Encoded:
+        """`characters` (W, C) of distinct words, `words` (B, T) rows of it, `mask` (B, T) -> layers.
+
+        The first layer is the word alone, twice, so that all are D wide; then those of the LSTMs, forward half
+        first. The states do not see the skip connections.
+        """
+        mask, x = batch["mask"], self.embed(batch)
+        layers = [torch.cat([x, x], -1)]
+        turn = None if bool(mask.all()) else _reversed(mask)
+        ahead, back = x, _turn(x, turn)
+        carry, left = self.carries or "carry" in batch, []
+        carried = [_first_rows(state, len(x)) for state in self.memory] if carry and self.memory else None
+        for index, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
+            before = None if carried is None else carried[2 * index]
+            after = None if carried is None or not self.carries else carried[2 * index + 1]
+            assert isinstance(forwards, Lstm)
+            assert isinstance(backwards, Lstm)
+            (out_ahead, state_ahead), (out_back, state_back) = side_by_side(
+                [forwards, backwards], [self.dropout(ahead), self.dropout(back)], [before, after], mask
+            )
+            skip = self.skip_connections and index > 0
+            ahead, back = (ahead + out_ahead, back + out_back) if skip else (out_ahead, out_back)
+            layers.append(torch.cat([ahead, _turn(back, turn)], -1))
+            left += [state_ahead, state_back]
+        if carry:
+            self.memory = _behind(left, self.memory or left)
+        return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"])
+
+    def embed(self, batch: Batch) -> Tensor:
+        """(B, T, P): each word alone; a word that stands twice goes through the convolutions once."""
+        return F.embedding(batch["words"], self.characters(batch["characters"]))
+
+    def texts_of(self, batch: Batch) -> list[str]:
+        letters = [bytes(i - 1 for i in row if 1 <= i <= 256) for row in batch["characters"].tolist()]
+        spelled = [word.decode(errors="replace") for word in letters]
+        rows = zip(batch["words"].tolist(), batch["mask"].tolist(), strict=True)
+        return [" ".join(spelled[word] for word, there in zip(*row, strict=True) if there) for row in rows]
+
+    @property
+    def carries(self) -> bool:
+        return self.state == "carry"
+
+    def forget_between_batches(self) -> None:
+        """State `reset` from now on."""
+        self.state = self.config["state"] = "reset"
+        self.memory = None
+
+    def reset(self) -> None:
+        """Forgets the carried state."""
+        self.memory = None
+
+    def directions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Top layer (..., D) -> what the softmax sees of both directions, each (..., P)."""
+        ahead, back = hidden.chunk(2, -1)
+        return self.dropout(ahead), self.dropout(back)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., 2, V): log-probabilities of the next word forward and of the one before backward."""
+        softmax = self.softmax()
+        both = torch.stack(hidden.chunk(2, -1), -2)
+        return softmax.log_prob(both.flatten(0, -2).float()).view(*both.shape[:-1], -1)
+
+    def guesses(self, hidden: Tensor) -> Tensor:
+        """Top layer (N, D) -> the likeliest next word of each, (N,)."""
+        return self.softmax().predict(hidden.chunk(2, -1)[0].float())
+
+    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
+        """(B, T, 2): log p(word | all before it) and log p(word | all after it), 0 where there are none."""
+        targets = batch["input_ids"] if targets is None else targets
+        ahead, back = (encoded or self(batch)).layers[-1].chunk(2, -1)
+        asked = batch["mask"][:, 1:]
+        softmax = self.softmax()
+        scores = torch.zeros(*targets.shape, 2, device=targets.device)
+        scores[:, 1:, 0][asked] = softmax(ahead[:, :-1][asked].float(), targets[:, 1:][asked]).output
+        scores[:, :-1, 1][asked] = softmax(back[:, 1:][asked].float(), targets[:, :-1][asked]).output
+        return scores
+
+    def softmax(self) -> nn.AdaptiveLogSoftmaxWithLoss:
+        if self.output is None:
+            raise UserError("This ELMo has no output layer: it gives vectors, not probabilities.")
+        return self.output
+
+    def pooled(self, encoded: Encoded) -> Tensor:
+        """The greatest of the top layer over the words, in each feature (Conneau et al. 2017, 3.2.4)."""
+        return encoded.layers[-1].masked_fill(~encoded.mask[..., None], -torch.inf).amax(1)
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        groups = [list(self.characters.parameters())]
+        for forwards, backwards in zip(self.forwards, self.backwards, strict=True):
+            groups.append([*forwards.parameters(), *backwards.parameters()])
+        return groups
+
+    def tokenize(self, texts: Iterable[Text]) -> list[Any]:
+        """As for all encoders, with words in UTF-8 in place of ids."""
+
+        def words(ids: Any) -> Any:
+            if isinstance(ids, tuple):
+                return tuple(map(words, ids))
+            return ids if ids and isinstance(ids[0], bytes) else split_words(np.asarray(ids, dtype=np.int64))
+
+        return [words(ids) for ids in super().tokenize(texts)]
+
+    def word_pieces(self, words: Sequence[str]) -> list[list[Any]]:
+        return [split_words(np.asarray(ids, dtype=np.int64)) for ids in self.tokenizer.encode_words(words)]
+
+    def collate(self, texts: Sequence[Any]) -> Batch:
+        """<S> words </S>; a pair is one text after the other, each between marks."""
+        rows = []
+        for text in texts:
+            row = [*text[0], END, BEGIN, *text[1]] if isinstance(text, tuple) else list(text)
+            rows.append([BEGIN, *row[: self.max_length - 2], END])
+        return collate_words(rows, self.tokenizer.outputs, max_characters=self.max_characters)
+
+    # ------------------------------------------------------------------ folders
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Elmo:
+        names = ElmoConfig.__annotations__.keys() - {"vocab_size", "dropout_prob"}
+        settings = {name: config[name] for name in names if name in config}
+        return cls(tokenizer, dropout=config["dropout_prob"], **settings)
+
+    @classmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        projection, width = config["projection"], sum(count for _, count in config["filters"])
+        highways = {f"characters.highways.{config['highways'] - 1}.weight": (2 * width, width)}
+        return {
+            "characters.embedding.weight": (CHARACTERS + 1, config["character_size"]),
+            "characters.project.weight": (projection, width),
+            f"forwards.{config['layers'] - 1}.input.weight": (4 * config["cell"], projection),
+            **(highways if config["highways"] else {}),
+        }
+
+    def export_state(self) -> dict[str, Tensor]:
+        return self.state_dict()
+
+    def saved_config(self) -> dict[str, Any]:
+        """Without an output layer where it was never trained."""
+        return {**self.config, "cutoffs": None, "output_size": None} if self.untrained else dict(self.config)
+
+
+class CharacterEncoder(nn.Module):
+    """Characters of a word -> its vector: convolutions, maximum over places, highways, projection (Kim et al. 2016).
+
+    Args:
+        character_size: width of the embedding of a character.
+        filters: [[width, count], ...].
+        highways: number of highway layers.
+        projection: P.
+        activation: of the convolutions.
+    """
+
+    def __init__(
+        self, *, character_size: int, filters: list[list[int]], highways: int, projection: int, activation: str
+    ) -> None:
+        super().__init__()
+        size = sum(count for _, count in filters)
+        self.activation = torch.relu if activation == "relu" else torch.tanh
+        self.embedding = nn.Embedding(CHARACTERS + 1, character_size, padding_idx=0)
+        self.convolutions = nn.ModuleList(nn.Conv1d(character_size, count, width) for width, count in filters)
+        self.highways = nn.ModuleList(nn.Linear(size, 2 * size) for _ in range(highways))
+        self.project = nn.Linear(size, projection)
+        nn.init.uniform_(self.embedding.weight, -1, 1)
+        with torch.no_grad():
+            self.embedding.weight[0] = 0
+            for highway in self.highways:
+                assert isinstance(highway, nn.Linear)
+                nn.init.normal_(highway.weight, std=math.sqrt(1 / size))
+                nn.init.zeros_(highway.bias)
+                highway.bias[size:] = -2.0  # at first a highway lets most of its input through
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """(W, C) -> (W, P)."""
+        x = self.embedding(characters).transpose(1, 2)
+        # The activations rise, so the maximum may come first, and they see a fraction of the values.
+        x = self.activation(torch.cat([convolution(x).amax(-1) for convolution in self.convolutions], -1))
+        for highway in self.highways:
+            new, gate = highway(x).chunk(2, -1)
+            x = x + torch.sigmoid(gate) * (torch.relu(new) - x)
+        return self.project(x)
+
+
+def _adaptive_softmax(size: int, outputs: int, cutoffs: list[int]) -> nn.AdaptiveLogSoftmaxWithLoss:
+    inside = [cutoff for cutoff in cutoffs if cutoff < outputs - 1] or [max(1, outputs // 2)]
+    return nn.AdaptiveLogSoftmaxWithLoss(size, outputs, inside, div_value=2.0)
+
+
+def _reversed(mask: Tensor) -> Tensor:
+    """(B, T): where the word stands that a row read from its end has at each place; padding stays where it is."""
+    place = torch.arange(mask.shape[1], device=mask.device)
+    turned = mask.sum(1, keepdim=True) - 1 - place
+    return torch.where(turned >= 0, turned, place)
+
+
+def _turn(x: Tensor, turn: Tensor | None) -> Tensor:
+    """(B, T, D) with the words of each row in the other order."""
+    return x.flip(1) if turn is None else x.gather(1, turn[..., None].expand_as(x))
+
+
+def _first_rows(state: State, count: int) -> State:
+    """The state of `count` rows: zero for those that there is none of."""
+    h, c = (F.pad(part[:count], (0, 0, 0, max(0, count - len(part)))) for part in state)
+    return h, c
+
+
+def _behind(left: list[State], before: list[State]) -> list[State]:
+    """What a batch leaves: the states of its rows; rows that were not in it keep those from before."""
+    pairs = zip(left, before, strict=True)
+    return [(_with_rest(h, old_h), _with_rest(c, old_c)) for (h, c), (old_h, old_c) in pairs]
+
+
+def _with_rest(part: Tensor, before: Tensor) -> Tensor:
+    return torch.cat([part.detach(), before[len(part) :].detach().to(part)])
+
+
+def collate_words(rows: list[list[bytes]], outputs: dict[bytes, int], *, max_characters: int) -> Batch:
+    """Rows of words -> characters of the distinct words, which row and place has which, and their classes."""
+    distinct: dict[bytes, int] = {}
+    length = max(map(len, rows))
+    words = np.zeros((len(rows), length), dtype=np.int64)
+    mask = np.zeros(words.shape, dtype=bool)
+    for number, row in enumerate(rows):
+        words[number, : len(row)] = [distinct.setdefault(word, len(distinct)) for word in row]
+        mask[number, : len(row)] = True
+    known = np.array([output_class(word, outputs) for word in distinct])
+    return {
+        "characters": torch.from_numpy(spell(list(distinct), max_characters)),
+        "words": torch.from_numpy(words),
+        "mask": torch.from_numpy(mask),
+        "input_ids": torch.from_numpy(np.where(mask, known[words], 0)),
+    }
+
+
+def output_class(word: bytes, outputs: dict[bytes, int]) -> int:
+    return 0 if word == BEGIN else 1 if word == END else outputs.get(word, UNKNOWN)
+
+
+def spell(words: list[bytes], max_characters: int) -> np.ndarray:
+    """Character ids (W, C) as the published models have them: marks of begin and end, padding, all raised by one.
+
+    C is as short as leaves one place where every convolution sees only padding, which is enough: the maximum
+    over more such places is the same.
+    """
+    bodies = [word[: max_characters - 2] for word in words]
+    sizes = np.array([1 if word in (BEGIN, END) else len(word) for word in bodies])
+    width = min(max_characters, int(sizes.max()) + 2 + WIDEST)
+    ids = np.full((len(words), width), PADDING, dtype=np.int64)
+    ids[:, 0] = WORD_BEGIN
+    ids[np.arange(len(words)), sizes + 1] = WORD_END
+    for number, word in enumerate(words):
+        if word in (BEGIN, END):
+            ids[number, 1] = TEXT_BEGIN if word == BEGIN else TEXT_END
+    plain = np.array([number for number, word in enumerate(words) if word not in (BEGIN, END)], dtype=np.int64)
+    if len(plain):
+        text = np.frombuffer(b"".join(bodies[i] for i in plain), dtype=np.uint8)
+        begins = np.concatenate([[0], np.cumsum(sizes[plain])[:-1]])
+        row = np.repeat(plain, sizes[plain])
+        ids[row, 1 + np.arange(len(text)) - np.repeat(begins, sizes[plain])] = text
+    return ids + 1

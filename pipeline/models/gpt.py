@@ -1,0 +1,329 @@
+"""GPT (Radford et al. 2018, 2019), saved in Hugging Face's layout of GPT-2 or, with `norm: post`, of the first GPT.
+
+Shapes: B batch, T positions, D model size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import NotRequired, TypedDict
+
+from pipeline.errors import UserError
+from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, left_to_first
+from pipeline.models.layers.transformer import Block, Dropout, KeyValues
+from pipeline.tokenization.tokenizer import Tokenizer
+
+COLDEST = 1e-6  # a temperature below would divide logits beyond what float32 holds
+
+
+class GptConfig(TypedDict):
+    """What of Hugging Face's `config.json` is read."""
+
+    vocab_size: Size
+    n_positions: Size
+    n_embd: Size
+    n_layer: Size
+    n_head: Size
+    n_inner: NotRequired[Size | None]
+    resid_pdrop: NotRequired[Rate]
+    attn_pdrop: NotRequired[Rate]
+
+
+class Gpt(Encoder):
+    """A Transformer that looks to the left, with the embedding as its output matrix.
+
+    Args:
+        tokenizer: its length is V.
+        size: D.
+        layers: number of blocks.
+        heads: attention heads; must divide `size`.
+        inner_size: width of the feed-forward networks.
+        max_length: most positions.
+        dropout: rate on embeddings and block outputs.
+        attention_dropout: rate on attention weights.
+        norm: `pre` (GPT-2: norms before each part and one at the end) or `post` (the first GPT).
+        vocab_size: rows of the embedding, when there are more than the tokenizer needs.
+    """
+
+    model_type = "gpt"
+    schema = GptConfig
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        size: int,
+        layers: int,
+        heads: int,
+        inner_size: int,
+        max_length: int,
+        dropout: float,
+        attention_dropout: float,
+        norm: Literal["pre", "post"] = "pre",
+        vocab_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if tokenizer.scheme != "bpe":
+            raise UserError(f"GPT needs a tokenizer of scheme bpe, not {tokenizer.scheme}.")
+        if heads < 1 or size % heads:
+            raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        if norm == "post" and inner_size != 4 * size:
+            raise UserError(f"norm: post is the first GPT, whose inner_size is 4 times its size, not {inner_size}.")
+        self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
+        end = tokenizer.id("eos")
+        self.config = {
+            "architectures": ["GPT2LMHeadModel" if norm == "pre" else "OpenAIGPTLMHeadModel"],
+            "model_type": "gpt2" if norm == "pre" else "openai-gpt",
+            "vocab_size": vocab_size or len(tokenizer),
+            "n_positions": max_length,
+            "n_embd": size,
+            "n_layer": layers,
+            "n_head": heads,
+            "n_inner": inner_size,
+            "embd_pdrop": dropout,
+            "resid_pdrop": dropout,
+            "attn_pdrop": attention_dropout,
+            "layer_norm_epsilon": 1e-5,
+            "initializer_range": 0.02,
+            "bos_token_id": end,
+            "eos_token_id": end,
+            "pad_token_id": end,
+            "tie_word_embeddings": True,
+            **({"activation_function": "gelu_new"} if norm == "pre" else {"afn": "gelu"}),  # both are tanh
+        }
+        self.word_embedding = nn.Embedding(self.config["vocab_size"], size)
+        self.position_embedding = nn.Embedding(max_length, size)
+        self.dropout = Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            Block(
+                size=size,
+                heads=heads,
+                inner_size=inner_size,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                eps=1e-5,
+                norm=norm,
+                activation="gelu_new",
+            )
+            for _ in range(layers)
+        )
+        self.final_norm = nn.LayerNorm(size, eps=1e-5) if norm == "pre" else None
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+        for block in self.blocks:  # the residual stream's variance does not grow with depth (2019, 2.3)
+            assert isinstance(block, Block)
+            for part in (block.out, block.down):
+                nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * layers))
+
+    def forward(self, batch: Batch, past: list[KeyValues] | None = None) -> Encoded:
+        """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
+
+        With `documents` (B, T) in the batch, attention and positions begin anew with each document. With `past`
+        (one KeyValues a block), the tokens follow those that it has seen, and are added to it. `positions` (B, T)
+        replaces those of the order, and `attend` (B, T, T) narrows what a token may see of the others.
+        """
+        ids, mask = batch["input_ids"], batch["mask"]
+        seen = past[0].length if past else 0
+        positions = torch.arange(seen, seen + ids.shape[1], device=ids.device)
+        bias = None
+        if "documents" in batch:
+            same = batch["documents"][:, None, :, None] == batch["documents"][:, None, None, :]
+            bias = torch.zeros(same.shape, device=ids.device).masked_fill_(~same, -1e9)
+            new = F.pad(batch["documents"].diff(dim=1) != 0, (1, 0), value=True)
+            positions = positions - (positions * new).cummax(1).values
+        if "positions" in batch:
+            positions = batch["positions"]
+        if "attend" in batch:
+            attend = F.pad(batch["attend"], (seen, 0), value=True)[:, None]
+            bias = torch.zeros(attend.shape, device=ids.device).masked_fill_(~attend, -1e9)
+        x = self.dropout(self.embed(batch) + self.position_embedding(positions))
+        layers = [x]
+        for index, block in enumerate(self.blocks):
+            layers.append(block(layers[-1], bias, causal=True, past=past[index] if past else None))
+        if self.final_norm is not None:
+            layers[-1] = self.final_norm(layers[-1])
+        return Encoded(layers=layers, mask=mask, input_ids=ids)
+
+    def embed(self, batch: Batch) -> Tensor:
+        """(B, T, D): each token alone, without its position."""
+        return self.word_embedding(batch["input_ids"])
+
+    @property
+    def head_layouts(self) -> dict[str, HeadLayout]:
+        """A sentence head takes one text at a time there: the end of text is our padding, and would be passed over."""
+        kind = "GPT2" if self.final_norm is not None else "OpenAIGPT"
+        sentence = HeadLayout(f"{kind}ForSequenceClassification", "score", bias=False, config={"pad_token_id": None})
+        tagger = {"token": HeadLayout("GPT2ForTokenClassification", "classifier")} if kind == "GPT2" else {}
+        return {"sentence": sentence, **tagger}
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., V)."""
+        return F.linear(hidden, self.word_embedding.weight)
+
+    def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
+        """(B, T): log p(token | all before it), 0 at the first position and on padding."""
+        targets = batch["input_ids"] if targets is None else targets
+        scores = self.logits(self(batch).layers[-1][:, :-1]).float().log_softmax(-1)
+        scores = scores.gather(-1, targets[:, 1:, None])[..., 0] * batch["mask"][:, 1:]
+        return F.pad(scores, (1, 0))
+
+    def pooled(self, encoded: Encoded) -> Tensor:
+        """The last token of the top layer, which has seen the whole text (Radford et al. 2018, 3.2)."""
+        last = encoded.mask.sum(1) - 1
+        return encoded.layers[-1][torch.arange(len(last), device=last.device), last]
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        groups = [[*self.word_embedding.parameters(), *self.position_embedding.parameters()]]
+        groups += [list(block.parameters()) for block in self.blocks]
+        if self.final_norm is not None:
+            groups[-1] += list(self.final_norm.parameters())
+        return groups
+
+    def collate(self, texts: Sequence[Any]) -> Batch:
+        """[end] a [end] or [end] a [end] b [end]: the end of text also begins one, as in pretraining.
+
+        The first GPT had tokens of their own for start, delimiter and extraction (Radford et al. 2018, 3.3).
+        Too long a text loses its end, too long a pair the end of its longer text.
+        """
+        end, room = self.tokenizer.id("eos"), self.max_length - 3
+        rows = []
+        for text in texts:
+            a, b = text if isinstance(text, tuple) else (text, None)
+            if b is None:
+                rows.append([end, *a[: room + 1], end])
+                continue
+            first = left_to_first(len(a), len(b), room)
+            rows.append([end, *a[:first], end, *b[: room - first], end])
+        length = max(map(len, rows))
+        return {
+            "input_ids": torch.tensor([row + [end] * (length - len(row)) for row in rows]),
+            "mask": torch.tensor([[True] * len(row) + [False] * (length - len(row)) for row in rows]),
+        }
+
+    @torch.no_grad()
+    def generate(
+        self, prompt: Sequence[int], *, tokens: int, temperature: float, top_k: int, top_p: float, seed: int
+    ) -> list[int]:
+        """Goes on after `prompt` (ids) until the end of text, `tokens` new ones, or the last position.
+
+        Args:
+            temperature: divides the logits; 0, or as good as 0, takes the likeliest token each time.
+            top_k: draw from the k likeliest only; 0: all.
+            top_p: and only from the fewest tokens that hold this share of probability (Holtzman et al. 2019).
+        """
+        generator = torch.Generator().manual_seed(seed)
+        past = [KeyValues() for _ in self.blocks]
+        step, result, end = list(prompt), [], self.tokenizer.id("eos")
+        for _ in range(min(tokens, self.max_length - len(prompt))):
+            ids = torch.tensor([step], device=self.word_embedding.weight.device)
+            batch = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}
+            logits = self.logits(self(batch, past).layers[-1][0, -1]).float().cpu()
+            token = sample_token(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+            if token == end:
+                break
+            result.append(token)
+            step = [token]
+        return result
+
+    # ------------------------------------------------------------------ Hugging Face's layout
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Gpt:
+        post = config["model_type"] == "openai-gpt"
+        unsupported = {
+            "afn" if post else "activation_function": ("gelu",) if post else ("gelu_new",),
+            "layer_norm_epsilon": (1e-5,),
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "add_cross_attention": (False,),
+            "tie_word_embeddings": (True,),
+        }
+        for key, allowed in unsupported.items():
+            if config.get(key, allowed[0]) not in allowed:
+                raise UserError(f"This GPT has {key} = {config[key]!r} in its config.json, which is not supported.")
+        return cls(
+            tokenizer,
+            size=config["n_embd"],
+            layers=config["n_layer"],
+            heads=config["n_head"],
+            inner_size=config.get("n_inner") or 4 * config["n_embd"],
+            max_length=config["n_positions"],
+            dropout=config.get("resid_pdrop", 0.1),
+            attention_dropout=config.get("attn_pdrop", 0.1),
+            norm="post" if post else "pre",
+            vocab_size=config["vocab_size"],
+        )
+
+    @classmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        post, size, last = config["model_type"] == "openai-gpt", config["n_embd"], config["n_layer"] - 1
+        return {
+            _hf_name("word_embedding.weight", post): (config["vocab_size"], size),
+            _hf_name("position_embedding.weight", post): (config["n_positions"], size),
+            f"transformer.h.{last}.mlp.c_fc.weight": (size, config.get("n_inner") or 4 * size),
+        }
+
+    def export_state(self) -> dict[str, Tensor]:
+        post = self.final_norm is None
+        return {
+            _hf_name(name, post): value.t() if _is_transposed(name) else value
+            for name, value in self.state_dict().items()
+        }
+
+    @classmethod
+    def folder_name(cls, name: str) -> str | None:
+        """Names in files of `GPT2Model` alone lack the prefix."""
+        if BUFFER.fullmatch(name) or name == "lm_head.weight":  # a copy of the embedding
+            return None
+        return name if name.startswith(("transformer.", "lm_head.", "head.")) else f"transformer.{name}"
+
+
+def sample_token(logits: Tensor, *, temperature: float, top_k: int, top_p: float, generator: torch.Generator) -> int:
+    """One token from logits (V,)."""
+    if temperature < COLDEST:
+        return int(logits.argmax())
+    scores, order = (logits / temperature).sort(descending=True)
+    if top_k:
+        scores, order = scores[:top_k], order[:top_k]
+    p = scores.softmax(-1)
+    p[p.cumsum(-1) - p >= top_p] = 0  # the token that crosses the share stays
+    return int(order[torch.multinomial(p, 1, generator=generator)])
+
+
+_TOP = {
+    "word_embedding": ("wte", "tokens_embed"),
+    "position_embedding": ("wpe", "positions_embed"),
+    "final_norm": ("ln_f", ""),
+}
+_BLOCK = {
+    "qkv": "attn.c_attn",
+    "out": "attn.c_proj",
+    "norm_attention": "ln_1",
+    "up": "mlp.c_fc",
+    "down": "mlp.c_proj",
+    "norm_feed_forward": "ln_2",
+}
+
+
+def _hf_name(name: str, post: bool) -> str:
+    """Our parameter name -> Hugging Face's."""
+    if match := re.fullmatch(r"blocks\.(\d+)\.(\w+)\.(\w+)", name):
+        index, part, kind = match.groups()
+        return f"transformer.h.{index}.{_BLOCK[part]}.{kind}"
+    top, _, kind = name.partition(".")
+    return f"transformer.{_TOP[top][post]}.{kind}"
+
+
+def _is_transposed(name: str) -> bool:
+    """Matrices of the blocks are (in, out) there: GPT-2's `Conv1D`."""
+    return bool(re.fullmatch(r"blocks\.\d+\.(qkv|out|up|down)\.weight", name))

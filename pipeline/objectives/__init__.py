@@ -1,0 +1,1 @@
+"""Ways of pretraining: rows, corruption, loss, metrics."""

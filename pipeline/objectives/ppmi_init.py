@@ -1,0 +1,76 @@
+"""Embeddings that know which tokens stand near each other, before the first step of training.
+
+A masked LM spends its first thousand steps finding this out by gradients; counting takes seconds. The vectors are
+those of Levy and Goldberg (2014, "Neural Word Embedding as Implicit Matrix Factorization") with the settings of Levy,
+Goldberg and Dagan (2015): positive pointwise mutual information, contexts smoothed, singular values under a root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.data.token_store import TokenStore
+
+WINDOW = 4  # tokens to either side; one that is k away counts 1 / k
+SMOOTHING = 0.75  # power of a context's frequency: rare ones say less
+CONTEXTS = 8_192  # at most, the most frequent tokens
+MOST_COUNTS = 1 << 28  # of (V, contexts) float32: 1 GB; a larger vocabulary has fewer contexts
+MOST_TOKENS = 20_000_000  # counted at most, in stretches spread over the corpus
+STRETCH = 1_000_000
+
+
+@torch.no_grad()
+def begin_with_cooccurrences(weight: Tensor, store: TokenStore, *, special: Collection[int], seed: int) -> None:
+    """Replaces the rows of an embedding (V, D) by vectors of co-occurrence, each as long as the rows were on average.
+
+    Special tokens keep theirs, and those that the corpus does not have. Documents are read as one stream.
+
+    Args:
+        special: ids of special tokens.
+    """
+    vectors = factorise(count(store.tokens, vocab_size=len(weight)), weight.shape[1], seed=seed)
+    known = vectors.norm(dim=1) > 1e-4  # the others have no neighbours, or tell nothing
+    known[list(special)] = False
+    length = weight[known].norm(dim=1).mean()
+    weight[known] = length * torch.nn.functional.normalize(vectors[known], dim=1)
+
+
+def count(tokens: np.ndarray, *, vocab_size: int) -> np.ndarray:
+    """How often token v stands near context c: (V, C) float32, C the most frequent tokens."""
+    begins = np.arange(0, len(tokens), STRETCH)
+    if len(tokens) > MOST_TOKENS:
+        begins = np.linspace(0, len(tokens) - STRETCH, MOST_TOKENS // STRETCH).astype(int)
+    frequency = sum(np.bincount(tokens[begin : begin + STRETCH], minlength=vocab_size) for begin in begins)
+    contexts = np.argsort(-frequency, kind="stable")[: min(CONTEXTS, MOST_COUNTS // vocab_size)]
+    column = np.full(vocab_size, -1)
+    column[contexts] = np.arange(len(contexts))
+    counts = np.zeros((vocab_size, len(contexts)), dtype=np.float32)
+    for begin in begins:
+        stretch = tokens[begin : begin + STRETCH].astype(np.int64)
+        for k in range(1, WINDOW + 1):
+            for centre, context in ((stretch[:-k], column[stretch[k:]]), (stretch[k:], column[stretch[:-k]])):
+                known = context >= 0
+                np.add.at(counts.reshape(-1), centre[known] * len(contexts) + context[known], np.float32(1 / k))
+    return counts
+
+
+def factorise(counts: np.ndarray, size: int, *, seed: int) -> Tensor:
+    """Counts (V, C) -> vectors (V, D), from the best D-dimensional fit of positive pointwise mutual information.
+
+    The counts are used up: they are large.
+    """
+    pmi = torch.from_numpy(counts)
+    rows, columns = pmi.sum(1, keepdim=True), pmi.sum(0, keepdim=True) ** SMOOTHING
+    pmi.mul_(columns.sum() / columns.clamp(min=1e-9)).div_(rows.clamp(min=1e-9))
+    pmi.log_().clamp_(min=0)  # the logarithm of nothing is no information
+    vectors = torch.zeros(len(pmi), size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        left, values, _ = torch.svd_lowrank(pmi, q=min(size + 20, *pmi.shape), niter=3)
+        turn, _ = torch.linalg.qr(torch.randn(size, size))  # so that no dimension outweighs the others
+    vectors[:, : left.shape[1]] = (left * values.sqrt())[:, :size]
+    return vectors @ turn

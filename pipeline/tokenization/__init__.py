@@ -1,0 +1,1 @@
+"""Tokenizers: one file a scheme."""

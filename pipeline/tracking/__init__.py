@@ -1,0 +1,1 @@
+"""Metric history, Weights & Biases, lineage, plots."""

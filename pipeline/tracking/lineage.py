@@ -1,0 +1,70 @@
+"""Where a result comes from: corpus, tokenizer, pretraining, encoder, then a fine-tune or prompts.
+
+`lineage.json` lies in each run folder and in the folder of what it made, so that any score can be traced, offline too.
+It holds no path outside the run: files are named, and known by the hash of their content.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from pipeline.storage.folders import digest, sha256, write_atomically
+from pipeline.storage.validation import read_json
+from pipeline.version import __version__
+
+FILE = "lineage.json"
+RUNS = ("pretrain", "profile", "finetune", "zeroshot")  # stages that are runs
+Stage = dict[str, Any]  # `stage`, its kind; `sha256` of what it is, where it is content; and facts
+
+
+def _named(stage: Stage) -> Stage:
+    if not isinstance(stage.get("stage"), str):
+        raise ValueError("each stage has a name under the key 'stage'")
+    return stage
+
+
+def read(folder: Path) -> list[Stage]:
+    """The stages that led to an encoder or model folder; one that others made begins with itself.
+
+    Raises:
+        UserError: its lineage.json is damaged.
+    """
+    file = folder / FILE
+    if file.is_file():
+        return read_json(file, list[Annotated[Stage, AfterValidator(_named)]])
+    return [made("encoder", folder)]
+
+
+def run_of(stages: list[Stage]) -> str | None:
+    """The kind of run that stages end with, if there is one in them."""
+    return next((stage["stage"] for stage in reversed(stages) if stage["stage"] in RUNS), None)
+
+
+def is_public(stages: list[Stage]) -> bool:
+    """Whether all pretraining in them was told that its texts may go to Weights & Biases."""
+    return all(stage.get("public", False) for stage in stages if stage["stage"] == "pretrain")
+
+
+def made(kind: str, folder: Path) -> Stage:
+    """The stage of a folder of weights."""
+    return {"stage": kind, "sha256": sha256(folder / "model.safetensors")}
+
+
+def run_stage(kind: str, out: Path, *, seed: int, config: dict[str, Any], public: bool = False) -> Stage:
+    """The stage of a run; its id in Weights & Biases, if it has one.
+
+    Args:
+        public: the texts of the run may go to Weights & Biases.
+    """
+    stage = {"stage": kind, "name": out.name, "seed": seed, "config": digest(config), "version": __version__}
+    stage |= {"public": True} if public else {}
+    id_file = out / "wandb" / "run-id"
+    return {**stage, "wandb": id_file.read_text()} if id_file.is_file() else stage
+
+
+def write(folder: Path, stages: list[Stage]) -> None:
+    write_atomically(folder / FILE, json.dumps(stages, indent=2) + "\n")

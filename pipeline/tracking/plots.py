@@ -1,0 +1,107 @@
+"""What a run draws: PNGs that appear whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.storage.folders import written_atomically
+from pipeline.tracking.loggers import History
+
+
+def subplots(*args: Any, **options: Any) -> tuple[Any, Any]:
+    """A figure and its axes, drawn without a screen."""
+    import matplotlib  # takes a while
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(*args, layout="constrained", **options)
+
+
+def plot_curves(history: History, file: Path, *, floors: dict[str, float], losses: list[str]) -> None:
+    """Loss curves with the floor lines, and the learning rate, as one PNG."""
+    figure, (above, below) = subplots(2, 1, figsize=(8, 6), sharex=True, height_ratios=(3, 1))
+    for name in losses:
+        steps, values = history.series(name)
+        if steps:
+            above.plot(steps, values, label=name, marker="o" if name.startswith("val/") else None, markersize=3)
+    for name, value in floors.items():
+        above.axhline(value, linestyle="--", color="grey", linewidth=0.8)
+        where = ("axes fraction", "data")
+        above.annotate(name, (0.01, value), xycoords=where, fontsize=8, color="grey", va="bottom")
+    above.set_ylabel("nats")
+    above.legend()
+    below.plot(*history.series("train/learning_rate"))
+    below.set_ylabel("learning rate")
+    below.set_xlabel("optimiser step")
+    save_figure(figure, file)
+
+
+def plot_mix(history: History, file: Path) -> None:
+    """What each layer counts in the scalar mix, over the run."""
+    figure, axes = subplots(figsize=(6, 4))
+    for name in sorted(name for name in history.names() if name.startswith("mix/layer_")):
+        axes.plot(*history.series(name), label=name.removeprefix("mix/"), marker="o", markersize=3)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel("softmax weight of the layer")
+    axes.legend()
+    save_figure(figure, file)
+
+
+def plot_confusion(counts: list[list[int]], labels: list[str], file: Path) -> None:
+    """Rows: gold, columns: predicted."""
+    size = 2.5 + 0.6 * len(labels)
+    figure, axes = subplots(figsize=(size + 1, size))
+    axes.imshow(counts, cmap="Blues", vmin=0)
+    top = max(max(row) for row in counts)
+    for i, row in enumerate(counts):
+        for j, value in enumerate(row):
+            axes.text(j, i, str(value), ha="center", va="center", color="white" if value > top / 2 else "black")
+    axes.set_xticks(range(len(labels)), labels, rotation=30)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("gold")
+    save_figure(figure, file)
+
+
+def plot_types(by_type: dict[str, dict[str, float]], file: Path) -> None:
+    """Precision, recall and F1 of each type of span, with how many there are."""
+    names = sorted(by_type, key=lambda name: -by_type[name]["support"])
+    figure, axes = subplots(figsize=(3 + 1.1 * len(names), 4))
+    for place, score in enumerate(("precision", "recall", "f1")):
+        positions = [i + 0.27 * (place - 1) for i in range(len(names))]
+        bars = axes.bar(positions, [by_type[name][score] for name in names], width=0.25, label=score)
+        axes.bar_label(bars, fmt="%.2f", fontsize=7)
+    axes.set_xticks(range(len(names)), [f"{name}\n({by_type[name]['support']:,})" for name in names])
+    axes.set_ylim(0, 1.08)
+    axes.set_xlabel("type of span (how many in the test)")
+    axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.12))
+    save_figure(figure, file)
+
+
+def plot_shots(by_shots: dict[int, dict[str, float]], file: Path) -> None:
+    """Accuracy by the number of examples in front, with the spread of the templates."""
+    shots = sorted(by_shots)
+    means = [by_shots[count]["accuracy"] for count in shots]
+    figure, axes = subplots(figsize=(6, 4))
+    axes.plot(shots, means, marker="o", label="mean of the templates")
+    low, high = ([by_shots[count][f"accuracy_{side}"] for count in shots] for side in ("min", "max"))
+    axes.fill_between(shots, low, high, alpha=0.2, label="lowest to highest template")
+    if "chance" in by_shots[shots[0]]:
+        axes.axhline(by_shots[shots[0]]["chance"], linestyle="--", color="grey", linewidth=0.8, label="chance")
+    axes.set_xticks(shots)
+    axes.set_xlabel("examples in front of the question")
+    axes.set_ylabel("accuracy")
+    axes.legend()
+    save_figure(figure, file)
+
+
+def save_figure(figure: Any, file: Path) -> None:
+    """A PNG that appears whole or not at all."""
+    with written_atomically(file, "wb") as stream:
+        figure.savefig(stream, dpi=120, format="png")
+    from matplotlib import pyplot
+
+    pyplot.close(figure)

@@ -1,0 +1,1 @@
+"""Everything that imports lightning: modules, data modules, runs, checkpoints."""

@@ -1,0 +1,270 @@
+"""Checkpoints to go on from: whole or not at all, the one before kept, checked before use; stopping with one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pickle
+import signal
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+import lightning
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
+from torch import Tensor
+
+from pipeline.errors import Interrupted, UserError
+from pipeline.storage.folders import is_no_room, new_file, reason
+
+LAST, PREVIOUS, BEST, DAMAGED = "last.ckpt", "previous.ckpt", "best.ckpt", "damaged.ckpt"
+
+
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
+# Errors of the system that come of what a file is: no number (zipfile's), a place before its begin, another's removal.
+BROKEN = (None, errno.EINVAL, errno.ENOENT, errno.EISDIR)
+# What training goes on from: without one of them a file is no checkpoint of a run.
+PARTS: dict[str, type] = {
+    **dict.fromkeys(("state_dict", "loops", "callbacks", "sums"), dict),
+    **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
+    "global_step": int,
+}
+
+
+class Damaged(UserError):
+    """A checkpoint that cannot be gone on from; the one before it may be whole."""
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes aside and renames; the `last.ckpt` before becomes `previous.ckpt` when the new one is whole.
+
+    Args:
+        written: is called when there is a new `last.ckpt`.
+    """
+
+    def __init__(self, written: Callable[[], None]) -> None:
+        super().__init__()
+        self.written = written
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        file = Path(path)
+        aside = file.with_name(f".{file.name}.new")
+        stream: Telling | None = None
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with new_file(aside, "wb") as file_on_disk:
+                stream = Telling(file_on_disk)
+                write(checkpoint, stream)
+                file_on_disk.flush()
+                os.fsync(file_on_disk.fileno())
+            if file.name == LAST and file.exists():
+                os.replace(file, file.with_name(PREVIOUS))
+            os.replace(aside, file)
+            sync_folder(file.parent)
+        except (OSError, RuntimeError) as error:
+            aside.unlink(missing_ok=True)
+            told = error if stream is None else stream.error or error
+            if not is_no_room(told):
+                raise
+            raise UserError(
+                f"The checkpoint {file} could not be written: {reason(told)}. Make room and go on with RESUME=1 from "
+                "the one before it, if there is one."
+            ) from None
+        if file.name == LAST:
+            self.written()
+
+
+class Telling:
+    """A file to write to that keeps what the system said when it could not: torch has words of its own for it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self.file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def write(checkpoint: dict[str, Any], stream: Any) -> None:
+    torch.save(checkpoint, stream)
+
+
+def newest(
+    folder: Path, check: Callable[[Path, dict[str, Any]], None] = lambda file, state: None
+) -> tuple[Path, dict[str, Any]] | None:
+    """The newest whole checkpoint of a run to go on from, and what it holds; says when it is not the last one.
+
+    Args:
+        check: what else must be right; raises `Damaged` where the one before may be.
+
+    Raises:
+        UserError: there are checkpoints, and none is whole; or the system could not read one.
+    """
+    found = [file for file in (folder / LAST, folder / PREVIOUS) if file.exists()]
+    complaints = []
+    for file in found:
+        try:
+            state = read(file)
+            check(file, state)
+        except Damaged as error:
+            complaints.append(str(error))
+            if file.name == LAST and len(found) > 1:  # else the next one saved would push the whole one out
+                with contextlib.suppress(FileNotFoundError):  # another process of the run was faster
+                    os.replace(file, file.with_name(DAMAGED))
+            continue
+        if complaints or file.name == PREVIOUS:
+            why = complaints[0] if complaints else f"{folder / LAST} is missing."
+            print(f"Warning: {why} Going on from the checkpoint before it, of step {state['global_step']:,}.")
+        return file, state
+    if complaints:
+        others = "The one before it is damaged too" if len(complaints) > 1 else "No other checkpoint is there"
+        raise UserError(f"{complaints[0]} {others}; set OVERWRITE=1 to start anew.")
+    return None
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A checkpoint whose checksums are right, with all its parts; tensors stay on disk until they are used.
+
+    Raises:
+        Damaged: it is not so, or holds something else than tensors and plain data.
+        UserError: it could not be read, whatever it holds.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()  # each entry has a CRC-32
+        if damaged is not None:
+            raise Damaged(f"The checkpoint {file} is damaged ({damaged} has another checksum).")
+        state = torch.load(file, weights_only=True, map_location="cpu", mmap=True)
+    except pickle.UnpicklingError:
+        raise Damaged(
+            f"The checkpoint {file} holds something else than tensors and plain data, which could be code: it is not "
+            "loaded."
+        ) from None
+    except OSError as error:
+        if error.errno not in BROKEN:
+            raise UserError(f"The checkpoint {file} could not be read: {reason(error)}.") from None
+        raise Damaged(f"The checkpoint {file} is damaged ({type(error).__name__}).") from None
+    except (RuntimeError, ValueError, KeyError, NotImplementedError, EOFError, *ZIP_ERRORS) as error:
+        raise Damaged(f"The checkpoint {file} is damaged ({type(error).__name__}).") from None
+    for name, kind in PARTS.items():
+        if not isinstance(state, dict) or not isinstance(state.get(name), kind):
+            raise Damaged(f"The checkpoint {file} is damaged: it has no {name}.")
+    moments = state["optimizer_states"]
+    if not moments or not all(isinstance(part, dict) and {"state", "param_groups"} <= set(part) for part in moments):
+        raise Damaged(f"The checkpoint {file} is damaged: it has no state of an optimizer.")
+    return state
+
+
+def check_fits(file: Path, state: dict[str, Any], module: torch.nn.Module) -> None:
+    """Compares the tensors of a checkpoint with those of the network that would go on from it.
+
+    Raises:
+        Damaged: it lacks one, or has others.
+    """
+    for name in getattr(module, "kept", ()):
+        if name not in state:
+            raise Damaged(f"The checkpoint {file} is damaged: it has no {name}.")
+    saved, ours = state["state_dict"], module.state_dict()
+    for name in sorted({*saved, *ours}):
+        if name not in saved or name not in ours:
+            which = "lacks" if name in ours else "has"
+            raise Damaged(f"The checkpoint {file} is damaged: it {which} a tensor {name}.")
+        if not isinstance(saved[name], Tensor) or saved[name].shape != ours[name].shape:
+            there = list(saved[name].shape) if isinstance(saved[name], Tensor) else type(saved[name]).__name__
+            raise Damaged(f"The checkpoint {file} is damaged: {name} is {there}, not {list(ours[name].shape)}.")
+
+
+def sync_folder(folder: Path) -> None:
+    """Puts renames on disk, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def move(checkpoint: dict[str, Any], folder: Path) -> None:
+    """Tells Lightning's checkpoint callbacks where their files are now: in a moved run they would forget the best."""
+    now = os.path.realpath(folder)  # as Lightning writes it
+    for state in checkpoint["callbacks"].values():
+        if isinstance(state, dict) and (old := state.get("dirpath")) and old != now:
+            place = lambda path, old=old: path.replace(old, now, 1)  # noqa: E731
+            for name in ("dirpath", "best_model_path", "kth_best_model_path", "last_model_path"):
+                state[name] = place(state[name])
+            state["best_k_models"] = {place(path): score for path, score in state["best_k_models"].items()}
+
+
+def callback_value(checkpoint: dict[str, Any], name: str) -> Any:
+    """What a callback has kept in a checkpoint under a name of its own; None if nothing."""
+    states = [state for state in checkpoint["callbacks"].values() if isinstance(state, dict) and name in state]
+    return states[0][name] if states else None
+
+
+class Latest(Checkpoint):
+    """`last.ckpt` after each validation, and after the step at hand when the run is asked to stop.
+
+    Asked by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM sends before the time is up. Being a checkpoint callback, it
+    runs after the others, so that its file holds their state of the same moment.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.asked = file, False
+        self.before: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        def ask(signal_number: int, frame: FrameType | None) -> None:
+            self.asked = True
+
+        for number in self.SIGNALS:
+            self.before[number] = signal.signal(number, ask)
+        module.between_steps = self.between_steps
+
+    def between_steps(self, trainer: lightning.Trainer) -> None:
+        """The module calls this after each whole optimiser step, when it is logged: a place that resumes exactly."""
+        assert isinstance(trainer.val_check_batch, int)
+        every = trainer.val_check_batch // trainer.accumulate_grad_batches
+        if trainer.global_step % every and not trainer.should_stop and self._anyone_asked(trainer):
+            trainer.save_checkpoint(self.file)
+            raise Interrupted
+
+    def on_validation_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        trainer.save_checkpoint(self.file)
+        if self._anyone_asked(trainer) and trainer.global_step < trainer.max_steps:
+            raise Interrupted
+
+    def _anyone_asked(self, trainer: lightning.Trainer) -> bool:
+        """All processes stop at the same step, whichever of them was asked."""
+        if trainer.world_size == 1:
+            return self.asked
+        return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        self.teardown(trainer, module, "fit")
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """Gives the signals back before Lightning does: after it, they would get its own again and all they hold."""
+        self.teardown(trainer, module, "fit")
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        self.before = {}

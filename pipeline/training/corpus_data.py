@@ -1,0 +1,435 @@
+"""A corpus as a LightningDataModule: text -> tokenizer -> token store -> batches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import lightning
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from pipeline.data import files as text
+from pipeline.data import token_store as store
+from pipeline.data.files import Source
+from pipeline.data.synthetic import corpus as sample
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.models.base import Batch
+from pipeline.objectives.batches import BatchMaker, Steps
+from pipeline.storage.folders import cache_folder, digest, locked, sha256, write_atomically, write_folder
+from pipeline.storage.validation import read_text
+from pipeline.tokenization import tokenizer as tokenizers
+from pipeline.tokenization.tokenizer import Tokenizer
+from tasks.base import listed
+
+MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
+HELD_OUT = 500  # documents of a stream, at most, that are its validation part
+FORMAT = 4  # part of a tokenizer's key: raise it when their training changes
+
+
+@dataclass
+class TokenizerOptions:
+    """How the tokenizer comes about.
+
+    Args:
+        scheme: `wordpiece` (BERT), `bpe` (GPT) or `words` (ELMo).
+        file: an existing `tokenizer.json`; otherwise one is trained on the corpus.
+        vocab_size: V, at most.
+        lowercase: lower-case the text and strip accents.
+        train_megabytes: train on at most this much text, chosen evenly over the corpus.
+    """
+
+    scheme: Literal["wordpiece", "bpe", "words"]
+    file: str | None
+    vocab_size: int
+    lowercase: bool
+    train_megabytes: float
+
+
+class CorpusData(lightning.LightningDataModule):
+    """Unlabelled text as batches for pretraining.
+
+    Args:
+        files: file, folder or pattern of text (see README); files named valid* or dev* are the validation part.
+        hub: instead, arguments of `datasets.load_dataset`: path, name, revision, and `validation`, the name of
+            a validation split if there is one.
+        sample_documents: instead, that many documents of the built-in synthetic world.
+        text_column: where the text is, in `.jsonl`, `.parquet` and hub data.
+        document_start: regular expression of lines that begin a document.
+        validation_every: without a validation part, each that many-th document becomes one (500 of a hub's stream).
+        tokenizer: how the tokenizer comes about.
+        batches: what a batch is made of.
+        length: most tokens of a row, T.
+        batch_size: rows of one optimiser step, over all processes and accumulated parts.
+        validation_rows: rows of validation text, at most.
+        workers: loader processes; the batches do not depend on it.
+        verify: read corpus and token stores whole, to be sure that they are what they were, instead of sample blocks.
+        seed: of order, masks and pairs.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokenizer: TokenizerOptions,
+        batches: BatchMaker,
+        length: int,
+        batch_size: int,
+        validation_rows: int,
+        validation_every: int,
+        workers: int,
+        files: str | None = None,
+        hub: dict[str, Any] | None = None,
+        sample_documents: int | None = None,
+        text_column: str = "text",
+        document_start: str | None = None,
+        verify: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if sum(origin is not None for origin in (files, hub, sample_documents)) != 1:
+            raise UserError("The corpus needs exactly one of data.files, data.hub and data.sample_documents.")
+        if hub is not None and (not hub.get("path") or "streaming" in hub):
+            raise UserError("data.hub needs a `path`, and is always streamed: leave `streaming` out.")
+        least = {"length": (length, 8), "batch_size": (batch_size, 1), "workers": (workers, 0)}
+        least |= {"validation_rows": (validation_rows, 1), "validation_every": (validation_every, 2)}
+        for name, (value, low) in least.items():
+            if value < low:
+                raise UserError(f"data.{name} is {value}, which is too small; it must be at least {low}.")
+        try:
+            re.compile(document_start or "")
+        except re.error as error:
+            raise UserError(f"data.document_start is no regular expression: {error}.") from None
+        self.files, self.hub, self.sample_documents = files, hub, sample_documents
+        self.text_column, self.document_start, self.verify = text_column, document_start, verify
+        self.options, self.maker = tokenizer, batches
+        self.length, self.batch_size, self.seed = length, batch_size, seed
+        self.validation_rows, self.validation_every, self.workers = validation_rows, validation_every, workers
+        self.left_out: list[str] = []  # files named as a test part
+        self.ignored: list[Path] = []  # files of kinds that are not read
+        self.tokenizer: Tokenizer
+        self.train: TokenStore
+        self.valid: TokenStore
+
+    # ------------------------------------------------------------------ text -> token stores
+
+    def prepare(self) -> None:
+        """Trains or opens the tokenizer and builds or opens both token stores.
+
+        Raises:
+            UserError: the corpus cannot be read, or does not suffice for the model.
+        """
+        train, valid = self._sources()
+        self.tokenizer = self._tokenizer(train)
+        root = cache_folder() / "stores"
+        every = self.validation_every
+        # A stream of the hub is not read twice to its end: its begin has enough.
+        first = None if valid or self.hub is None else HELD_OUT * every
+        # Without a validation part: documents 1 and 3 (so that small corpora have some), then evenly.
+        held_out = partial(_held_out, every=every, first=first)
+        keep = None if valid else (lambda number: not held_out(number))
+        which = f"1 in {every}" + (f" of the first {first:,}" if first else "")
+        self.train = store.build(
+            train, self.tokenizer, root, keep=keep, name=f"train, without {which}" if keep else "train"
+        )
+        try:
+            name, kept = ("validation", None) if valid else (f"validation, {which}", held_out)
+            self.valid = store.build(valid or train, self.tokenizer, root, keep=kept, most=first, name=name)
+        except store.NoText as error:
+            if valid:
+                raise
+            raise UserError(
+                f"The corpus has {self.train.meta['documents']} document, too few to set some aside for validation; "
+                "separate documents by a blank line, or add a file named valid.txt."
+            ) from error
+        self.maker.check(self.train, "training")
+        self.maker.check(self.valid, "validation")
+
+    def evaluation_store(self, tokenizer: Tokenizer) -> TokenStore:
+        """The validation part, or everything when there is none, in the tokens of an encoder."""
+        train, valid = self._sources()
+        return store.build(valid or train, tokenizer, cache_folder() / "stores", name="text")
+
+    def _sources(self) -> tuple[Source, Source | None]:
+        read = partial(Source, column=self.text_column, document_start=self.document_start, verify=self.verify)
+        if self.hub is not None:
+            address = {key: value for key, value in self.hub.items() if key != "validation"}
+            validation = self.hub.get("validation")
+            valid = read(hub={**address, "split": validation}) if validation else None
+            return read(hub={**address, "split": self.hub.get("split", "train")}), valid
+        if self.sample_documents is not None:
+            folder = cache_folder() / "sample" / digest(self.sample_documents, _code_of_sample())[:16]
+            with locked(folder, "the sample corpus"):
+                if not (folder / "valid.txt").exists():
+                    count = self.sample_documents
+                    write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
+            return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
+        assert self.files is not None
+        (found, ignored), root = text.sorted_out(self.files), text.root_of(self.files)
+        places = {file: file.relative_to(root) for file in found}
+        self.ignored = [file.relative_to(root) for file in ignored]
+        parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
+        for file, place in places.items():
+            parts[text.split_of(place)].append(file)
+        if len(found) == 1 or not parts["train"]:  # one file is the corpus, whatever its name
+            return read(files=found), None
+        self.left_out = [str(places[f]) for f in parts["test"]]
+        return read(files=parts["train"]), read(files=parts["valid"]) if parts["valid"] else None
+
+    def _tokenizer(self, source: Source) -> Tokenizer:
+        options = self.options
+        if options.file:
+            loaded = tokenizers.load(Path(options.file))
+            if loaded.scheme != options.scheme:
+                raise UserError(f"{options.file} is a {loaded.scheme} tokenizer; this model needs {options.scheme}.")
+            return loaded
+        settings = (options.scheme, options.vocab_size, options.lowercase, options.train_megabytes)
+        key = digest(FORMAT, source.fingerprint, *settings)
+        file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
+        with locked(file, "the tokenizer"):
+            if (known := self._known_tokenizer(file)) is None:
+                lines = _spread(source, round(options.train_megabytes * 1e6))
+                make = partial(
+                    tokenizers.train, options.scheme, vocab_size=options.vocab_size, lowercase=options.lowercase
+                )
+                write_atomically(file, interruptible(make, lines).backend.to_str())
+                write_atomically(file.with_suffix(".sha256"), sha256(file))
+        return known or tokenizers.load(file)
+
+    def _known_tokenizer(self, file: Path) -> Tokenizer | None:
+        """The tokenizer that was trained before; None where there is none, or, with a warning, another."""
+        if not file.exists():
+            return None
+        checksum = file.with_suffix(".sha256")
+        try:
+            if not checksum.exists():  # of before 0.13
+                write_atomically(checksum, sha256(file))
+            if read_text(checksum) != sha256(file):
+                raise UserError(f"{file} is not what {checksum.name} says.")
+            known = tokenizers.load(file)
+            if known.scheme != self.options.scheme:
+                raise UserError(f"{file} is a {known.scheme} tokenizer.")
+            return known
+        except UserError as error:
+            print(f"Warning: {error} The tokenizer is trained anew.")
+            return None
+
+    def stages(self, name: str) -> list[dict[str, Any]]:
+        """Corpus and tokenizer as stages of a lineage."""
+        counts = {key: self.train.meta[key] for key in ("documents", "sentences", "tokens", "bytes")}
+        return [
+            {"stage": "corpus", "name": name, "sha256": self.train.meta["corpus"], **counts},
+            {"stage": "validation text", "sha256": self.valid.meta["corpus"]},
+            {"stage": "tokenizer", "scheme": self.tokenizer.scheme, "sha256": self.tokenizer.hash},
+        ]
+
+    def report(self) -> str:
+        """What the corpus holds, as `make data` prints it."""
+        lines = [f"tokenizer   {len(self.tokenizer):,} pieces, hash {self.tokenizer.hash[:12]}"]
+        if not self.options.file:
+            where = "spread over the corpus" if self.hub is None else "at its beginning"  # a stream has no size
+            lines[0] += f", trained on at most {self.options.train_megabytes:g} MB {where}"
+        for name, part in (("train", self.train), ("validation", self.valid)):
+            meta = part.meta
+            lines += [
+                f"{name:<11} {meta['documents']:,} documents, {meta['sentences']:,} sentences, "
+                f"{meta['tokens']:,} {'bytes of words' if self.tokenizer.spells else 'tokens'}",
+                f"            {meta['words']:,} words, {meta['tokens'] / max(1, meta['words']):.2f} "
+                f"{'bytes' if self.tokenizer.spells else 'tokens'} per word, "
+                f"{self.maker.unknown(part, self.tokenizer):.3%} unknown",
+                f"            {meta['lines']:,} lines, about {meta['duplicate_lines']:,} of them repeated, "
+                f"{meta['long_sentences']:,} sentences over {store.LONG_SENTENCE:,} characters",
+                f"            {part.raw_bytes / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
+                f"            {part.unpredicted_bytes / part.raw_bytes:.2%} of the text is not predicted: blank lines, "
+                f"spaces around sentences{'' if self.tokenizer.keeps_spaces else '; nor are the spaces between words'}",
+            ]
+            if meta["long_words"]:
+                lines.append(
+                    f"            {meta['long_words']:,} words over {tokenizers.LONGEST_WORD} bytes are cut there"
+                )
+            if meta["endless_words"]:
+                lines.append(
+                    f"            {meta['endless_words']:,} words over {tokenizers.ENDLESS:,} characters are cut into "
+                    f"pieces of at most {tokenizers.SCHEMES[self.tokenizer.scheme].piece:,}"
+                )
+            if meta["duplicate_lines"] > 0.3 * meta["lines"]:
+                lines.append("            Note: many lines are repeated; a model learns to copy these first.")
+        shared = store.shared_lines(self.valid, self.train)
+        if shared is not None:
+            lines.append(f"            about {shared:.1%} of its distinct lines are in the training part too")
+        if shared is not None and shared > MANY_SHARED:
+            lines.append("            Warning: validation says little of new text where so much of it is trained on.")
+        if self.left_out:
+            lines.append(f"left out    {', '.join(self.left_out)}: named as a test part")
+        if self.ignored:
+            lines.append(f"left out    {listed(self.ignored)}: not {', '.join(text.FORMATS)}")
+        return "\n".join(lines)
+
+    # ------------------------------------------------------------------ token stores -> batches
+
+    def train_dataloader(self) -> DataLoader:
+        assert self.trainer is not None
+        steps = Steps(
+            self.maker, self.train, self.tokenizer, length=self.length, batch_size=self.batch_size, seed=self.seed
+        )
+        parts = self.trainer.accumulate_grad_batches
+        data = StepParts(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
+        # global_step is already restored here, so a resumed run goes on with the very next batch.
+        order = FromStep(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
+        return Loader(
+            data,
+            sampler=order,
+            batch_size=None,
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+            pin_memory=self._on_cuda,
+        )
+
+    def val_dataloader(self) -> DataLoader:
+        assert self.trainer is not None
+        # The same rows with the same masks every time.
+        size = min(64, self.validation_rows)
+        steps = Steps(self.maker, self.valid, self.tokenizer, length=self.length, batch_size=size, seed=0)
+        count = max(1, min(self.validation_rows, steps.rows) // size)
+        data = StepParts(steps, parts=1, world=self.trainer.world_size, rank=self.trainer.global_rank)
+        order = range(count)
+        return DataLoader(data, sampler=order, batch_size=None, pin_memory=self._on_cuda)  # type: ignore[arg-type]
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+
+class Loader(DataLoader):
+    """Makes the next batch while a step is computed, and counts the seconds for which training waited all the same."""
+
+    waited = 0.0
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        batches = super().__iter__()
+        if self.num_workers:  # processes of their own make batches ahead, and must be waited for in the main thread
+            yield from self._timed(lambda: next(batches, None))
+            return
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            ahead = [pool.submit(next, batches, None)]
+
+            def take() -> Batch | None:
+                batch = ahead.pop().result()
+                ahead.append(pool.submit(next, batches, None))
+                return batch
+
+            yield from self._timed(take)
+
+    def _timed(self, take: Callable[[], Batch | None]) -> Iterator[Batch]:
+        while True:
+            begin = time.perf_counter()
+            batch = take()
+            self.waited += time.perf_counter() - begin
+            if batch is None:
+                return
+            yield batch
+
+
+class BatchOfStep(Protocol):
+    """A step's whole batch, and shares of it."""
+
+    def __call__(self, step: int) -> Batch: ...
+
+    def part(self, batch: Batch, index: int, parts: int) -> Batch: ...
+
+
+class StepParts(Dataset[Batch]):
+    """Item i = part (i mod `parts`) of step (i div `parts`), the share of process `rank`."""
+
+    def __init__(self, steps: BatchOfStep, *, parts: int, world: int, rank: int) -> None:
+        self.steps, self.parts, self.world, self.rank = steps, parts, world, rank
+        self._last: tuple[int, Batch] | None = None
+
+    def __getitem__(self, index: int) -> Batch:
+        step, part = divmod(index, self.parts)
+        if self._last is None or self._last[0] != step:  # the parts of a step share its whole batch
+            batch = self.steps(step)
+            self._last = (step, {**batch, "total/tokens": batch["mask"].sum()})
+        parts = self.parts * self.world
+        whole = self._last[1]
+        if parts == 1:
+            return whole
+        share = self.steps.part(whole, part * self.world + self.rank, parts)
+        return share if len(share["mask"]) else nothing_of(self.steps.part(whole, 0, len(whole["mask"])))
+
+
+def nothing_of(batch: Batch) -> Batch:
+    """A batch whose losses are divided by infinity: the share of a process that there is no row for."""
+    return {name: torch.tensor(math.inf) if is_total(name) else value for name, value in batch.items()}
+
+
+def is_total(name: str) -> bool:
+    """Whether an entry of a batch is the number of a loss's predictions in the whole step."""
+    return name.startswith("total/") and name != "total/tokens"
+
+
+class FromStep(Sampler[int]):
+    """first, first + 1, ... total - 1; its length is `total`, since Lightning counts from the begin of the run."""
+
+    def __init__(self, *, first: int, total: int) -> None:
+        self.first, self.total = first, total
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.total))
+
+    def __len__(self) -> int:
+        return self.total
+
+
+def interruptible(train: Callable[[Iterator[str]], Tokenizer], texts: Iterator[str]) -> Tokenizer:
+    """Trains in another thread: the library holds the one that it runs in, and Ctrl-C would wait for it to end."""
+    stopped, done = threading.Event(), Future[Tokenizer]()
+
+    def work() -> None:
+        try:
+            done.set_result(train(itertools.takewhile(lambda _: not stopped.is_set(), texts)))
+        except BaseException as error:  # raised where it is waited for
+            done.set_exception(error)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        stopped.set()
+        worker.join(timeout=1)  # what is still at it ends with the process
+        raise
+
+
+def _held_out(number: int, every: int, first: int | None) -> bool:
+    return (number in (1, 3) or number % every == every - 1) and (first is None or number < first)
+
+
+def _code_of_sample() -> str:
+    folder = Path(sample.__file__).parent
+    return "".join((folder / name).read_text(encoding="utf-8") for name in ("corpus.py", "lexicon.txt"))
+
+
+def _spread(source: Source, limit: int) -> Iterator[str]:
+    """Lines of documents spread evenly over the corpus, at most `limit` characters: the same ones every time."""
+    size = source.size() or 0
+    compressed = any(path.suffix in (*text.COMPRESSIONS, ".parquet") for path in source.files)
+    share = min(1.0, limit / max(1, size * (3.5 if compressed else 1))) if size else 1.0
+    taken = 0
+    for number, (document, _) in enumerate(source.documents()):
+        if int(number * share) == int((number + 1) * share) and number:
+            continue
+        for line in document:
+            taken += len(line)
+            yield line
+            if taken > limit:
+                return

@@ -1,0 +1,235 @@
+"""The folder of a run: what a run may write over, one run at a time, and what is cleared for the next."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import itertools
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pipeline.data.files import root_of
+from pipeline.errors import UserError
+from pipeline.storage.folders import SUMS, path_of, reason, remove
+from pipeline.tracking import lineage
+from pipeline.tracking import loggers as tracking
+from pipeline.tracking.loggers import is_main
+
+# What a run writes: OVERWRITE=1 removes these and nothing else.
+RUN_FILES = (
+    *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
+    *("predictions.jsonl", "curves.png", "confusion.png", "types.png", "mix.png", "shots.png"),
+    *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
+)
+SIGN = lineage.FILE  # of a folder that a run made: the first that it writes, the last that is cleared
+FINISHED, INTERRUPTED = "a finished run", "an interrupted run"
+STATES = {  # what is worth keeping, and what a folder with it holds
+    **dict.fromkeys(("metrics.json", "encoder", "model", "predictions.jsonl"), FINISHED),
+    **dict.fromkeys(("checkpoints/last.ckpt", "checkpoints/previous.ckpt"), INTERRUPTED),
+}
+MAKERS = {"encoder": "pretrain", "model": "finetune", "predictions.jsonl": "zeroshot"}  # by what they make
+ASIDE, LEAVING = ".before", ".leaving"  # what is cleared, until the new run has begun; and while it is removed
+SEALED = (SUMS, "config.json", "model.safetensors")  # of the folder of an encoder or model; sums alone, others have too
+LONGEST_NAME = 200  # bytes, of a file in a run folder
+LOCKS: dict[Path, FileLock] = {}
+
+
+def check_run_folder(
+    out: Path,
+    options: argparse.Namespace,
+    *,
+    stage: str,
+    resumes: bool = True,
+    uses: Iterable[Path] = (),
+    texts: str | None = None,
+    rows: str | None = None,
+) -> None:
+    """Refuses to write over anything; makes sure that the folder can be written, and by this process alone.
+
+    Args:
+        stage: the kind of run.
+        resumes: whether a run of this kind can be gone on with.
+        uses: files and folders that the run needs.
+        texts: file, folder or pattern of its corpus.
+        rows: the same of a task's data.
+
+    Raises:
+        UserError: it would lose or spoil something, or cannot be written.
+    """
+    if not is_main():
+        return
+    tracking.check_environment()
+    check_place(out)
+    if (texts is not None and _reads(texts, out)) or (rows is not None and path_of(rows).resolve() == out.resolve()):
+        raise UserError(f"The files of a run in {out} would be read as data of {texts or rows}; choose another OUT=.")
+    if options.overwrite and options.resume:
+        raise UserError("RESUME goes on with a run, OVERWRITE starts it anew: set one of them.")
+    if os.path.lexists(out / ASIDE) or _leaving(out):  # after a kill
+        LOCKS[out] = locked(out, out / ".lock")
+        put_back(out)
+    there = {name: state for name, state in STATES.items() if os.path.lexists(out / name)}
+    _check_sign(out, goes_on=INTERRUPTED in there.values() and resumes, resume=options.resume)
+    if there and (kind := kind_of(out)) not in (stage, None):
+        raise UserError(f"{out} holds a run of {kind}, and one of {stage} would clear it; choose another OUT=.")
+    if there and not options.overwrite and not options.resume:
+        go_on = "RESUME=1 to go on with it, " if resumes else ""
+        state = next(iter(there.values()))
+        raise UserError(f"{out} holds {state}; set {go_on}OVERWRITE=1 to start anew, or another OUT=.")
+    for path in uses if not options.resume else ():
+        _check_kept(out, path)
+    LOCKS[out] = locked(out, out / ".lock")  # until the verb or the process ends, however it does
+
+
+def _check_sign(out: Path, *, goes_on: bool, resume: bool) -> None:
+    """Raises: UserError, what a run would clear is not known for a run's."""
+    found = [name for name in RUN_FILES if os.path.lexists(out / name)]
+    if found and SIGN not in found and not (goes_on and resume):
+        raise UserError(
+            f"{out} holds {found[0]} but no run (there is no {SIGN}), and a run would clear it; "
+            + ("go on from its checkpoint with RESUME=1, or choose" if goes_on else "choose")
+            + " another OUT=."
+        )
+
+
+def kind_of(out: Path) -> str | None:
+    """The kind of run that a folder holds: by its lineage, else by what it made."""
+    if (out / "profile.txt").exists() and not (out / "encoder").exists():
+        return "profile"
+    with contextlib.suppress(UserError):  # damaged
+        if (out / SIGN).is_file() and (kind := lineage.run_of(lineage.read(out))):
+            return kind
+    return next((kind for name, kind in MAKERS.items() if (out / name).exists()), None)
+
+
+def check_place(path: Path) -> None:
+    """Refuses to write among the files of a run or an encoder, and where no file can be.
+
+    Raises:
+        UserError: it is so; says where.
+    """
+    try:
+        place = path.resolve()
+        os.fsencode(place).decode()  # what is no text breaks the files that name it
+        if max(len(os.fsencode(place)) + LONGEST_NAME - 4096, *(len(os.fsencode(p)) - 255 for p in place.parts)) > 0:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        parents = [place, *place.parents]
+        sealed = next((folder for folder in parents if all((folder / name).exists() for name in SEALED)), None)
+    except UnicodeDecodeError:
+        raise UserError(f"The name {str(path)!r} is not UTF-8; choose another OUT=.") from None
+    except (OSError, RuntimeError) as error:
+        said = (error.strerror if isinstance(error, OSError) else None) or "its links go round in a circle"
+        raise UserError(f"{str(path)[:100]} cannot be written: {said}; choose another OUT=.") from None
+    if sealed is not None:
+        where = "is" if sealed == place else "lies in"
+        raise UserError(
+            f"{path} {where} the folder of an encoder or model, which this would break; choose another OUT=."
+        )
+    for folder in parents[1:]:
+        part = place.relative_to(folder).parts[0]
+        if part in RUN_FILES and (folder / SIGN).exists():
+            where = "" if folder / part == place else f" lies in {folder / part}, which"
+            raise UserError(f"{path}{where} is a part of a run; choose another OUT=.")
+
+
+def _check_kept(out: Path, path: Path) -> None:
+    """Raises: UserError, what a run needs is among what it would clear."""
+    place, here = path.resolve(), out.resolve()
+    if here in place.parents and place.relative_to(here).parts[0] in RUN_FILES:
+        raise UserError(f"{path} lies in the run folder {out}, which would be cleared; choose another OUT=.")
+
+
+def _reads(location: str, out: Path) -> bool:
+    """Whether texts of a run in `out` are among those of a corpus."""
+    root, place, pattern = root_of(location).resolve(), out.resolve(), path_of(location)
+    if pattern.is_file() or root not in (place, *place.parents):
+        return False
+    written = (place / name for name in RUN_FILES if name.endswith((".txt", ".jsonl")))
+    return pattern.is_dir() or "**" in location or any(file.match(str(pattern.resolve())) for file in written)
+
+
+def locked(out: Path, file: Path) -> FileLock:
+    """The lock of a run folder, taken; it goes with the process that holds it.
+
+    Raises:
+        UserError: another process has it, or it cannot be written.
+    """
+    lock = FileLock(file, is_singleton=True)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"Another run is writing into {out}; wait for it, or choose another OUT=.") from None
+    except OSError as error:
+        raise UserError(f"The run folder {out} cannot be written: {error.strerror}.") from None
+    return lock
+
+
+def release() -> None:
+    """Ends what a run has left open, and gives back the run folders that this process has written into.
+
+    A folder whose new run never began gets back what was cleared for it.
+    """
+    tracking.end_what_is_open()
+    while LOCKS:
+        out, lock = LOCKS.popitem()
+        try:
+            put_back(out)
+        finally:
+            lock.release(force=True)
+
+
+# ---------------------------------------------------------------------- what is cleared for a new run
+
+
+def clear(out: Path) -> None:
+    """Sets aside what an earlier run left in a folder, until the new one has `begun`."""
+    found = [name for name in sorted(RUN_FILES, key=SIGN.__eq__) if os.path.lexists(out / name)]
+    if found:
+        (out / ASIDE).mkdir()
+    for name in found:
+        (out / name).rename(out / ASIDE / name)
+
+
+def begun(out: Path) -> None:
+    """Removes what `clear` set aside: the new run has a checkpoint, or its figures."""
+    if os.path.lexists(out / ASIDE):
+        names = (f"{LEAVING}{number or ''}" for number in itertools.count())
+        (out / ASIDE).rename(next(out / name for name in names if not os.path.lexists(out / name)))
+        _let_go(out)
+
+
+def _leaving(out: Path) -> list[Path]:
+    """What is to be removed: more than one folder where that failed before."""
+    return [path for path in out.glob(f"{LEAVING}*") if path.name[len(LEAVING) :].isdecimal() or path.name == LEAVING]
+
+
+def _let_go(out: Path) -> None:
+    """Removes what an earlier run left; what cannot be removed stays, and harms no run."""
+    for left in _leaving(out):
+        try:
+            remove(left)
+        except OSError as error:
+            print(f"Warning: {left}, left of a run of before, cannot be removed: {reason(error)}.", file=sys.stderr)
+
+
+def put_back(out: Path) -> None:
+    """Brings back what `clear` set aside for a run that ended before it had begun."""
+    _let_go(out)  # after a kill
+    aside = out / ASIDE
+    if not os.path.lexists(aside):
+        return
+    if aside.is_symlink() or not aside.is_dir():
+        raise UserError(f"{aside} is not a folder of a run; remove it, or choose another OUT=.")
+    if (aside / SIGN).exists():  # all was cleared, so what is there is of the run that did not begin
+        for name in RUN_FILES:
+            remove(out / name)
+    for name in sorted(RUN_FILES, key=SIGN.__ne__):  # the sign first: what comes after it is of the old run
+        if os.path.lexists(aside / name):
+            (aside / name).rename(out / name)
+    aside.rmdir()
+    print(f"{out} holds the run of before again: the one that was to take its place ended before its first checkpoint.")

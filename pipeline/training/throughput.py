@@ -1,0 +1,113 @@
+"""What a run gets out of the machine: FLOP/s, its share of what plain matrix products reach, and where time goes."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.storage.folders import write_atomically
+from pipeline.training.hardware import matrix_peak
+
+
+class Speed(lightning.Callback):
+    """Logs what this process achieves, padding included, while it trains: validation and saving do not count.
+
+    Attributes:
+        peak: FLOP/s of plain matrix products, measured at the start.
+        per_position: floating point operations of the first step's matrix products, forward and backward, by position.
+    """
+
+    def __init__(self) -> None:
+        self.peak = self.per_position = 0.0
+        self.counted = False
+        self.seconds, self.waited, self.positions = 0.0, 0.0, 0
+        self.counting = ExitStack()
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        dtype = torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32
+        self.peak = matrix_peak(dtype, module.device)
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        if not self.counted:
+            self.counter = self.counting.enter_context(FlopCounterMode(display=False))
+        self.begin = time.perf_counter()
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        self.counting.close()  # the optimiser's products, which Muon has, are no part of the network's
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if not self.counted:  # the first step counts, and is slow by that
+            self.counting.close()
+            self.counted = True
+            self.per_position = self.counter.get_total_flops() / batch["mask"].numel()
+            self.waited_before = trainer.train_dataloader.waited
+            return
+        self.seconds += time.perf_counter() - self.begin
+        self.positions += batch["mask"].numel()
+        self.waited = trainer.train_dataloader.waited - self.waited_before
+        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if whole and trainer.global_step % trainer.log_every_n_steps == 0 and trainer.is_global_zero:
+            module.log_all(self.figures())
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        self.counting.close()
+
+    def figures(self) -> dict[str, float]:
+        """`data_share`: of the time of steps, what training waited for batches."""
+        whole = self.seconds + self.waited
+        if not whole:
+            return {}
+        achieved = self.per_position * self.positions / whole
+        share = achieved / self.peak
+        return {"flops_per_second": achieved, "share_of_peak": share, "data_share": self.waited / whole}
+
+    def __str__(self) -> str:
+        figures = self.figures()
+        if not figures:
+            return "Speed: too few steps to say."
+        rate, share, waiting = figures.values()
+        return (
+            f"Speed: {rate / 1e9:,.0f} GFLOP/s, {share:.0%} of what plain matrix products reach here; "
+            f"{waiting:.1%} of the time waiting for batches"
+        )
+
+
+class Profile(lightning.Callback):
+    """A few steps under torch.profiler: a table of where time goes, and a trace for chrome://tracing.
+
+    Args:
+        folder: gets `profile.txt` and `trace.json`.
+    """
+
+    SKIPPED, STEPS = 5, 5  # steps before, and those looked at
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.seen = folder, 0
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        self.on_cuda = trainer.strategy.root_device.type == "cuda"
+        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self.on_cuda
+        # Without shapes: recording them holds on to tensors, so each step takes new memory and looks slower than it is.
+        self.profiler = profile(activities=kinds, acc_events=True)
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        if self.seen == self.SKIPPED:
+            self.profiler.start()
+        self.seen += 1
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, *args: Any) -> None:
+        if self.seen == self.SKIPPED + self.STEPS:
+            self.profiler.stop()
+            if not trainer.is_global_zero:
+                return
+            by = "self_cuda_time_total" if self.on_cuda else "self_cpu_time_total"
+            self.table = self.profiler.key_averages().table(sort_by=by, row_limit=30, max_name_column_width=60)
+            write_atomically(self.folder / "profile.txt", self.table + "\n")
+            self.profiler.export_chrome_trace(str(self.folder / "trace.json"))
