@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -134,11 +134,32 @@ def left_to_first(first: int, second: int, room: int) -> int:
     return min(first, max(room - second, half))
 
 
+class SpecialTokens(NamedTuple):
+    """How many special tokens a row has in front of its text, between the texts of a pair, and behind."""
+
+    prefix: int
+    between: int
+    suffix: int
+
+    def count(self, texts: int = 1) -> int:
+        """Special tokens of a row of one text or two."""
+        return self.prefix + self.between * (texts - 1) + self.suffix
+
+
+Scoring = Literal["causal", "masked", "bidirectional"]
+Side = Literal["left", "right", "full"]
+
+
 class Encoder(nn.Module):
-    """Base of all encoders.
+    """Base of all encoders. What one can do is said by its class: nothing else asks which class it is.
 
     Attributes:
         model_type: the name in `config.json` and of `MODEL=`.
+        scoring: how it gives probabilities, and so which scorer prompting takes: of each token given those to its
+            left (`causal`), given all others (`masked`), or given either side (`bidirectional`).
+        context: what its output may depend on: the D features in as many equal parts, and for each part the side of
+            the input that it sees beside the position itself. The audit's leak checks follow from it.
+        special: how many special tokens a row has.
         schema: of `config.json`, see validation.py.
         heads: prefixes of the tensors that no layer needs: what only pretraining and its probabilities use.
         lm_head: those of them that `logits` needs.
@@ -152,6 +173,9 @@ class Encoder(nn.Module):
     """
 
     model_type: ClassVar[str]
+    scoring: ClassVar[Scoring]
+    context: ClassVar[tuple[Side, ...]]
+    special: ClassVar[SpecialTokens]
     schema: ClassVar[Any]
     heads: ClassVar[tuple[str, ...]] = ()
     lm_head: ClassVar[tuple[str, ...]] = ()

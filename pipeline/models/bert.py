@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
 from pipeline.errors import UserError
-from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, left_to_first
+from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, SpecialTokens, left_to_first
 from pipeline.models.layers.transformer import Block, Dropout, padding_bias
 from pipeline.tokenization.tokenizer import Tokenizer
 
@@ -53,6 +53,9 @@ class Bert(Encoder):
     """
 
     model_type = "bert"
+    scoring = "masked"
+    context = ("full",)
+    special = SpecialTokens(prefix=1, between=1, suffix=1)
     schema = BertConfig
     heads, lm_head = ("cls.", "bert.pooler."), ("cls.predictions.",)
 

@@ -19,7 +19,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from pipeline.data.rows import split_words
 from pipeline.errors import UserError
-from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, Text
+from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, SpecialTokens, Text
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
 from pipeline.models.layers.transformer import Dropout
 from pipeline.tokenization.tokenizer import MAX_CHARACTERS, Tokenizer
@@ -80,6 +80,9 @@ class Elmo(Encoder):
     """
 
     model_type = "elmo"
+    scoring = "bidirectional"
+    context = ("left", "right")
+    special = SpecialTokens(prefix=1, between=0, suffix=1)
     schema = ElmoConfig
     heads = lm_head = ("output.",)
     joins_pairs = False
