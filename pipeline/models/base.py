@@ -20,7 +20,7 @@ from typing_extensions import NotRequired, TypedDict
 from pipeline.errors import UserError
 from pipeline.models.layers.transformer import Dropout
 from pipeline.models.losses import Loss
-from pipeline.storage.folders import check_seal
+from pipeline.storage.checksums import check_seal
 from pipeline.storage.validation import checked, read_json
 from pipeline.tokenization.tokenizer import Tokenizer
 

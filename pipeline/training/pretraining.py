@@ -21,7 +21,8 @@ from pipeline.models.base import Batch, Encoder, apart
 from pipeline.models.losses import Loss
 from pipeline.objectives.base import Objective
 from pipeline.objectives.ppmi_init import begin_with_cooccurrences
-from pipeline.storage.folders import digest, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest
 from pipeline.tokenization.tokenizer import Tokenizer
 from pipeline.tracking.loggers import History
 from pipeline.training import checkpoints
