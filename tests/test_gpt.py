@@ -21,7 +21,7 @@ from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.models.gpt import Gpt, sample_token
 from pipeline.models.layers.transformer import KeyValues
-from pipeline.objectives.base import linear_cross_entropy
+from pipeline.models.losses import linear_cross_entropy
 from pipeline.objectives.batches import CausalBlocks, Steps
 from pipeline.tokenization.tokenizer import Tokenizer, train_bpe
 

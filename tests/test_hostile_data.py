@@ -31,8 +31,8 @@ from pipeline.data.files import Source, find_files
 from pipeline.data.tables import read_rows
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.storage import folders
-from pipeline.storage.folders import file_hash
+from pipeline.storage import checksums
+from pipeline.storage.checksums import file_hash
 from pipeline.tokenization import tokenizer
 from pipeline.training import corpus_data as corpus
 from pipeline.training import task_data as labeled
@@ -290,7 +290,7 @@ def test_few_blocks_of_a_remembered_file_are_read(
     before = file_hash(file)
     changed_in_place(file, 100_000)  # between two blocks
     with monkeypatch.context() as patch:
-        patch.setattr(folders, "sha256", pytest.fail)  # reads it whole
+        patch.setattr(checksums, "sha256", pytest.fail)  # reads it whole
         assert file_hash(file) == before
     changed_in_place(file, block)
     assert file_hash(file) == file_hash(file, verify=True) != before

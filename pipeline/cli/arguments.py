@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from pipeline.errors import UserError
-from pipeline.storage.folders import path_of
+from pipeline.storage.paths import path_of
 
 LARGEST = 2**32 - 1  # of a seed
 Stage = Literal["pretrain", "finetune"]

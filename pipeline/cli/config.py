@@ -26,7 +26,7 @@ from pipeline.presets import (
     task_file,
     task_of,
 )
-from pipeline.storage.folders import path_of
+from pipeline.storage.paths import path_of
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.hardware import best_precision, know_node, prepare_nodes

@@ -27,7 +27,9 @@ from typing_extensions import TypedDict
 
 from pipeline.data.files import Source, sentences
 from pipeline.errors import UserError
-from pipeline.storage.folders import SUMS, damage, digest, file_hash, locked, write_folder
+from pipeline.storage.checksums import SUMS, damage, digest, file_hash
+from pipeline.storage.folders import write_folder
+from pipeline.storage.locks import built_once
 from pipeline.storage.validation import read_json
 from pipeline.tokenization.tokenizer import LONGEST_WORD, Tokenizer, endless_words
 
@@ -212,7 +214,7 @@ def build(
         meta = _write(source, tokenizer, aside, keep, most, name)
         (aside / "meta.json").write_text(json.dumps({"key": key, **meta}, indent=2) + "\n")
 
-    with locked(folder, "the token store"):
+    with built_once(folder, "the token store"):
         found = _sound(folder, partial(file_hash, verify=source.verify)) if folder.exists() else None
         if found is None:
             write_folder(folder, write)

@@ -9,7 +9,8 @@ import torch
 from pipeline import encoders
 from pipeline.errors import UserError
 from pipeline.presets import FRESH, task_file
-from pipeline.storage.folders import path_of, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
 from pipeline.tracking.loggers import is_main
 from pipeline.training.finetuning_report import finish, hand_off

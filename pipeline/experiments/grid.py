@@ -20,7 +20,7 @@ from pipeline.errors import UserError
 from pipeline.experiments import comparison
 from pipeline.experiments.run_cache import cell_of, finished, finite, once
 from pipeline.presets import ARMS, FROZEN, ArmName
-from pipeline.storage.folders import path_of
+from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of, settings_in
 from pipeline.training.run_folder import check_place

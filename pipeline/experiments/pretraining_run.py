@@ -10,7 +10,8 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.inspection import samples
 from pipeline.objectives.base import BidirectionalLM
-from pipeline.storage.folders import path_of, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.paths import path_of
 from pipeline.tracking import plots
 from pipeline.tracking.loggers import CLOCKED, is_main
 from pipeline.training.corpus_data import CorpusData

@@ -15,11 +15,13 @@ from tqdm import tqdm
 
 from pipeline.errors import UserError
 from pipeline.presets import FRESH, recipe, task_file, task_of
-from pipeline.storage.folders import digest, file_hash, remove, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest, file_hash
+from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
 from pipeline.tracking import loggers as tracking
 from pipeline.training.requests import FineTuneRequest
-from pipeline.training.run_folder import SIGN, check_place, locked
+from pipeline.training.run_folder import SIGN, check_place, lock_run
 from pipeline.training.task_data import content_of
 
 Cell = dict[str, Any]  # what the metrics of a run depend on
@@ -82,7 +84,7 @@ def once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool = False, taken:
         UserError: the run is refused, or another process runs it, or the folder is not of a grid's run.
     """
     check_place(folder)
-    lock = locked(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
+    lock = lock_run(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
     try:
         return _once(folder, cell, run, overwrite=overwrite, taken=taken)
     finally:

@@ -22,6 +22,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, SpecialTokens, Text
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
 from pipeline.models.layers.transformer import Dropout
+from pipeline.models.losses import Loss
 from pipeline.tokenization.tokenizer import MAX_CHARACTERS, Tokenizer
 
 # Character ids of the published models: bytes are 0 to 255; all are raised by one, 0 masks.
@@ -209,6 +210,15 @@ class Elmo(Encoder):
         """Top layer (..., D) -> what the softmax sees of both directions, each (..., P)."""
         ahead, back = hidden.chunk(2, -1)
         return self.dropout(ahead), self.dropout(back)
+
+    def token_losses(self, hidden: Tensor, labels: Sequence[Tensor]) -> list[Loss]:
+        """One softmax for both directions (Peters et al. 2018, 3.1), in one pass over the predictions of both."""
+        predicted = [label >= 0 for label in labels]
+        chosen = torch.cat([half[mask] for half, mask in zip(self.directions(hidden), predicted, strict=True)])
+        targets = torch.cat([label[mask] for label, mask in zip(labels, predicted, strict=True)])
+        with torch.autocast(chosen.device.type, enabled=False):  # the library's layer does not take two types
+            scores = self.softmax()(chosen.float(), targets).output.split([int(mask.sum()) for mask in predicted])
+        return [Loss(-part.sum(), len(part)) for part in scores]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., 2, V): log-probabilities of the next word forward and of the one before backward."""

@@ -10,12 +10,14 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from pipeline.data.files import Source, find_files, json_line
+from pipeline.data.files import Source, find_files
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.prompting import evaluate as zeroshot
 from pipeline.prompting.evaluate import Result
-from pipeline.storage.folders import digest, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest
+from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
 from pipeline.tracking import loggers as tracking
 from pipeline.training.run_folder import begun, clear

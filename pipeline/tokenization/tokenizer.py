@@ -25,7 +25,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
-from pipeline.storage.validation import read_json, whole_characters
+from pipeline.storage.json_lines import repair_surrogates
+from pipeline.storage.validation import read_json
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class Tokenizer:
         try:
             return self._encode(texts)
         except TypeError:  # the library takes no half of a character
-            return self._encode([whole_characters(text) for text in texts])
+            return self._encode([repair_surrogates(text) for text in texts])
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         parts = [parts_of(text, self.scheme, self._fits) for text in texts]
@@ -248,7 +249,7 @@ class Tokenizer:
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of each word of a sentence that is split into words already; every word has at least one."""
         if self.spells:  # no further split: a word is what the caller says
-            words, normal = [whole_characters(word) for word in words], self.backend.normalizer
+            words, normal = [repair_surrogates(word) for word in words], self.backend.normalizer
             plain = words if normal is None else [normal.normalize_str(word).replace(" ", "") for word in words]
             return [_spell(word.encode()) for word in plain]
         if self.keeps_spaces:

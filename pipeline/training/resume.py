@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline import former_names
 from pipeline.errors import UserError
-from pipeline.storage.folders import damage, sha256
+from pipeline.storage.checksums import damage, sha256
 from pipeline.storage.validation import read_json
 from pipeline.tracking import lineage
 from pipeline.training import checkpoints

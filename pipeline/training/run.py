@@ -17,7 +17,8 @@ import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from pipeline.errors import Interrupted
-from pipeline.storage.folders import write_atomically, write_folder
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.folders import write_folder
 from pipeline.tokenization.tokenizer import Tokenizer
 from pipeline.tracking import lineage
 from pipeline.tracking import loggers as tracking

@@ -44,7 +44,7 @@ def zeroshot(asked: ZeroShotRequest) -> None:
     from pipeline.cli.encoder_folders import encoder_folder, load_for_prompts
     from pipeline.presets import task_file, task_of
     from pipeline.prompting import report
-    from pipeline.storage.folders import path_of
+    from pipeline.storage.paths import path_of
     from pipeline.training.run import group_of
     from pipeline.training.run_folder import check_run_folder, run_folder
 
