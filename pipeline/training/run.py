@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from pipeline.errors import Interrupted
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking import lineage
 from pipeline.tracking import loggers as tracking
 from pipeline.tracking.loggers import History, Progress, is_main
