@@ -523,9 +523,9 @@ def test_a_resumed_run_holds_no_checkpoint_open(trained: Path, tmp_path: Path, m
     """It would keep the room of a checkpoint that is removed."""
     out, save, held = Path(shutil.copytree(trained, tmp_path / "run")), checkpoints.WholeCheckpoints.save_checkpoint, []
 
-    def look(*args: Any) -> None:
+    def look(*args: Any, **options: Any) -> None:
         held.append("last.ckpt" in Path("/proc/self/maps").read_text())
-        save(*args)
+        save(*args, **options)
 
     monkeypatch.setattr(checkpoints.WholeCheckpoints, "save_checkpoint", look)
     run("pretrain", "--out", str(out), *FOUR, "--resume", "--trainer.max_steps=8")
