@@ -35,6 +35,7 @@ from pipeline.training.requests import CorpusRequest, FineTuneRequest
 from pipeline.training.run import Configuration
 from pipeline.training.task_data import LabeledData
 
+PRECISION = "auto: bf16-mixed where the processor multiplies it natively, else 32-true"
 LOG_TEXT = "texts of local files may go to Weights & Biases"
 PRECISIONS = Literal["auto", "bf16-mixed", "32-true"]  # float16 would need its gradients unscaled before clipping
 
@@ -60,8 +61,8 @@ class CLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--precision", type=PRECISIONS, required=True)
-        parser.add_argument("--validate_every", type=int, required=True, help="optimiser steps between validations")
+        parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
+        parser.add_argument("--validate_every", type=int, required=True, help="optimizer steps between validations")
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
     def before_instantiate_classes(self) -> None:
@@ -83,9 +84,14 @@ class CLI(LightningCLI):
 
 class FineTuneCLI(CLI):
     def add_arguments_to_parser(self, parser: Any) -> None:
-        parser.add_argument("--precision", type=PRECISIONS, required=True)
+        parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
-        parser.add_argument("--patience", type=int, required=True, help="validations without a better one")
+        parser.add_argument(
+            "--patience",
+            type=int,
+            required=True,
+            help="stop after that many validations without a better one; 0: never",
+        )
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
 
