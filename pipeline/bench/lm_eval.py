@@ -22,7 +22,7 @@ from pipeline.data.files import json_line
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.models.gpt import Gpt
-from pipeline.prompting.scoring import log_likelihoods
+from pipeline.prompting import log_likelihoods
 
 CHOICES = {"output_type": "multiple_choice", "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}]}
 CONNECTORS = {"cause": "because", "effect": "therefore"}

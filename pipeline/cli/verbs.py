@@ -21,11 +21,12 @@ from pipeline.finetuning import model as tuned
 from pipeline.finetuning import predict_files as predicting
 from pipeline.inspection import audit as auditing
 from pipeline.inspection import evaluate as evaluating
-from pipeline.inspection import samples as examples
-from pipeline.inspection import trying
+from pipeline.inspection.generate import Sampling
+from pipeline.inspection.nearest_neighbors import nearest_neighbors
+from pipeline.inspection.samples import samples, table
+from pipeline.inspection.show import check_word, show
 from pipeline.interop import elmo_hdf5 as importing
 from pipeline.models.base import Encoder
-from pipeline.models.elmo import Elmo
 from pipeline.objectives.base import BidirectionalLM
 from pipeline.presets import CONFIGS, FRESH, FROZEN, SHARED, known, named_config, task_file, task_of
 from pipeline.prompting import report as asking
@@ -67,8 +68,8 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
         f"{split}/{name[4:]}" for name in figures if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
     ]
     plots.plot_curves(run.history, out / "curves.png", floors=module.floors, losses=curve_losses)
-    columns, rows = examples.examples(encoder, data.valid)
-    write_atomically(out / "examples.md", examples.table(columns, rows))
+    columns, rows = samples(encoder, data.valid)
+    write_atomically(out / "examples.md", table(columns, rows))
     run.finish(figures, artifact=("encoder", saved), tables={"examples": (columns, rows)})
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in figures.items() if name.startswith("val/"))
     print(f"Saved {saved} after {figures['seconds']:.0f} s: {shown}")
@@ -191,14 +192,18 @@ def try_out(options: argparse.Namespace, flags: list[str]) -> None:
     """The verb `try`."""
     folder = encoder_folder(options)
     encoder = encoders.load_with_heads(folder)
-    if options.word is None or options.prompt is not None or not isinstance(encoder, Elmo):
+    if options.word is not None:
+        check_word(encoder)
+    if options.word is None or options.prompt is not None:
         if flags:
             raise UserError(f"try does not know the flag {flags[0]}; see python -m pipeline try --help.")
-        print(trying.show(encoder, options))
+        names = ("tokens", "temperature", "top_k", "top_p", "seed")
+        sampling = Sampling(**{name: getattr(options, name) for name in names})
+        print(show(encoder, options.prompt, score=options.score, sampling=sampling))
         return
     cli = pretraining(options, [*flags, f"--data.tokenizer.file={folder / 'tokenizer.json'}"])
     cli.datamodule.prepare()
-    print(trying.neighbours(encoder, options.word, cli.datamodule.valid))
+    print(nearest_neighbors(encoder, options.word, cli.datamodule.valid))
 
 
 def evaluate(options: argparse.Namespace, flags: list[str]) -> None:
