@@ -94,7 +94,7 @@ def let_threads_give_way(environment: MutableMapping[str, str]) -> None:
 
 def in_plain_words(error: BaseException, args: list[str]) -> str | None:
     """What the user can do about an error of the system or of Weights & Biases; None for one of the program."""
-    from pipeline.storage.folders import is_no_room, reason
+    from pipeline.storage.atomic import is_disk_full, reason
 
     if isinstance(error, (MemoryError, RuntimeError, OSError)) or type(error).__name__ == "PanicException":
         said = repr(error)
@@ -108,9 +108,9 @@ def in_plain_words(error: BaseException, args: list[str]) -> str | None:
     if isinstance(error, OSError):
         name = str(error.filename or "")
         given = bool(name) and is_given(Path(name), args)  # what else is not there may be ours to make
-        if not (is_no_room(error) or error.errno in WRONG_PLACE or (error.errno == errno.ENOENT and given)):
+        if not (is_disk_full(error) or error.errno in WRONG_PLACE or (error.errno == errno.ENOENT and given)):
             return None
-        what = "written" if is_no_room(error) or error.errno == errno.EEXIST else "read or written"
+        what = "written" if is_disk_full(error) or error.errno == errno.EEXIST else "read or written"
         return f"{shortened(name) or 'A file'} could not be {what}: {reason(error)}."
     if type(error).__module__.partition(".")[0] == "wandb":
         return (

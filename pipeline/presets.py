@@ -14,7 +14,7 @@ from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_loader, 
 
 from pipeline import former_names
 from pipeline.errors import UserError
-from pipeline.storage.folders import digest, file_hash
+from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.validation import read_yaml
 from tasks.base import Task
 

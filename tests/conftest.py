@@ -36,14 +36,17 @@ SMALL = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+    """One cache for all tests, and for what they share."""
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["PIPELINE_CACHE"] = str(folder)
+    return folder
 
 
 @pytest.fixture(autouse=True)
 def _surroundings(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One cache for all tests, and a working directory for each."""
+    """A working directory for each test, and no network."""
     monkeypatch.setenv("PIPELINE_CACHE", str(cache))
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)

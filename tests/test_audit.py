@@ -215,13 +215,13 @@ def test_broken_code_fails(
             monkeypatch.setattr(
                 gpt.Gpt, "logits", lambda self, hidden: torch.zeros(*hidden.shape[:-1], len(self.tokenizer))
             )
-        monkeypatch.setattr("pipeline.objectives.base.linear_cross_entropy", certain)
+        monkeypatch.setattr(f"pipeline.models.{model}.linear_cross_entropy", certain)
     checks = report(model, capsys)
     assert checks[check] is False
 
 
 def certain(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, bias: Any = None) -> Any:
-    from pipeline.objectives.base import classification_loss
+    from pipeline.models.losses import classification_loss
 
     return classification_loss(torch.nn.functional.one_hot(labels * 0, len(weight)).float() * 9, labels)
 

@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 import pipeline
 from pipeline.data import files as text
 from pipeline.errors import UserError
-from pipeline.storage.folders import locked
+from pipeline.storage.locks import built_once
 from pipeline.training import checkpoints
 from tests.conftest import SMALL, command, figures, run, surroundings
 
@@ -106,7 +106,7 @@ def test_of_two_runs_on_a_corpus_one_builds_and_the_other_waits(
     run(*args)
     report = capsys.readouterr().out
     [store, *_] = [path for path in (tmp_path / "cache/stores").iterdir() if path.is_dir()]
-    with locked(store, "the token store"):
+    with built_once(store, "the token store"):
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

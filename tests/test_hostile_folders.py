@@ -27,7 +27,7 @@ from pipeline.inspection.show import show
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
-from pipeline.tokenization.tokenizer import train
+from pipeline.tokenization.registry import train
 from tests.conftest import run
 from tests.test_tuned import options
 

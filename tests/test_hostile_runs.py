@@ -25,7 +25,8 @@ from wandb.errors import CommError
 
 from pipeline.errors import UserError
 from pipeline.experiments import grid as compare
-from pipeline.storage import folders
+from pipeline.storage import atomic, folders
+from pipeline.storage.paths import cache_folder
 from pipeline.tracking import lineage
 from pipeline.tracking.loggers import History, use_artifact
 from pipeline.training import checkpoints, run_folder
@@ -427,13 +428,13 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, value: str | None, expect
     monkeypatch.delenv("PIPELINE_CACHE")
     if value is not None:
         monkeypatch.setenv("PIPELINE_CACHE", value)
-    assert folders.cache_folder() == expected
+    assert cache_folder() == expected
 
 
 def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "new_file", lambda path, mode: os.fdopen(os.open("/dev/full", os.O_WRONLY), mode))
+    monkeypatch.setattr(atomic, "new_file", lambda path, mode: os.fdopen(os.open("/dev/full", os.O_WRONLY), mode))
     with pytest.raises(OSError, match="No space left") as caught:
-        folders.write_atomically(tmp_path / "metrics.json", "{}")
+        atomic.write_atomically(tmp_path / "metrics.json", "{}")
     assert caught.value.filename == str(tmp_path / "metrics.json")
 
 

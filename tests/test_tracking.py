@@ -21,7 +21,7 @@ import wandb
 import pipeline
 from pipeline.errors import UserError
 from pipeline.experiments import resume_test as verify_resume
-from pipeline.storage.folders import sha256
+from pipeline.storage.checksums import sha256
 from pipeline.tracking import lineage
 from pipeline.tracking.loggers import CLOCKED, public
 from pipeline.training import run_folder

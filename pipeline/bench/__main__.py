@@ -24,7 +24,8 @@ from pipeline.bench.duel import Contender, alone, alternate
 from pipeline.bench.steps import Sizes
 from pipeline.cli.parser import Parser, arguments, place, positive
 from pipeline.errors import UserError
-from pipeline.storage.folders import cache_folder, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.paths import cache_folder
 from pipeline.training.hardware import best_precision
 
 SMALL = Sizes(rows=32, length=128, size=256, layers=4, heads=4, vocab=8192)

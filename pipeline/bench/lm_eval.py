@@ -18,11 +18,11 @@ import torch
 
 from pipeline import encoders
 from pipeline.cli.parser import Parser, arguments, place, positive
-from pipeline.data.files import json_line
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.models.gpt import Gpt
 from pipeline.prompting import log_likelihoods
+from pipeline.storage.json_lines import json_line
 
 CHOICES = {"output_type": "multiple_choice", "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}]}
 CONNECTORS = {"cause": "because", "effect": "therefore"}

@@ -21,7 +21,7 @@ from pipeline import encoders, former_names
 from pipeline.errors import UserError
 from pipeline.models.base import read_config
 from pipeline.presets import CONFIGS, content_of, first_sentence, known, named_config
-from pipeline.storage.folders import path_of
+from pipeline.storage.paths import path_of
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.hardware import best_precision, know_node, prepare_nodes
 from pipeline.training.pretraining import Pretraining

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from pipeline.errors import UserError
-from pipeline.storage.folders import write_atomically
+from pipeline.storage.atomic import write_atomically
 
 LONGEST = 100  # characters of a name, which is that of files too
 KINDS = {

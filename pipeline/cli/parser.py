@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from pipeline.cli.new_task import KINDS
 from pipeline.errors import UserError
 from pipeline.presets import ARMS, INPUTS
-from pipeline.storage.folders import path_of
+from pipeline.storage.paths import path_of
 from pipeline.version import __version__
 
 FLAGLESS = ("import-elmo", "lm-eval", "new-task", "predict", "sync", "zeroshot")  # nothing to configure

@@ -30,8 +30,10 @@ from pipeline.models.base import Encoder
 from pipeline.objectives.base import BidirectionalLM
 from pipeline.presets import CONFIGS, FRESH, FROZEN, SHARED, known, named_config, task_file, task_of
 from pipeline.prompting import report as asking
-from pipeline.storage.folders import path_of, write_atomically, write_folder
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.folders import write_folder
+from pipeline.storage.paths import path_of
+from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.loggers import CLOCKED, is_main
 from pipeline.training.corpus_data import CorpusData

@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import gzip
 import itertools
-import json
 import lzma
 import os
 import re
@@ -23,8 +22,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline.errors import UserError
-from pipeline.storage.folders import digest, file_hash, path_of
-from pipeline.storage.validation import parse_json, whole_characters
+from pipeline.storage.checksums import digest, file_hash
+from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
+from pipeline.storage.paths import path_of
+from pipeline.storage.validation import parse_json
 
 FORMATS = (".txt", ".jsonl", ".parquet")
 COMPRESSIONS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
@@ -115,7 +116,7 @@ class Source:
                         f"{path}, line {number} has no text under the key '{self.column}'; set data.text_column "
                         "to the key that holds it."
                     )
-                yield whole_characters(row[self.column]) if "\\ud" in line.lower() else row[self.column]
+                yield repair_surrogates(row[self.column]) if may_have_surrogates(line) else row[self.column]
 
     def _parquet_rows(self, path: Path) -> Iterator[str]:
         import pyarrow.parquet
@@ -411,11 +412,3 @@ def _spaced(paragraph: str) -> Iterator[str]:
             begin = match.end()
     if last := paragraph[begin:].strip():
         yield last
-
-
-LINE_ENDS = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"})
-
-
-def json_line(row: Any) -> str:
-    """A row as one line of JSON, whatever its reader takes for the end of a line."""
-    return json.dumps(row, ensure_ascii=False).translate(LINE_ENDS) + "\n"

@@ -13,7 +13,8 @@ from typing import IO, Any
 
 from pipeline.data.files import unless_damaged
 from pipeline.errors import UserError
-from pipeline.storage.validation import parse_json, whole_characters
+from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
+from pipeline.storage.validation import parse_json
 from tasks.base import Row, shortened
 
 
@@ -139,16 +140,16 @@ def read_jsonl(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, An
             row = parse_json(line, f"{path}, line {number}")
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number} is no JSON object.")
-            yield number, row if "\\ud" not in line.lower() else mended(row)
+            yield number, mended(row) if may_have_surrogates(line) else row
 
 
 def mended(value: Any) -> Any:
     """A value of JSON in whose texts no half of a character stands alone: tokenizers refuse such."""
     if isinstance(value, dict):
-        return {whole_characters(name): mended(part) for name, part in value.items()}
+        return {repair_surrogates(name): mended(part) for name, part in value.items()}
     if isinstance(value, list):
         return [mended(part) for part in value]
-    return whole_characters(value) if isinstance(value, str) else value
+    return repair_surrogates(value) if isinstance(value, str) else value
 
 
 def read_conll(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[int, list[str]]]]:

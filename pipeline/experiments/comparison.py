@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline import metrics
 from pipeline.presets import ARMS
-from pipeline.storage.folders import write_atomically
+from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see compare.summary)

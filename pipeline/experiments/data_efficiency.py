@@ -15,7 +15,7 @@ from tqdm import tqdm
 from pipeline import metrics
 from pipeline.errors import UserError
 from pipeline.experiments.grid import figure, once
-from pipeline.storage.folders import write_atomically
+from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
 
 LABELS = (10, 32, 100, 316, 1000)

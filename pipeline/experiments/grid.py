@@ -23,10 +23,13 @@ from tqdm import tqdm
 from pipeline.errors import UserError
 from pipeline.experiments import comparison as gains
 from pipeline.presets import ARMS, FROZEN, recipe, task_file, task_of
-from pipeline.storage.folders import digest, file_hash, path_of, remove, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest, file_hash
+from pipeline.storage.folders import remove
+from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_json, read_yaml
 from pipeline.tracking import loggers as tracking
-from pipeline.training.run_folder import SIGN, check_place, locked
+from pipeline.training.run_folder import SIGN, check_place, lock_run
 from pipeline.training.task_data import content_of
 
 OF_KIND = ("model.optimization.", "model.craft.lm_weight", "model.craft.mix_dropout", "model.craft.unfreeze_share")
@@ -251,7 +254,7 @@ def once(
         UserError: the run is refused, or another process is at it, or the folder is not of a grid's run.
     """
     check_place(folder)
-    lock = locked(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
+    lock = lock_run(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
     try:
         return _once(folder, cell, run, anew=anew, taken=taken)
     finally:

@@ -26,7 +26,8 @@ import yaml
 from tqdm import tqdm
 
 from pipeline.errors import UserError
-from pipeline.storage.folders import damage, sha256, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import damage, sha256
 from pipeline.tracking.loggers import CLOCKED
 from pipeline.training import checkpoints
 from pipeline.training.run_folder import check_place

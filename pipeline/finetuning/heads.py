@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipeline.finetuning.crf import Crf
 from pipeline.models.base import Batch, Encoded, Encoder, gather_words
 from pipeline.models.layers.transformer import Dropout
-from pipeline.objectives.base import Loss, classification_loss
+from pipeline.models.losses import Loss, classification_loss
 
 Decision = tuple[Tensor, Tensor]  # labels and probabilities of one row
 

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.data.files import json_line
 from pipeline.data.tables import lines_of, read_jsonl, table
 from pipeline.errors import UserError
 from pipeline.finetuning.model import TunedModel
 from pipeline.presets import INPUTS
-from pipeline.storage.folders import reason, written_atomically
+from pipeline.storage.atomic import open_atomically, reason
+from pipeline.storage.json_lines import json_line
 from tasks.base import is_plain_list, listed, shortened
 
 
@@ -114,7 +114,7 @@ def open_target(path: Path, source: IO[str]) -> AbstractContextManager[IO[str]]:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {reason(error)}.") from None
-    return written_atomically(place)
+    return open_atomically(place)
 
 
 def form_of(path: str, asked: str | None) -> str:

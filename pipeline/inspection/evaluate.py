@@ -78,7 +78,7 @@ def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[s
     encoder.eval()
     for batch in tqdm(steps.whole(), total=batches, desc="evaluate", unit="batch", leave=False, delay=1):
         for name, loss in objective(encoder, batch).items():
-            sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), loss.figures().tolist(), strict=True)]
+            sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), loss.statistics().tolist(), strict=True)]
     figures: dict[str, float] = {}
     for name, (total, count, correct, spelling) in sums.items():
         if not count:

@@ -20,9 +20,10 @@ from typing_extensions import NotRequired, TypedDict
 from pipeline.errors import UserError
 from pipeline.models import generation
 from pipeline.models.layers.transformer import Dropout
-from pipeline.storage.folders import check_seal
+from pipeline.models.losses import Loss
+from pipeline.storage.checksums import check_seal
 from pipeline.storage.validation import checked, read_json
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 
 Size = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -161,6 +162,7 @@ class Encoder(nn.Module):
         context: what its output may depend on: the D features in as many equal parts, and for each part the side of
             the input that it sees beside the position itself. The audit's leak checks follow from it.
         special: how many special tokens a row has.
+        offers: further capabilities that an objective may require: `next_sentence`.
         schema: of `config.json`, see validation.py.
         heads: prefixes of the tensors that no layer needs: what only pretraining and its probabilities use.
         lm_head: those of them that `logits` needs.
@@ -177,6 +179,7 @@ class Encoder(nn.Module):
     scoring: ClassVar[Scoring]
     context: ClassVar[tuple[Side, ...]]
     special: ClassVar[SpecialTokens]
+    offers: ClassVar[tuple[str, ...]] = ()
     schema: ClassVar[Any]
     heads: ClassVar[tuple[str, ...]] = ()
     lm_head: ClassVar[tuple[str, ...]] = ()
@@ -203,6 +206,30 @@ class Encoder(nn.Module):
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """Top layer (..., D) -> logits over the vocabulary (..., V)."""
+
+    def token_loss(self, hidden: Tensor, labels: Tensor) -> Loss:
+        """Cross entropy of tokens, summed, without all logits at once: top layer (N, D), labels (N,).
+
+        Encoders that score `causal` or `masked` have it.
+        """
+        raise NotImplementedError
+
+    def token_losses(self, hidden: Tensor, labels: Sequence[Tensor]) -> list[Loss]:
+        """Cross entropy of the words after and before each position, summed: top layer (B, T, D), two labels (B, T).
+
+        Labels are -1 where nothing is predicted. Encoders that score `bidirectional` have it.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def capabilities(cls) -> frozenset[str]:
+        """What an objective may require of an encoder: how it scores, and what else it offers."""
+        return frozenset({cls.scoring, *cls.offers})
+
+    @property
+    def token_embedding(self) -> nn.Embedding | None:
+        """The table with a vector for each token (V, D), where there is one."""
+        return None
 
     @abstractmethod
     def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:

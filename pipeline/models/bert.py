@@ -18,7 +18,8 @@ from typing_extensions import NotRequired, TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, SpecialTokens, left_to_first
 from pipeline.models.layers.transformer import Block, Dropout, padding_bias
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.models.losses import Loss, linear_cross_entropy
+from pipeline.tokenization.base import Tokenizer
 
 
 class BertConfig(TypedDict):
@@ -56,6 +57,7 @@ class Bert(Encoder):
     scoring = "masked"
     context = ("full",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
+    offers = ("next_sentence",)
     schema = BertConfig
     heads, lm_head = ("cls.", "bert.pooler."), ("cls.predictions.",)
 
@@ -180,6 +182,13 @@ class Bert(Encoder):
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V); the output matrix is the word embedding, with a bias of its own."""
         return F.linear(self.before_logits(hidden), self.word_embedding.weight, self.lm_bias)
+
+    def token_loss(self, hidden: Tensor, labels: Tensor) -> Loss:
+        return linear_cross_entropy(self.before_logits(hidden), self.word_embedding.weight, labels, self.lm_bias)
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        return self.word_embedding
 
     def before_logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., D), what the output matrix is multiplied with."""

@@ -17,12 +17,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
-from pipeline.data.rows import split_words
 from pipeline.errors import UserError
 from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, SpecialTokens
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
 from pipeline.models.layers.transformer import Dropout
-from pipeline.tokenization.tokenizer import MAX_CHARACTERS, Tokenizer
+from pipeline.models.losses import Loss
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.spelled_words import MAX_CHARACTERS, split_words
 
 # Character ids of the published models: bytes are 0 to 255; all are raised by one, 0 masks.
 TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING, CHARACTERS = 256, 257, 258, 259, 260, 261
@@ -209,6 +210,15 @@ class Elmo(Encoder):
         """Top layer (..., D) -> what the softmax sees of both directions, each (..., P)."""
         ahead, back = hidden.chunk(2, -1)
         return self.dropout(ahead), self.dropout(back)
+
+    def token_losses(self, hidden: Tensor, labels: Sequence[Tensor]) -> list[Loss]:
+        """One softmax for both directions (Peters et al. 2018, 3.1), in one pass over the predictions of both."""
+        predicted = [label >= 0 for label in labels]
+        chosen = torch.cat([half[mask] for half, mask in zip(self.directions(hidden), predicted, strict=True)])
+        targets = torch.cat([label[mask] for label, mask in zip(labels, predicted, strict=True)])
+        with torch.autocast(chosen.device.type, enabled=False):  # the library's layer does not take two types
+            scores = self.softmax()(chosen.float(), targets).output.split([int(mask.sum()) for mask in predicted])
+        return [Loss(-part.sum(), len(part)) for part in scores]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., 2, V): log-probabilities of the next word forward and of the one before backward."""

@@ -19,7 +19,8 @@ from pipeline.errors import UserError
 from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, SpecialTokens, left_to_first
 from pipeline.models.generation import Cache, KeyValues
 from pipeline.models.layers.transformer import Block, Dropout
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.models.losses import Loss, linear_cross_entropy
+from pipeline.tokenization.base import Tokenizer
 
 
 class GptConfig(TypedDict):
@@ -171,6 +172,13 @@ class Gpt(Encoder):
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""
         return F.linear(hidden, self.word_embedding.weight)
+
+    def token_loss(self, hidden: Tensor, labels: Tensor) -> Loss:
+        return linear_cross_entropy(hidden, self.word_embedding.weight, labels)
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        return self.word_embedding
 
     def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """(B, T): log p(token | all before it), 0 at the first position and on padding."""

@@ -11,14 +11,16 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from pipeline.data.files import Source, find_files, json_line
+from pipeline.data.files import Source, find_files
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.prompting.evaluate import Result, evaluate
 from pipeline.prompting.few_shot import demonstrations
 from pipeline.prompting.metrics import by_group, summary, unigram_credits, word_counts
 from pipeline.prompting.scoring import scorer_of
-from pipeline.storage.folders import digest, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest
+from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
 from pipeline.tracking import loggers as tracking
 from pipeline.training.run_folder import begun, clear

@@ -1,8 +1,8 @@
-"""What is read from a file is checked once, where it is opened: JSON, YAML, and their types and ranges.
+"""Reading JSON and YAML files, checked against a schema where they are opened.
 
-A schema is a dataclass, a `TypedDict` (of typing_extensions) or an annotated type, checked by pydantic. What does not
-fit is refused in one sentence that names the file, the key and the value. Nothing is converted but dates and keys, to
-text: 3 may stand for a float, "3" for no number.
+A schema is a dataclass, a `TypedDict` (of typing_extensions) or an annotated type, checked by pydantic. An error is one
+sentence that names the file, the key and the value. Only dates and keys are converted, to text: the integer 3 is
+accepted for a float, the string "3" for no number.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipeline.errors import UserError
 
-MOST_NODES = 100_000  # of a YAML file, with what its aliases repeat
+MAX_NODES = 100_000  # values of a YAML file, aliases counted each time
 
 
 def read_text(file: Path) -> str:
-    """A text file in UTF-8.
+    """Reads a text file in UTF-8.
 
     Raises:
-        UserError: it cannot be read, or is not UTF-8.
+        UserError: the file cannot be read, or is not UTF-8.
     """
     try:
         return file.read_text(encoding="utf-8")
@@ -37,10 +37,13 @@ def read_text(file: Path) -> str:
 
 
 def parse_json(text: str, place: Path | str) -> Any:
-    """The value of a text in JSON.
+    """Parses a text as JSON.
+
+    Args:
+        place: file, or file and line, for messages.
 
     Raises:
-        UserError: it is not JSON, is nested too deeply, or has a number of thousands of digits.
+        UserError: the text is not JSON, is nested too deeply, or has a number with thousands of digits.
     """
     try:
         return json.loads(text)
@@ -49,33 +52,33 @@ def parse_json(text: str, place: Path | str) -> Any:
     except json.JSONDecodeError as error:
         where = f" (line {error.lineno}: {error.msg})" if "\n" in text.strip() else f" ({error.msg})"
         raise UserError(f"{place} is damaged: it is not JSON{where}.") from None
-    except ValueError:  # Python reads no integer of more than 4,300 digits
+    except ValueError:  # Python refuses integers of more than 4,300 digits
         raise UserError(f"{place} has a number of too many digits.") from None
 
 
 def read_json(file: Path, kind: Any = Any) -> Any:
-    """The content of a JSON file, checked against `kind`.
+    """Reads a JSON file and checks it against the schema `kind`.
 
     Raises:
-        UserError: it cannot be read, is damaged, or does not fit.
+        UserError: the file cannot be read, is damaged, or does not fit the schema.
     """
     return checked(kind, parse_json(read_text(file), file), file)
 
 
 def checked(kind: Any, value: Any, place: Path | str) -> Any:
-    """A value that fits a type, as plain data of JSON; a dataclass is made of a mapping, and takes no further keys.
+    """Checks a value against a schema, and builds a dataclass from a mapping (without unknown keys).
 
     Args:
-        kind: a schema; `Any` lets everything through.
+        kind: a schema; `Any` accepts everything.
         place: the file that the value is from, for the message.
 
     Raises:
-        UserError: it does not fit; names the place, the first key and its value.
+        UserError: the value does not fit; names the place, the first wrong key and its value.
     """
     if kind is Any:
         return value
     extra: Any = "forbid" if is_dataclass(kind) else None
-    try:  # as JSON: pydantic's strict mode makes a dataclass of a mapping only there
+    try:  # as JSON: only there does pydantic's strict mode build a dataclass from a mapping
         return _adapter(kind).validate_json(json.dumps(value, default=str), strict=True, extra=extra)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
@@ -92,7 +95,7 @@ def checked(kind: Any, value: Any, place: Path | str) -> Any:
 
 
 def _is_internal(part: Any) -> bool:
-    """Whether a part of a place is pydantic's name for a branch of a union, as `function-after[...]`."""
+    """Whether a part of an error's location is pydantic's name for a branch of a union, as `function-after[...]`."""
     return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool", "none"))
 
 
@@ -105,11 +108,11 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML without what is read otherwise than it looks: a key given twice, 010 for 8, 1:30 for 90."""
+    """Safe YAML that refuses surprises: duplicate keys, octal numbers (010 is 8), sexagesimal ones (1:30 is 90)."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node, seen = super().compose_mapping_node(anchor), set()
-        for key, _ in node.value:  # as they stand there: merge keys (<<) have not added theirs yet
+        for key, _ in node.value:  # before merge keys (<<) add theirs
             if not isinstance(key, yaml.ScalarNode):
                 continue
             what = "is a date; write it in quotes" if key.tag.endswith(":timestamp") else "stands there twice"
@@ -131,10 +134,10 @@ _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_n
 
 
 def read_yaml(file: Path, kind: Any = Any) -> Any:
-    """The content of a YAML file, checked against `kind`.
+    """Reads a YAML file and checks it against the schema `kind`.
 
     Raises:
-        UserError: it cannot be read, is not valid YAML, contains itself, or does not fit.
+        UserError: the file cannot be read, is not valid YAML, contains itself, or does not fit the schema.
     """
     text = read_text(file)
     try:
@@ -152,17 +155,12 @@ def read_yaml(file: Path, kind: Any = Any) -> Any:
 
 
 def _is_finite(content: Any) -> bool:
-    """Whether a value has an end, and not very many parts."""
+    """Whether a value is finite (aliases can make it contain itself) and has at most MAX_NODES parts."""
     waiting, count = [content], 0
-    while waiting and count <= MOST_NODES:
+    while waiting and count <= MAX_NODES:
         value, count = waiting.pop(), count + 1
         if isinstance(value, dict):
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
-    return count <= MOST_NODES
-
-
-def whole_characters(text: str) -> str:
-    """Joins the halves of characters that JSON wrote apart; a half alone, as web dumps have, becomes U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return count <= MAX_NODES

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from pipeline.storage.folders import digest, sha256, write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest, sha256
 from pipeline.storage.validation import read_json
 from pipeline.version import __version__
 

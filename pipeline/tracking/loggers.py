@@ -24,7 +24,9 @@ from tqdm import tqdm
 
 from pipeline import encoders
 from pipeline.errors import UserError
-from pipeline.storage.folders import file_hash, new_file, remove, write_atomically
+from pipeline.storage.atomic import new_file, write_atomically
+from pipeline.storage.checksums import file_hash
+from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
 from pipeline.tracking import lineage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.storage.folders import written_atomically
+from pipeline.storage.atomic import open_atomically
 from pipeline.tracking.loggers import History
 
 
@@ -100,7 +100,7 @@ def plot_shots(by_shots: dict[int, dict[str, float]], file: Path) -> None:
 
 def save_figure(figure: Any, file: Path) -> None:
     """A PNG that appears whole or not at all."""
-    with written_atomically(file, "wb") as stream:
+    with open_atomically(file, "wb") as stream:
         figure.savefig(stream, dpi=120, format="png")
     from matplotlib import pyplot
 

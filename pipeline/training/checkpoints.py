@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
 from pipeline.errors import Interrupted, UserError
-from pipeline.storage.folders import is_no_room, new_file, reason
+from pipeline.storage.atomic import is_disk_full, new_file, reason
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.ckpt", "previous.ckpt", "best.ckpt", "damaged.ckpt"
 
@@ -71,7 +71,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:
             aside.unlink(missing_ok=True)
             told = error if stream is None else stream.error or error
-            if not is_no_room(told):
+            if not is_disk_full(told):
                 raise
             raise UserError(
                 f"The checkpoint {file} could not be written: {reason(told)}. Make room and go on with RESUME=1 from "

@@ -26,10 +26,16 @@ from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.models.base import Batch
 from pipeline.objectives.batches import BatchMaker, Steps
-from pipeline.storage.folders import cache_folder, digest, locked, sha256, write_atomically, write_folder
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest, sha256
+from pipeline.storage.folders import write_folder
+from pipeline.storage.locks import built_once
+from pipeline.storage.paths import cache_folder
 from pipeline.storage.validation import read_text
-from pipeline.tokenization import tokenizer as tokenizers
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization import registry as tokenizers
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.overlong_words import OVERLONG
+from pipeline.tokenization.spelled_words import LONGEST_WORD
 from tasks.base import listed
 
 MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
@@ -168,7 +174,7 @@ class CorpusData(lightning.LightningDataModule):
             return read(hub={**address, "split": self.hub.get("split", "train")}), valid
         if self.sample_documents is not None:
             folder = cache_folder() / "sample" / digest(self.sample_documents, _code_of_sample())[:16]
-            with locked(folder, "the sample corpus"):
+            with built_once(folder, "the sample corpus"):
                 if not (folder / "valid.txt").exists():
                     count = self.sample_documents
                     write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
@@ -195,7 +201,7 @@ class CorpusData(lightning.LightningDataModule):
         settings = (options.scheme, options.vocab_size, options.lowercase, options.train_megabytes)
         key = digest(FORMAT, source.fingerprint, *settings)
         file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
-        with locked(file, "the tokenizer"):
+        with built_once(file, "the tokenizer"):
             if (known := self._known_tokenizer(file)) is None:
                 lines = _spread(source, round(options.train_megabytes * 1e6))
                 make = partial(
@@ -253,13 +259,11 @@ class CorpusData(lightning.LightningDataModule):
                 f"spaces around sentences{'' if self.tokenizer.keeps_spaces else '; nor are the spaces between words'}",
             ]
             if meta["long_words"]:
-                lines.append(
-                    f"            {meta['long_words']:,} words over {tokenizers.LONGEST_WORD} bytes are cut there"
-                )
+                lines.append(f"            {meta['long_words']:,} words over {LONGEST_WORD} bytes are cut there")
             if meta["endless_words"]:
                 lines.append(
-                    f"            {meta['endless_words']:,} words over {tokenizers.ENDLESS:,} characters are cut into "
-                    f"pieces of at most {tokenizers.SCHEMES[self.tokenizer.scheme].piece:,}"
+                    f"            {meta['endless_words']:,} words over {OVERLONG:,} characters are cut into "
+                    f"pieces of at most {self.tokenizer.longest_piece:,}"
                 )
             if meta["duplicate_lines"] > 0.3 * meta["lines"]:
                 lines.append("            Note: many lines are repeated; a model learns to copy these first.")

@@ -22,7 +22,7 @@ from pipeline.finetuning.metrics import Answers, gathered, scores
 from pipeline.finetuning.model import HeadOptions, TunedModel
 from pipeline.models.base import Batch, Encoded
 from pipeline.models.gpt import Gpt
-from pipeline.objectives.base import Loss, linear_cross_entropy
+from pipeline.models.losses import Loss
 from pipeline.presets import FROZEN, ArmName
 from pipeline.training import optimizers as optim
 from pipeline.training.hardware import check_size
@@ -174,7 +174,7 @@ class FineTuning(Training):
         assert isinstance(encoder, Gpt)
         asked = encoded.mask[:, 1:]
         hidden, labels = encoded.layers[-1][:, :-1][asked], encoded.input_ids[:, 1:][asked]
-        return linear_cross_entropy(hidden, encoder.word_embedding.weight, labels)
+        return encoder.token_loss(hidden, labels)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Layers that are not yet unfrozen have no gradient, so the optimiser leaves them and their moments alone."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from pipeline.data.files import json_line
 from pipeline.finetuning.metrics import Answers, Scores, baselines, scores
 from pipeline.models.base import Receipt
-from pipeline.storage.folders import write_atomically
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.json_lines import json_line
 from pipeline.tracking import plots
 from pipeline.tracking.loggers import is_main
 from pipeline.training import checkpoints

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from pipeline.errors import UserError
 from pipeline.models.base import Batch, Encoder, apart
-from pipeline.objectives.base import Loss, Objective
+from pipeline.models.losses import Loss
+from pipeline.objectives.base import Objective
 from pipeline.objectives.ppmi_init import begin_with_cooccurrences
-from pipeline.storage.folders import digest, write_atomically
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest
+from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking.loggers import History
 from pipeline.training import checkpoints
 from pipeline.training import optimizers as optim
@@ -173,7 +175,7 @@ class Training(lightning.LightningModule):
     def _count(self, split: str, losses: dict[str, Loss], batch: Batch) -> None:
         for name, loss in losses.items():
             nothing = batch[f"total/{name}"] == math.inf  # see corpus.nothing_of
-            self._counted.append((f"{split}/{name}", loss.figures().masked_fill(nothing, 0)))
+            self._counted.append((f"{split}/{name}", loss.statistics().masked_fill(nothing, 0)))
 
     def _add_up(self) -> None:
         if self._counted:

@@ -24,7 +24,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from pipeline import former_names
 from pipeline.errors import Interrupted, UserError
-from pipeline.storage.folders import damage, sha256, write_atomically, write_folder
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import damage, sha256
+from pipeline.storage.folders import write_folder
 from pipeline.storage.validation import read_json
 from pipeline.tracking import lineage
 from pipeline.tracking import loggers as tracking

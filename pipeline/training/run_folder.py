@@ -11,11 +11,15 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from pipeline.data.files import root_of
 from pipeline.errors import UserError
-from pipeline.storage.folders import SUMS, path_of, reason, remove
+from pipeline.storage.atomic import reason
+from pipeline.storage.checksums import SUMS
+from pipeline.storage.folders import remove
+from pipeline.storage.locks import Held, lock
+from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
 from pipeline.tracking import loggers as tracking
 from pipeline.tracking.loggers import is_main
@@ -70,7 +74,7 @@ def check_run_folder(
     if options.overwrite and options.resume:
         raise UserError("RESUME goes on with a run, OVERWRITE starts it anew: set one of them.")
     if os.path.lexists(out / ASIDE) or _leaving(out):  # after a kill
-        LOCKS[out] = locked(out, out / ".lock")
+        LOCKS[out] = lock_run(out, out / ".lock")
         put_back(out)
     there = {name: state for name, state in STATES.items() if os.path.lexists(out / name)}
     _check_sign(out, goes_on=INTERRUPTED in there.values() and resumes, resume=options.resume)
@@ -82,7 +86,7 @@ def check_run_folder(
         raise UserError(f"{out} holds {state}; set {go_on}OVERWRITE=1 to start anew, or another OUT=.")
     for path in uses if not options.resume else ():
         _check_kept(out, path)
-    LOCKS[out] = locked(out, out / ".lock")  # until the verb or the process ends, however it does
+    LOCKS[out] = lock_run(out, out / ".lock")  # until the verb or the process ends, however it does
 
 
 def _check_sign(out: Path, *, goes_on: bool, resume: bool) -> None:
@@ -152,21 +156,18 @@ def _reads(location: str, out: Path) -> bool:
     return pattern.is_dir() or "**" in location or any(file.match(str(pattern.resolve())) for file in written)
 
 
-def locked(out: Path, file: Path) -> FileLock:
-    """The lock of a run folder, taken; it goes with the process that holds it.
+def lock_run(out: Path, file: Path) -> FileLock:
+    """Takes the lock of a run folder.
 
     Raises:
-        UserError: another process has it, or it cannot be written.
+        UserError: another process holds it, or its file cannot be written.
     """
-    lock = FileLock(file, is_singleton=True)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout:
+        return lock(file)
+    except Held:
         raise UserError(f"Another run is writing into {out}; wait for it, or choose another OUT=.") from None
     except OSError as error:
         raise UserError(f"The run folder {out} cannot be written: {error.strerror}.") from None
-    return lock
 
 
 def release() -> None:
@@ -176,11 +177,11 @@ def release() -> None:
     """
     tracking.end_what_is_open()
     while LOCKS:
-        out, lock = LOCKS.popitem()
+        out, taken = LOCKS.popitem()
         try:
             put_back(out)
         finally:
-            lock.release(force=True)
+            taken.release(force=True)
 
 
 # ---------------------------------------------------------------------- what is cleared for a new run

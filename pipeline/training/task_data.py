@@ -24,7 +24,8 @@ from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Item, collate, items_of
 from pipeline.models.base import Batch, Encoder
 from pipeline.objectives.batches import shared
-from pipeline.storage.folders import digest, file_hash, path_of
+from pipeline.storage.checksums import digest, file_hash
+from pipeline.storage.paths import path_of
 from pipeline.training.corpus_data import FromStep, StepParts
 from tasks.base import SPLITS, Example, Row, Task, listed
 

@@ -12,7 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipeline.storage.folders import write_atomically
+from pipeline.storage.atomic import write_atomically
 from pipeline.training.hardware import matrix_peak
 
 
