@@ -24,7 +24,9 @@ from pipeline.cli.parser import Parser, arguments, place, positive
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.objectives.batches import BatchMaker, CausalBlocks, MaskedPairs, Steps
-from pipeline.tokenization.tokenizer import Tokenizer, train_bpe, train_wordpiece
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.wordpiece import WordPiece
 
 TOKENS = 4096  # in each step, however long its rows are
 LENGTHS = (128, 256, 512, 1024)
@@ -80,8 +82,8 @@ def measure(rounds: int) -> list[dict[str, float | str]]:
             sizes = Sizes(rows=8, length=128, size=width, layers=depth, heads=max(1, width // 64), vocab=8192)
             note("parameters", kind, *measure_step(sizes, kind, rounds))
     makers: list[tuple[str, BatchMaker, Tokenizer]] = [
-        ("bert", MaskedPairs(0.15, False, "nsp"), train_wordpiece(steps.words(), vocab_size=8192, lowercase=True)),
-        ("gpt", CausalBlocks("concat"), train_bpe(steps.words(), vocab_size=8192)),
+        ("bert", MaskedPairs(0.15, False, "nsp"), WordPiece.train(steps.words(), vocab_size=8192, lowercase=True)),
+        ("gpt", CausalBlocks("concat"), ByteBpe.train(steps.words(), vocab_size=8192)),
     ]
     for times in (1, 10, 100):
         store = random_store(CORPUS * times, 4096)

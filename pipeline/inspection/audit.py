@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.rows import Blocks, Windows
+from pipeline.data.rows import PackedBlocks, SentenceWindows
 from pipeline.models.base import Batch, Encoder
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
@@ -26,7 +26,7 @@ from pipeline.models.layers.transformer import KeyValues
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batches import CausalBlocks, MaskedPairs, Steps, WordRows
 from pipeline.objectives.masking import Pair, pair_count, sentence_pairs
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 from pipeline.training.corpus_data import CorpusData
 
 BATCHES = 40  # batches that shares are counted on
@@ -190,7 +190,7 @@ def pairs(batches: list[Batch], steps: Steps) -> Iterator[Check]:
     yield share("random next sentences", int(labels.sum()), len(labels), 0.5)
     made: list[Pair] = []
     for phase in (0, steps.windows.length - 8):  # the cuts of the first epoch, and of a later one
-        windows = Windows(steps.windows.store, steps.windows.length, phase)
+        windows = SentenceWindows(steps.windows.store, steps.windows.length, phase)
         rows = np.arange(min(pair_count(windows), 4000))
         made += sentence_pairs(windows, rows, limit=windows.length, seed=0, rng=np.random.default_rng(0))
     inside = sum(pair.label == 1 and pair.documents[0] == pair.documents[1] for pair in made)
@@ -285,7 +285,7 @@ def cached(encoder: Gpt, batch: Batch) -> Check:
 def packed(encoder: Gpt, steps: Steps) -> Check:
     """Documents packed into blocks with `packing: document`, and each in a row of its own."""
     maker, worst, count = CausalBlocks(packing="document"), 0.0, 0
-    blocks: Blocks = steps.windows
+    blocks: PackedBlocks = steps.windows
     rows = np.unique((blocks.starts[1:-1][:16] - blocks.offset) // blocks.length)  # blocks that hold a boundary
     rows = rows[(rows >= 0) & (rows < steps.rows)]
     if not len(rows):

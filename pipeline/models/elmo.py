@@ -17,13 +17,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
-from pipeline.data.rows import split_words
 from pipeline.errors import UserError
 from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, SpecialTokens, Text
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
 from pipeline.models.layers.transformer import Dropout
 from pipeline.models.losses import Loss
-from pipeline.tokenization.tokenizer import MAX_CHARACTERS, Tokenizer
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.spelled_words import MAX_CHARACTERS, split_words
 
 # Character ids of the published models: bytes are 0 to 255; all are raised by one, 0 masks.
 TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING, CHARACTERS = 256, 257, 258, 259, 260, 261

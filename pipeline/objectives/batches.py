@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.rows import Blocks, Windows, WordBlocks, shuffled
+from pipeline.data.rows import PackedBlocks, SentenceWindows, WordBlocks, shuffled
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.models.base import Batch
@@ -23,7 +23,8 @@ from pipeline.models.bert import Bert
 from pipeline.models.elmo import BEGIN, END, UNKNOWN, Elmo, collate_words, output_class
 from pipeline.models.gpt import Gpt
 from pipeline.objectives.masking import Pair, mask_tokens, pair_count, sentence_pairs, swapped_pairs
-from pipeline.tokenization.tokenizer import MAX_CHARACTERS, Tokenizer
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.spelled_words import MAX_CHARACTERS
 
 PADDING_MULTIPLE = 8  # rows are padded to a multiple of this: matrix kernels like round sizes
 
@@ -104,10 +105,10 @@ class MaskedPairs:
     def specials(self) -> int:
         return 2 if self.next_sentence == "off" else 3
 
-    def windows(self, store: TokenStore, tokenizer: Tokenizer, length: int, seed: int) -> Windows:
-        return Windows(store, length - self.specials, phase=seed)
+    def windows(self, store: TokenStore, tokenizer: Tokenizer, length: int, seed: int) -> SentenceWindows:
+        return SentenceWindows(store, length - self.specials, phase=seed)
 
-    def count(self, windows: Windows) -> int:
+    def count(self, windows: SentenceWindows) -> int:
         return max(1, pair_count(windows)) if self.next_sentence == "nsp" else len(windows)
 
     def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
@@ -116,11 +117,11 @@ class MaskedPairs:
     def unknown(self, store: TokenStore, tokenizer: Tokenizer) -> float:
         return unknown_tokens(store)
 
-    def predictions_per_byte(self, windows: Windows) -> float:
+    def predictions_per_byte(self, windows: SentenceWindows) -> float:
         return windows.store.meta["tokens"] / windows.store.raw_bytes
 
     def make(
-        self, windows: Windows, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
+        self, windows: SentenceWindows, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
     ) -> Batch:
         if self.next_sentence == "off":
             _, begins, ends = windows.bounds(rows)
@@ -188,10 +189,10 @@ class CausalBlocks:
     def check(self, store: TokenStore, name: str) -> None:
         pass  # any text will do
 
-    def windows(self, store: TokenStore, tokenizer: Tokenizer, length: int, seed: int) -> Blocks:
-        return Blocks(store, length, boundary=tokenizer.id("eos"), phase=seed)
+    def windows(self, store: TokenStore, tokenizer: Tokenizer, length: int, seed: int) -> PackedBlocks:
+        return PackedBlocks(store, length, boundary=tokenizer.id("eos"), phase=seed)
 
-    def count(self, windows: Blocks) -> int:
+    def count(self, windows: PackedBlocks) -> int:
         return len(windows)
 
     def floors(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
@@ -200,11 +201,11 @@ class CausalBlocks:
     def unknown(self, store: TokenStore, tokenizer: Tokenizer) -> float:
         return unknown_tokens(store)
 
-    def predictions_per_byte(self, windows: Blocks) -> float:
+    def predictions_per_byte(self, windows: PackedBlocks) -> float:
         return windows.predictions_per_byte
 
     def make(
-        self, windows: Blocks, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
+        self, windows: PackedBlocks, rows: np.ndarray, tokenizer: Tokenizer, *, seed: int, rng: np.random.Generator
     ) -> Batch:
         ids, documents = windows(rows)
         mask = documents[:, :-1] >= 0

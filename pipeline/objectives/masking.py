@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.data.rows import Windows
+from pipeline.data.rows import SentenceWindows
 
 
 class Masked(NamedTuple):
@@ -90,13 +90,13 @@ class Pair(NamedTuple):
 ROWS_PER_TRIPLE = 4
 
 
-def pair_count(windows: Windows) -> int:
+def pair_count(windows: SentenceWindows) -> int:
     """Rows of an epoch with next-sentence prediction: 4 for every 3 windows, see `sentence_pairs`."""
     return len(windows) // 3 * ROWS_PER_TRIPLE
 
 
 def sentence_pairs(
-    windows: Windows, rows: np.ndarray, *, limit: int, seed: int, rng: np.random.Generator
+    windows: SentenceWindows, rows: np.ndarray, *, limit: int, seed: int, rng: np.random.Generator
 ) -> list[Pair]:
     """Sentence pairs, exactly half of which are not in sequence (Devlin et al. 2018, A.2).
 
@@ -133,7 +133,9 @@ def sentence_pairs(
     return pairs
 
 
-def swapped_pairs(windows: Windows, rows: np.ndarray, *, limit: int, seed: int, rng: np.random.Generator) -> list[Pair]:
+def swapped_pairs(
+    windows: SentenceWindows, rows: np.ndarray, *, limit: int, seed: int, rng: np.random.Generator
+) -> list[Pair]:
     """Sentence-order prediction (Lan et al. 2019, ALBERT): both texts in sequence, half of them swapped.
 
     What is too long loses tokens at the front or end of each text, at random, as in the original: an end that was
@@ -175,7 +177,7 @@ def _shorts(count: int, limit: int, rng: np.random.Generator) -> list[Short]:
     return [(target, last) if short else None for short, target, last in parts]
 
 
-def _parts(windows: Windows, begin: int, end: int, short: Short, seed: int) -> list[tuple[int, int]]:
+def _parts(windows: SentenceWindows, begin: int, end: int, short: Short, seed: int) -> list[tuple[int, int]]:
     """Begins and ends of the two texts of a window."""
     if short is not None:
         begin, end = _shorter(windows, begin, end, *short)
@@ -183,7 +185,7 @@ def _parts(windows: Windows, begin: int, end: int, short: Short, seed: int) -> l
     return [(begin, split), (split, end)]
 
 
-def _shorter(windows: Windows, begin: int, end: int, target: int, at_end: bool) -> tuple[int, int]:
+def _shorter(windows: SentenceWindows, begin: int, end: int, target: int, at_end: bool) -> tuple[int, int]:
     """The first or last sentences of a window that together have at least `target` tokens, two of them at least.
 
     As the original gathers them (Devlin et al. 2018): whole sentences until the target is reached.
@@ -198,7 +200,7 @@ def _shorter(windows: Windows, begin: int, end: int, target: int, at_end: bool) 
     return begin, (int(inside[place]) if place < len(inside) else end)
 
 
-def _split(windows: Windows, begin: int, end: int, seed: int) -> int:
+def _split(windows: SentenceWindows, begin: int, end: int, seed: int) -> int:
     """A sentence begin inside the window, the same for the same seed; the middle when there is none."""
     inside = windows.sentence_starts(begin, end)
     if not len(inside):
@@ -216,7 +218,7 @@ TRIES = 6  # windows looked at for a partner
 
 
 def _elsewhere(
-    windows: Windows, document: int, length: int, which: int, short: Short, seed: int, rng: np.random.Generator
+    windows: SentenceWindows, document: int, length: int, which: int, short: Short, seed: int, rng: np.random.Generator
 ) -> tuple[int, tuple[int, int]]:
     """The first (`which` 0) or second part of a window of another document: that document, and its begin and end.
 

@@ -23,7 +23,7 @@ from pipeline.objectives.base import Objective
 from pipeline.objectives.ppmi_init import begin_with_cooccurrences
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking.loggers import History
 from pipeline.training import checkpoints
 from pipeline.training import optimizers as optim
