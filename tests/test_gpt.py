@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, OpenAIGPTLM
 
 import pipeline
 from pipeline.data import token_store as store
-from pipeline.data.files import Source
+from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError

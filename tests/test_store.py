@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 
 from pipeline.cli.config import pretraining
 from pipeline.data import token_store as store
-from pipeline.data.files import Source
+from pipeline.data.documents import Source
 from pipeline.data.rows import SentenceWindows, shuffled
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
@@ -23,6 +22,7 @@ from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training import corpus_data as corpus
+from pipeline.training.requests import CorpusRequest
 from tests.conftest import SMALL
 
 TEXT = "\n\n".join(
@@ -165,12 +165,11 @@ def test_the_validation_part_of_a_stream_is_from_its_begin(monkeypatch: pytest.M
             read.append(number)
             yield {"text": f"This is document {number}.\nIt goes on."}
 
-    monkeypatch.setattr("pipeline.data.files.open_hub", stream)
+    monkeypatch.setattr("pipeline.data.documents.open_hub", stream)
     monkeypatch.setattr(corpus, "HELD_OUT", 2)
     monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path))
     hub = ["--data.sample_documents=null", "--data.hub={path: someone/texts}", "--data.validation_every=5"]
-    options = argparse.Namespace(model="bert", corpus="sample", data=None, seed=0)
-    data = pretraining(options, [*SMALL, *hub]).datamodule
+    data = pretraining(CorpusRequest(overrides=(*SMALL, *hub))).data
     data.prepare()
     assert (data.train.meta["documents"], data.valid.meta["documents"]) == (16, 4)  # without 1, 3, 4 and 9
     assert read == [*range(20), *range(20), *range(10)]  # the tokenizer, the training part, the begin

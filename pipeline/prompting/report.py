@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from pipeline.data.files import Source, find_files
+from pipeline.data.documents import Source
+from pipeline.data.files import find_files
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.prompting import evaluate as zeroshot
