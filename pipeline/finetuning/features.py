@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 
 from pipeline.data.rows import word_windows
-from pipeline.models.base import Batch, Encoder, Text, count, left_to_first
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch, Text, count, first_segment_length
 
 Cut = Literal["head", "tail", "both"]
 
@@ -42,7 +43,7 @@ def items_of(encoder: Encoder, texts: Sequence[Text], *, by_word: bool, room: in
         return [item for number, words in enumerate(texts) for item in _windows(encoder, number, words, room - 2)]  # type: ignore[arg-type]
     result = []
     for number, ids in enumerate(encoder.tokenize(texts)):
-        short = shorten(ids, room, cut, joined=encoder.joins_pairs)
+        short = shorten(ids, room, cut, joined=encoder.joint_pairs)
         result.append(Item(number, short, was_cut=count(short) < count(ids)))
     return result
 
@@ -74,7 +75,7 @@ def shorten(ids: Any, room: int, cut: Cut, *, joined: bool) -> Any:
     first, second = ids
     sizes = (room - 2, room - 2)
     if joined:
-        left = left_to_first(len(first), len(second), room - 3)
+        left = first_segment_length(len(first), len(second), room - 3)
         sizes = (left, room - 3 - left)
     return tuple(_cut(side, size, cut) for side, size in zip(ids, sizes, strict=True))
 

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.finetuning.crf import Crf
-from pipeline.models.base import Batch, Encoded, Encoder, gather_words
-from pipeline.models.layers.transformer import Dropout
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch
+from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import Loss, classification_loss
+from pipeline.models.outputs import Encoded, gather_words
 
 Decision = tuple[Tensor, Tensor]  # labels and probabilities of one row
 
@@ -72,7 +74,7 @@ class Head(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.mix = ScalarMix(len(encoder.layer_groups()), dropout=mix_dropout) if mix else None
+        self.mix = ScalarMix(encoder.num_layers, dropout=mix_dropout) if mix else None
         self.lstm = nn.LSTM(encoder.size, lstm, batch_first=True, bidirectional=True) if lstm else None
         self.dropout = Dropout(dropout)
         self.classifier = nn.Linear((2 * lstm or encoder.size) * times, classes, bias=bias)

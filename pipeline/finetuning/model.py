@@ -18,7 +18,10 @@ from pipeline import encoders
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Item, collate, items_of
 from pipeline.finetuning.heads import Decision, Head, SentenceHead, TokenHead
-from pipeline.models.base import Batch, Encoded, Encoder, Rate, apart, check_texts, read_config
+from pipeline.models.base import Encoder
+from pipeline.models.folder import Rate, read_config
+from pipeline.models.inputs import Batch, check_texts, flatten_pairs
+from pipeline.models.outputs import Encoded
 from pipeline.storage.validation import checked
 from tasks.bio import spans
 
@@ -82,7 +85,7 @@ class TunedModel(nn.Module):
         self.encoder, self.labels, self.options = encoder, labels, options
         kind = "token" if options.by_word else "sentence"
         own = options.mix or options.lstm or options.crf or (options.by_word and options.words != "first")
-        self.layout = None if own else encoder.head_layouts.get(kind)
+        self.layout = None if own else encoder.hf_heads.get(kind)
         shared: dict[str, Any] = {
             **{name: getattr(options, name) for name in ("mix", "mix_dropout", "lstm", "dropout")},
             "classes": len(labels),
@@ -92,12 +95,12 @@ class TunedModel(nn.Module):
         if options.by_word:
             self.head = TokenHead(encoder, words=options.words, crf=options.crf, **shared)
         else:
-            compared = options.pairs and not encoder.joins_pairs
+            compared = options.pairs and not encoder.joint_pairs
             self.head = SentenceHead(encoder, times=4 if compared else 1, **shared)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Encoded]:
         """-> logits, (B, C) or by word (B, W, C), and what the encoder gave."""
-        encoded = self.encoder(apart(batch))
+        encoded = self.encoder(flatten_pairs(batch))
         return self.head(self.encoder, batch, encoded), encoded
 
     def items(self, texts: Sequence[Any]) -> list[Item]:
@@ -182,7 +185,7 @@ class TunedModel(nn.Module):
     def save(self, folder: Path, *, card: str) -> None:
         """The layout of an encoder folder, plus the head's tensors and the label names in `config.json`.
 
-        Where transformers has the same head (`Encoder.head_layouts`) it opens there, with its names for the tensors.
+        Where transformers has the same head (`Encoder.hf_heads`) it opens there, with its names for the tensors.
         """
         config = {
             **(self.encoder.saved_config() if self.layout is None else self.encoder.config),
@@ -263,7 +266,7 @@ def load(folder: str | Path) -> TunedModel:
     head = {name.removeprefix("head."): state.pop(name) for name in list(state) if name.startswith(prefix)}
     if model.layout is not None:
         head = {name.replace(model.layout.name, "classifier"): value for name, value in head.items()}
-    encoders.take_over(encoder, state, folder)
+    encoders.copy_tensors(encoder, state, folder)
     try:
         model.head.load_state_dict(head)
     except RuntimeError:  # tensors by other names

@@ -20,9 +20,10 @@ from pipeline.errors import UserError
 from pipeline.finetuning.heads import Decision
 from pipeline.finetuning.metrics import Answers, gathered, scores
 from pipeline.finetuning.model import HeadOptions, TunedModel
-from pipeline.models.base import Batch, Encoded
 from pipeline.models.gpt import Gpt
+from pipeline.models.inputs import Batch
 from pipeline.models.losses import Loss
+from pipeline.models.outputs import Encoded
 from pipeline.presets import FROZEN, ArmName
 from pipeline.training import optimizers as optim
 from pipeline.training.hardware import check_size

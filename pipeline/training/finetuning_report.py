@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pipeline.finetuning.metrics import Answers, Scores, baselines, scores
-from pipeline.models.base import Receipt
+from pipeline.models.outputs import LoadReport
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import plots
@@ -21,7 +21,7 @@ from pipeline.training.task_data import LabeledData
 WRONG = 100  # wrong answers in the table for Weights & Biases
 
 
-def hand_off(folder: Path, receipt: Receipt, module: FineTuning) -> str:
+def hand_off(folder: Path, receipt: LoadReport, module: FineTuning) -> str:
     """The receipt: what came from the folder, what is new, what was left; nothing happens in silence."""
     fresh = [f"head.{name}" for name, _ in module.model.head.named_parameters()]
     parts = [*([] if module.frozen else module.model.encoder.layer_groups()), module.model.head.parameters()]

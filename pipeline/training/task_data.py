@@ -22,7 +22,8 @@ from pipeline.data.synthetic import tasks as sample_tasks
 from pipeline.data.tables import SUFFIXES, kind_of, read_rows
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Item, collate, items_of
-from pipeline.models.base import Batch, Encoder
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch
 from pipeline.objectives.batches import shared
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.paths import path_of
