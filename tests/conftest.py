@@ -40,6 +40,13 @@ SMALL = [
 ]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What asks for a pretrained toy is slow: `make test-fast` leaves it out. Other tests that train say so."""
+    for item in items:
+        if {"toys", "pretrained"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache for all tests, and for what they share."""

@@ -18,6 +18,8 @@ from pipeline.models.layers.transformer import Block
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training.hardware import best_precision, matrix_peak
 
+pytestmark = pytest.mark.slow
+
 TOY = Sizes(rows=4, length=16, size=32, layers=2, heads=2, vocab=600)
 
 

@@ -27,6 +27,8 @@ from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import check_task, run
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--validations=1", "--precision=32-true", "--data.max_length=24", "--data.train_rows=32", "--data.epochs=1"]
 
 

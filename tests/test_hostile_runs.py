@@ -32,6 +32,8 @@ from pipeline.tracking.loggers import History, use_artifact
 from pipeline.training import checkpoints, run_folder
 from tests.conftest import SMALL, figures, run
 
+pytestmark = pytest.mark.slow
+
 
 def run_of(folder: Path, kind: str, *names: str) -> Path:
     """What a run of a kind has left: its lineage, and files or folders by name."""

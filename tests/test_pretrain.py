@@ -30,6 +30,8 @@ from pipeline.training.pretraining import Pretraining
 from pipeline.training.throughput import Speed
 from tests.conftest import SMALL, figures, run, surroundings
 
+pytestmark = pytest.mark.slow
+
 SHORT = [*SMALL, "--validate_every=4"]
 
 

@@ -12,6 +12,8 @@ from pipeline.errors import UserError
 from pipeline.experiments import data_efficiency as worth
 from tests.conftest import run
 
+pytestmark = pytest.mark.slow
+
 
 def test_where_two_lines_cross() -> None:
     line = {10: 0.5, 100: 0.7, 1000: 0.9}
