@@ -19,8 +19,8 @@ from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.models.gpt import Gpt, sample_token
-from pipeline.models.layers.transformer import KeyValues
+from pipeline.models.generation import KeyValues, sample_token
+from pipeline.models.gpt import Gpt
 from pipeline.models.losses import linear_cross_entropy
 from pipeline.objectives.batches import CausalBlocks, Steps
 from pipeline.tokenization.base import Tokenizer
