@@ -126,13 +126,14 @@ def test_a_folder_of_an_unregistered_model_is_refused(model: Encoder, tmp_path: 
 
 
 def expected_score(model: Encoder, context: str, continuation: str) -> float:
-    """The sum of log p over the tokens of the continuation, in one row of its own."""
+    """The sum of log p over the tokens of the continuation, in a row of its own; only an empty context is a token."""
     before, whole = model.tokenize([context, context + continuation])
-    ids = torch.tensor([[model.tokenizer.id("bos"), *whole]])
+    begin = [] if before else [model.tokenizer.id("bos")]
+    ids, first = torch.tensor([[*begin, *whole]]), len(begin) + len(before)
     with torch.no_grad():
         hidden = model({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}).layers[-1]
         log_probs = model.logits(hidden)[0].log_softmax(-1)
-    return float(sum(log_probs[i, whole[i]] for i in range(len(before), len(whole))))
+    return float(sum(log_probs[i - 1, ids[0, i]] for i in range(first, ids.shape[1])))
 
 
 def test_a_new_model_is_prompted(model: Encoder) -> None:
