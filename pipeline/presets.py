@@ -50,7 +50,7 @@ def known(kind: str) -> str:
 
 # Parts of a configuration that have settings of their own; those in the second line may be the name of a class alone.
 SECTIONS = ("trainer", "model", "data", "model.optimization", "model.craft", "data.tokenizer")
-CLASSES = ("model.encoder", "model.objective", "data.batches", "data.task")
+CLASSES = ("model.encoder", "model.objective", "data.task")
 
 
 def content_of(file: Path) -> dict[str, Any]:

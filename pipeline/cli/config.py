@@ -53,6 +53,7 @@ class CLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--precision", type=PRECISIONS, required=True)
         parser.add_argument("--validate_every", type=int, required=True, help="optimiser steps between validations")
+        parser.link_arguments("model.objective", "data.objective", apply_on="instantiate")
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
     def before_instantiate_classes(self) -> None:
@@ -158,8 +159,8 @@ MOST_PIECES, MOST_LAYERS, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000
 MOST_MEGABYTES = 1_000_000_000
 MOST_WORKERS, MOST_PROCESSES = 256, max(16, os.cpu_count() or 1)
 SIZES = ("size", "layers", "heads", "inner_size", "projection", "cell", "character_size", "max_length")  # of encoders
-DERIVED = {  # what an encoder is told by its batches
-    "next_sentence": "set data.batches.init_args.next_sentence",
+DERIVED = {  # arguments of an encoder that its objective sets
+    "next_sentence": "set model.objective.init_args.next_sentence",
     "max_characters": "words of a corpus are cut where they are stored",
 }
 
@@ -214,21 +215,22 @@ def check_settings(config: Any) -> None:
 
 
 def check_parts(config: Any) -> None:
-    """Refuses an encoder, batches and an objective that do not go together.
+    """Refuses an encoder and an objective that do not go together.
 
     Raises:
-        UserError: which of them.
+        UserError: what the encoder lacks.
     """
-    encoder, *others = (
-        locate(part.class_path) for part in (config.model.encoder, config.model.objective, config.data.batches)
-    )
-    for part in others:
-        if not issubclass(encoder, getattr(part, "family", encoder)):  # type: ignore[arg-type]
-            raise UserError(f"{part.__name__} belongs to another model than {encoder.__name__}.")  # type: ignore[attr-defined]
-    plain = inspect.signature(encoder).parameters  # type: ignore[arg-type]
+    encoder: Any = locate(config.model.encoder.class_path)
+    objective: Any = locate(config.model.objective.class_path)
+    if lacking := sorted(objective.requires - encoder.capabilities()):
+        raise UserError(
+            f"The objective {objective.__name__} needs a {' and '.join(lacking)} model, and {encoder.__name__} is "
+            f"{' and '.join(sorted(encoder.capabilities()))}: choose another model.objective."
+        )
+    plain = inspect.signature(encoder).parameters
     for name, instead in DERIVED.items():
         if name in plain and config.model.encoder.init_args[name] != plain[name].default:
-            raise UserError(f"model.encoder.init_args.{name} follows from the batches; {instead}.")
+            raise UserError(f"model.encoder.init_args.{name} follows from the objective; {instead}.")
 
 
 def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path], list[str]]:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from pydoc import locate
 from typing import Any, Literal
 
 import torch
@@ -26,7 +27,6 @@ from pipeline.inspection import trying
 from pipeline.interop import elmo_hdf5 as importing
 from pipeline.models.base import Encoder
 from pipeline.models.elmo import Elmo
-from pipeline.objectives.base import BidirectionalLM
 from pipeline.presets import CONFIGS, FRESH, FROZEN, SHARED, known, named_config, task_file, task_of
 from pipeline.prompting import report as asking
 from pipeline.storage.atomic import write_atomically
@@ -62,7 +62,7 @@ def pretrain(options: argparse.Namespace, flags: list[str]) -> None:
     encoder = module.trained_encoder()
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in CLOCKED}
     figures = {**reached, **run.figures(), **module.floors, "documents": data.train.meta["documents"]}
-    figures["val/unknown"] = data.maker.unknown(data.valid, data.tokenizer)
+    figures["val/unknown"] = module.objective.unknown(data.valid, data.tokenizer)
     card = model_card(options, data, figures)
     saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     curve_losses = [
@@ -103,14 +103,14 @@ def begin_pretraining(
     cli = pretraining(options, flags)
     data, module, trainer = cli.datamodule, cli.model, cli.config_init.trainer
     alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
-    if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
+    if module.objective.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
         raise UserError(
-            "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
+            "With carry each row goes on with the state of the step before: set model.objective.init_args.carry to "
             "false, or train in one process without accumulation."
         )
     if module.optimization.optimizer == "muon" and shards_weights(trainer.strategy):
         raise UserError("Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw.")
-    if isinstance(module.objective, BidirectionalLM) and shards_weights(trainer.strategy):
+    if shards_weights(trainer.strategy) and not locate(cli.config.model.encoder.class_path).shardable:  # type: ignore[union-attr, attr-defined]
         raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
     if getattr(trainer.strategy, "_state_dict_type", "full") != "full":
         raise UserError("An encoder is saved from a whole checkpoint: set state_dict_type of the strategy to full.")
@@ -181,7 +181,7 @@ def audit(options: argparse.Namespace, flags: list[str]) -> None:
     module.build(data)
     print(f"audit of {options.model} on {Path(options.corpus).name}")
     failed = 0
-    for check in auditing.audit(module.encoder, module.objective, data, uniform=module.floors["floor/uniform"]):
+    for check in auditing.audit(module.encoder, data, uniform=module.floors["floor/uniform"]):
         print(check, flush=True)
         failed += not check.passed
     print(f"{failed} failed" if failed else "all passed")
@@ -214,7 +214,7 @@ def evaluate(options: argparse.Namespace, flags: list[str]) -> None:
     cli = pretraining(options, flags if trained is None else [f"--data.length={trained}", *flags])
     if note := evaluating.note_on_length(encoder, cli.datamodule.length, trained):
         print(note)
-    figures = evaluating.evaluate(encoder, cli.model.objective, cli.datamodule)
+    figures = evaluating.evaluate(encoder, cli.datamodule)
     for name, value in figures.items():
         print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}")
     if (unknown := figures["unknown"]) > evaluating.FEW_UNKNOWN:

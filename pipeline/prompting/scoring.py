@@ -27,6 +27,7 @@ from pipeline.models.base import Batch, Encoder
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import BEGIN, END, UNKNOWN, Elmo, collate_words
 from pipeline.models.gpt import Gpt
+from pipeline.models.layers.spelled_words import UNKNOWN
 from pipeline.models.layers.transformer import KeyValues
 
 BUDGET = {"cpu": 2_048}  # positions of a batch: what stays in the cache

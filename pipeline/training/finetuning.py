@@ -20,14 +20,15 @@ from pipeline.errors import UserError
 from pipeline.finetuning.heads import Decision
 from pipeline.finetuning.metrics import Answers, gathered, scores
 from pipeline.finetuning.model import HeadOptions, TunedModel
-from pipeline.models.base import Batch, Encoded
+from pipeline.models.base import Encoded, Encoder
 from pipeline.models.gpt import Gpt
 from pipeline.models.losses import Loss
+from pipeline.objectives.batch import Batch
 from pipeline.presets import FROZEN, ArmName
 from pipeline.training import optimizers as optim
+from pipeline.training.base_module import Training
 from pipeline.training.hardware import check_size
 from pipeline.training.optimizers import Optimization
-from pipeline.training.pretraining import Training
 from pipeline.training.task_data import LabeledData
 
 
@@ -145,7 +146,7 @@ class FineTuning(Training):
         self.train()  # a loaded encoder is in eval mode, and the trainer leaves each module in its own
         if self.frozen:
             warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")  # as it should be
-        self.note_matrices()
+        self.record_decay_names()
         if craft.class_weights == "balanced":
             self.class_weights = balanced(data)
 
@@ -155,12 +156,16 @@ class FineTuning(Training):
             self.model.encoder.eval()  # frozen features: no dropout inside either
         return self
 
+    @property
+    def trained(self) -> Encoder:
+        return self.model.encoder
+
     def loss(self, batch: Batch) -> tuple[Loss, Tensor, Encoded]:
-        logits, encoded = self.model(batch)
+        logits, encoded = self.model(batch.inputs | batch.shared)
         options: dict[str, Any] = {}
         if self.training:
             options = {"weights": self.class_weights, "smoothing": self.craft.label_smoothing}
-        return self.model.head.loss(logits, batch["labels"], **options), logits, encoded
+        return self.model.head.loss(logits, batch.targets["task"].labels, **options), logits, encoded
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss, _, encoded = self.loss(batch)
@@ -187,15 +192,15 @@ class FineTuning(Training):
 
     def on_validation_epoch_start(self) -> None:
         self.answers.clear()
-        self._sums["val/task"]  # there in a process without a batch too: all add theirs up together
+        self.sums.expect("val", ["task"])  # in a process without a batch too
 
     on_test_epoch_start = on_validation_epoch_start
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         loss, logits, _ = self.loss(batch)
-        self._count("val", {"task": loss}, batch)
-        decisions = self.model.head.decide(logits, batch)
-        for row, (labels, probabilities) in zip(batch["rows"].tolist(), decisions, strict=True):
+        self.sums.add("val", {"task": loss}, empty=batch.empty)
+        decisions = self.model.head.decide(logits, batch.inputs)
+        for row, (labels, probabilities) in zip(batch.rows.tolist(), decisions, strict=True):
             self.answers.append((row, (labels.cpu(), probabilities.cpu())))
 
     test_step = validation_step
@@ -205,14 +210,14 @@ class FineTuning(Training):
         return gathered(self.answers, self.data.items[split], self.data.examples[split], by_word=self.data.by_word)
 
     def on_validation_epoch_end(self) -> None:
-        figures = {"val/loss": self._figures("val")["val/task_loss"]}
+        figures = {"val/loss": self.mean_losses("val")["val/task_loss"]}
         found = scores(self.answered("valid"), self.data.task)
         figures |= {f"val/{name}": value for name, value in found.figures.items()}
         self.log_dict(figures, logger=False)
         if (mix := self.model.head.mix) is not None:
             figures |= {f"mix/{name}": value for name, value in mix.shares().items()}
         self.log_all({**figures, "tokens": float(self.tokens_seen)})
-        self.history.save()
+        self.save_history()
 
     def configure_optimizers(self) -> Any:
         self.optimization.warmup_steps = round(self.warmup_share * self.trainer.max_steps)

@@ -46,7 +46,7 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     module.load_state_dict(state["state_dict"])
     training.trainer.test(module, data, verbose=False)
 
-    answers, loss = module.answered("test"), module._figures("val")["val/task_loss"]  # of all processes
+    answers, loss = module.answered("test"), module.mean_losses("val")["val/task_loss"]  # of all processes
     if not is_main():
         return
     found, best_score = scores(answers, task), training.best_score

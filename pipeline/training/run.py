@@ -32,9 +32,9 @@ from pipeline.tracking import lineage
 from pipeline.tracking import loggers as tracking
 from pipeline.tracking.loggers import History, Progress, is_main
 from pipeline.training import checkpoints
+from pipeline.training.base_module import Training
 from pipeline.training.checkpoints import Latest, WholeCheckpoints
 from pipeline.training.hardware import announce_nodes, keep_memory
-from pipeline.training.pretraining import Training
 from pipeline.training.run_folder import begun, clear
 from pipeline.version import __version__
 

@@ -22,11 +22,11 @@ from pipeline.data.synthetic import tasks as sample_tasks
 from pipeline.data.tables import SUFFIXES, kind_of, read_rows
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Item, collate, items_of
-from pipeline.models.base import Batch, Encoder
-from pipeline.objectives.batches import shared
+from pipeline.models.base import Encoder
+from pipeline.objectives.batch import Batch, Target
+from pipeline.objectives.sampling import MicroBatches, ResumableSampler
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.paths import path_of
-from pipeline.training.corpus_data import FromStep, StepParts
 from tasks.base import SPLITS, Example, Row, Task, listed
 
 MANY_SHARED = 0.1  # of the texts of a part that is not trained on
@@ -189,7 +189,7 @@ class LabeledData(lightning.LightningDataModule):
 
     def batch(self, split: str, rows: np.ndarray) -> Batch:
         items = [self.items[split][i] for i in rows]
-        batch = collate(self.encoder, items)
+        inputs = collate(self.encoder, items)
         answers = [self.examples[split][item.text].label for item in items]
         if self.by_word:
             longest = max(len(item.asked) for item in items)
@@ -199,15 +199,17 @@ class LabeledData(lightning.LightningDataModule):
                 labels[row, : len(item.asked)] = torch.tensor([tags[i] for i in item.asked])
         else:
             labels = torch.tensor(answers)
-        totals = {"total/task": (labels >= 0).sum(), "total/lm": (batch["mask"].sum() - len(items)).clamp(min=1)}
-        return {**batch, "labels": labels, "rows": torch.from_numpy(rows), **totals}
+        following = (inputs["mask"].sum() - len(items)).clamp(min=1)
+        shared = {name: inputs.pop(name) for name in self.encoder.shared_inputs}
+        targets = {"task": Target(labels, (labels >= 0).sum()), "lm": Target(inputs["input_ids"], following)}
+        return Batch(inputs=inputs, targets=targets, rows=torch.from_numpy(rows), shared=shared)
 
     def train_dataloader(self) -> DataLoader:
         assert self.trainer is not None
         steps = Buckets([len(item) for item in self.items["train"]], self.batch_size, self.seed, self)
         parts = self.trainer.accumulate_grad_batches
-        data = StepParts(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
-        order = FromStep(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
+        data = MicroBatches(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
+        order = ResumableSampler(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
         return DataLoader(data, sampler=order, batch_size=None, num_workers=self.workers)
 
     def _evaluation(self, split: str) -> DataLoader:
@@ -367,4 +369,4 @@ class Buckets:
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
         """Every `parts`-th row; what does not belong to a row is kept."""
-        return {name: value if shared(name) else value[index::parts] for name, value in batch.items()}
+        return batch.select(slice(index, None, parts))
