@@ -15,6 +15,7 @@ from pipeline.bench.duel import Built, Contender, alternate
 from pipeline.bench.steps import Sizes
 from pipeline.errors import UserError
 from pipeline.models.layers.transformer import Block
+from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training.hardware import best_precision, matrix_peak
 
 TOY = Sizes(rows=4, length=16, size=32, layers=2, heads=2, vocab=600)
@@ -108,7 +109,7 @@ def test_pairs_for_the_trainer_are_ours_unmasked() -> None:
 
 
 def test_a_batch_costs_the_same_from_a_corpus_of_any_size() -> None:
-    tokenizer = scaling.train_bpe(scaling.steps.words(), vocab_size=400)
+    tokenizer = ByteBpe.train(scaling.steps.words(), vocab_size=400)
     small, large = (scaling.random_store(tokens, 300) for tokens in (20_000, 2_000_000))
     assert large.meta["tokens"] > 90 * small.meta["tokens"]
     maker = scaling.CausalBlocks("concat")

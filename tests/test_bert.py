@@ -17,7 +17,8 @@ from pipeline.errors import UserError
 from pipeline.finetuning.features import items_of
 from pipeline.models.bert import Bert
 from pipeline.models.layers.transformer import Block, Dropout, attention
-from pipeline.tokenization.tokenizer import Tokenizer, train_wordpiece
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.wordpiece import WordPiece
 from tests.conftest import run
 
 TEXTS = ["A short one.", "A rather longer sentence, with a comma and Zürich.", "Odd: ¿qué? 日本 🙂 !!"]
@@ -25,7 +26,7 @@ TEXTS = ["A short one.", "A rather longer sentence, with a comma and Zürich.", 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return train_wordpiece([*TEXTS, "the quick brown fox"], vocab_size=120, lowercase=True)
+    return WordPiece.train([*TEXTS, "the quick brown fox"], vocab_size=120, lowercase=True)
 
 
 def small(tokenizer: Tokenizer, **options: object) -> Bert:
@@ -122,7 +123,7 @@ def test_pairs_are_cut_as_by_the_fast_tokenizer(tokenizer: Tokenizer, tmp_path: 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_tokenizers_agree(tmp_path: Path, lowercase: bool) -> None:
-    tokenizer = train_wordpiece(TEXTS * 2, vocab_size=200, lowercase=lowercase)
+    tokenizer = WordPiece.train(TEXTS * 2, vocab_size=200, lowercase=lowercase)
     bert = small(tokenizer)
     bert.save(tmp_path)
     other = AutoTokenizer.from_pretrained(tmp_path)
@@ -279,7 +280,7 @@ def test_what_we_cannot_be_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("strip_accents", [None, False, True])
 def test_accents_are_kept_as_the_tokenizer_keeps_them(tmp_path: Path, strip_accents: bool | None) -> None:
-    tokenizer = train_wordpiece(["schön über schon uber"] * 3, vocab_size=60, lowercase=True)
+    tokenizer = WordPiece.train(["schön über schon uber"] * 3, vocab_size=60, lowercase=True)
     tokenizer.backend.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=strip_accents)
     small(tokenizer).save(tmp_path / "encoder")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "encoder")

@@ -15,7 +15,7 @@ from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.objectives import ppmi_init as cooccurrence
-from pipeline.tokenization.tokenizer import train_wordpiece
+from pipeline.tokenization.wordpiece import WordPiece
 from tests.conftest import SMALL, run
 
 
@@ -110,7 +110,7 @@ def test_tokens_of_the_same_surroundings_begin_alike() -> None:
 def test_vectors_of_neighbours_tell_a_token_of_held_out_text(tmp_path: Path) -> None:
     """Near the sum of its neighbours' vectors, and no longer so when the words of the corpus are shuffled."""
     sample.write_corpus(tmp_path, documents_count=600, seed=0)
-    tokenizer = train_wordpiece((tmp_path / "train.txt").open(), vocab_size=2000, lowercase=True)
+    tokenizer = WordPiece.train((tmp_path / "train.txt").open(), vocab_size=2000, lowercase=True)
     built = store.build(Source(files=[tmp_path / "train.txt"]), tokenizer, tmp_path / "stores")
     seen, unseen = built.tokens[:-10_000], torch.from_numpy(built.tokens[-10_000:].astype(np.int64))
     five, ranks = unseen.unfold(0, 5, 5), []

@@ -10,12 +10,12 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from pipeline.objectives.batches import Steps, WordRows
 from torch import nn
 
 import pipeline
 from pipeline.data import token_store as store
 from pipeline.data.files import Source
-from pipeline.data.rows import split_words
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
@@ -26,8 +26,8 @@ from pipeline.models.base import apart
 from pipeline.models.elmo import BEGIN, END, Elmo, collate_words, spell
 from pipeline.models.layers.lstm import Lstm, side_by_side
 from pipeline.objectives.base import BidirectionalLM
-from pipeline.objectives.batches import Steps, WordRows
-from pipeline.tokenization.tokenizer import Tokenizer, train_words
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.spelled_words import SpelledWords, split_words
 
 SENTENCES = [["The", "soup", "was", "good", "."], ["Zürich", "日本", "🙂"], ["a"], ["x" * 70, "short", "words", "here"]]
 OPTIONS = {
@@ -48,7 +48,7 @@ OPTIONS["lstm"]["n_layers"] = 2
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[TokenStore, Tokenizer]:
     folder = tmp_path_factory.mktemp("world")
     sample.write_corpus(folder, documents_count=100, seed=0)
-    tokenizer = train_words((folder / "train.txt").open(), vocab_size=300, lowercase=False)
+    tokenizer = SpelledWords.train((folder / "train.txt").open(), vocab_size=300, lowercase=False)
     return store.build(Source(files=[folder / "train.txt"]), tokenizer, folder / "stores"), tokenizer
 
 

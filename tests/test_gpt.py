@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from pipeline.objectives.batches import CausalBlocks, Steps
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, OpenAIGPTLMHeadModel
 
 import pipeline
@@ -22,8 +23,8 @@ from pipeline.errors import UserError
 from pipeline.models.gpt import Gpt, sample_token
 from pipeline.models.layers.transformer import KeyValues
 from pipeline.models.losses import linear_cross_entropy
-from pipeline.objectives.batches import CausalBlocks, Steps
-from pipeline.tokenization.tokenizer import Tokenizer, train_bpe
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.byte_bpe import ByteBpe
 
 DIFFICULT = [
     "A short one.",
@@ -40,7 +41,7 @@ DIFFICULT = [
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[TokenStore, Tokenizer]:
     folder = tmp_path_factory.mktemp("world")
     sample.write_corpus(folder, documents_count=100, seed=0)
-    tokenizer = train_bpe((folder / "train.txt").open(), vocab_size=400)
+    tokenizer = ByteBpe.train((folder / "train.txt").open(), vocab_size=400)
     return store.build(Source(files=[folder / "train.txt"]), tokenizer, folder / "stores"), tokenizer
 
 

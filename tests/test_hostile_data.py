@@ -33,7 +33,11 @@ from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.storage import checksums
 from pipeline.storage.checksums import file_hash
-from pipeline.tokenization import tokenizer
+from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.overlong_words import OVERLONG
+from pipeline.tokenization.registry import SCHEMES, train
+from pipeline.tokenization.spelled_words import LONGEST_WORD
+from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training import corpus_data as corpus
 from pipeline.training import task_data as labeled
 from tasks.prompts import Prompt
@@ -140,31 +144,31 @@ LONG = {
 @pytest.mark.parametrize("name", LONG)
 def test_an_endless_word_is_cut_and_nothing_of_it_is_lost(scheme: str, name: str) -> None:
     word, plain = LONG[name], [f"This is sentence {n}, of words." for n in range(50)]
-    made = tokenizer.train(scheme, [*plain, *set(word), word], vocab_size=400, lowercase=False)
+    made = train(scheme, [*plain, *set(word), word], vocab_size=400, lowercase=False)
     text = f"This is {word} of words."
     [ids] = made.encode_batch([text])
     said = made.decode(ids) if scheme == "bpe" else made.decode(ids).replace(" ", "").replace("##", "")
     if scheme == "words":
         said = bytes(index & 255 for index in ids).decode()
         begins = np.flatnonzero(np.asarray(ids) < 256)
-        assert np.diff(begins, append=len(ids)).max() <= tokenizer.LONGEST_WORD
+        assert np.diff(begins, append=len(ids)).max() <= LONGEST_WORD
     assert said == (text if scheme == "bpe" else text.replace(" ", ""))
     assert made.encode_batch(plain) == [made.encode_batch([line])[0] for line in plain]
 
 
 def test_only_endless_words_are_cut() -> None:
-    prose = "今天很好,明天呢？" * 2000 + "x" * tokenizer.ENDLESS + " " + "word " * 5000
-    for scheme in tokenizer.SCHEMES:
-        assert tokenizer.parts_of(prose, scheme) == [prose]
-        assert tokenizer.endless_words("a" * 5000 + " b " + "-" * 5000, scheme) == 2
+    prose = "今天很好,明天呢？" * 2000 + "x" * OVERLONG + " " + "word " * 5000
+    for kind in SCHEMES.values():
+        assert kind.parts_of(prose) == [prose]
+        assert kind.overlong_words("a" * 5000 + " b " + "-" * 5000) == 2
     code = "-_" * 3000 + " " * 5000 + "a_" * 3000  # words of byte-level BPE, which takes _ for a mark, are two of them
-    assert [tokenizer.endless_words(code, scheme) for scheme in ("bpe", "words")] == [2, 1]
-    assert "".join(tokenizer.parts_of(code, "bpe")) == code
+    assert [SCHEMES[scheme].overlong_words(code) for scheme in ("bpe", "words")] == [2, 1]
+    assert "".join(ByteBpe.parts_of(code)) == code
 
 
 def test_words_just_shorter_than_endless_take_no_longer() -> None:
     begin = time.perf_counter()
-    assert tokenizer.endless_words(("-" * 3999 + " ") * 100 + ("a" * 3999 + " ") * 100, "bpe") == 0
+    assert ByteBpe.overlong_words(("-" * 3999 + " ") * 100 + ("a" * 3999 + " ") * 100) == 0
     assert time.perf_counter() - begin < 5  # 40 s, searched from each character on
 
 
@@ -193,12 +197,12 @@ def test_an_error_in_a_text_is_raised_where_its_tokenizer_is_waited_for(tmp_path
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     texts = (line for document, _ in Source(files=[tmp_path / "a.txt"]).documents() for line in document)
     with pytest.raises(UserError, match="is not UTF-8 text"):
-        corpus.interruptible(partial(tokenizer.train, "bpe", vocab_size=300, lowercase=False), texts)
+        corpus.interruptible(partial(train, "bpe", vocab_size=300, lowercase=False), texts)
 
 
 def test_halves_of_characters_are_read() -> None:
     for scheme in ("wordpiece", "bpe", "words"):
-        made = tokenizer.train(scheme, ["some words of a text \ufffd"] * 3, vocab_size=300, lowercase=False)
+        made = train(scheme, ["some words of a text \ufffd"] * 3, vocab_size=300, lowercase=False)
         assert made.encode_batch(["a \udcff"]) == made.encode_batch(["a \ufffd"])
         assert made.encode_words(["a", "\udcff"]) == made.encode_words(["a", "\ufffd"])
 
@@ -236,7 +240,7 @@ def test_a_spoiled_token_store_is_built_anew(
 ) -> None:
     (tmp_path / "a.txt").write_bytes(TEXT)
     source = Source(files=[tmp_path / "a.txt"])
-    made = tokenizer.train_bpe(TEXT.decode().splitlines()[:50], vocab_size=300)
+    made = ByteBpe.train(TEXT.decode().splitlines()[:50], vocab_size=300)
     built = store.build(source, made, tmp_path / "stores")
     folder, tokens = tmp_path / "stores" / built.meta["key"], built.tokens.copy()
     SPOILED[kind](folder)
@@ -319,7 +323,7 @@ def test_another_tokenizer_in_the_cache_is_noticed(
     report = capsys.readouterr().out
     [file] = (tmp_path / "cache/tokenizers").glob("*.json")
     whole = file.read_text()
-    other = tokenizer.train_wordpiece(["entirely other text"], vocab_size=50, lowercase=True).backend.to_str()
+    other = WordPiece.train(["entirely other text"], vocab_size=50, lowercase=True).backend.to_str()
     for content in (other, whole[:-100], ""):
         file.write_text(content)
         run("data", *flags)

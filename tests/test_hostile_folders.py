@@ -26,7 +26,7 @@ from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
 from pipeline.prompting import scoring as prompting
-from pipeline.tokenization.tokenizer import train
+from pipeline.tokenization.registry import train
 from tests.conftest import run
 from tests.test_tuned import options
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pipeline.objectives.batches import MaskedPairs, Steps
 
 from pipeline.data import token_store as store
 from pipeline.data.files import Source
-from pipeline.data.rows import Windows
+from pipeline.data.rows import SentenceWindows
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.synthetic import tasks as sample_tasks
 from pipeline.data.token_store import TokenStore
@@ -23,9 +24,9 @@ from pipeline.inspection.audit import SIGNS, told_by
 from pipeline.models.base import Batch
 from pipeline.models.bert import Bert
 from pipeline.objectives.base import MaskedLM
-from pipeline.objectives.batches import MaskedPairs, Steps
 from pipeline.objectives.masking import _shorter, excess, mask_tokens, pair_count, sentence_pairs, swapped_pairs
-from pipeline.tokenization.tokenizer import Tokenizer, train_wordpiece
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.wordpiece import WordPiece
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[TokenStore, Tokeniz
     folder = tmp_path_factory.mktemp("world")
     sample.write_corpus(folder, documents_count=600, seed=0)
     # A small vocabulary, so that many words have several pieces.
-    tokenizer = train_wordpiece((folder / "train.txt").open(), vocab_size=400, lowercase=True)
+    tokenizer = WordPiece.train((folder / "train.txt").open(), vocab_size=400, lowercase=True)
     return store.build(Source(files=[folder / "train.txt"]), tokenizer, folder / "stores"), tokenizer
 
 
@@ -90,7 +91,7 @@ def test_whole_words_stay_whole(world: tuple[TokenStore, Tokenizer]) -> None:
 
 def test_a_batch_without_a_mask_has_a_loss_of_zero(tmp_path: Path) -> None:
     """Characters that the tokenizer does not know may not be masked."""
-    tokenizer = train_wordpiece(["some words"] * 3, vocab_size=30, lowercase=True)
+    tokenizer = WordPiece.train(["some words"] * 3, vocab_size=30, lowercase=True)
     (tmp_path / "a.txt").write_text("☃ ♞ ☃\n\n♞ ☃ ♞\n\n☃ ☃\n")
     built = store.build(Source(files=[tmp_path / "a.txt"]), tokenizer, tmp_path / "stores")
     batch = steps((built, tokenizer))(0)
@@ -114,7 +115,7 @@ def test_two_passes_mask_differently_and_a_step_is_reproducible(world: tuple[Tok
     rngs: list[np.random.Generator] = []
 
     class Noting(MaskedPairs):
-        def make(self, windows: Windows, rows: np.ndarray, tokenizer: Tokenizer, **how: Any) -> Batch:
+        def make(self, windows: SentenceWindows, rows: np.ndarray, tokenizer: Tokenizer, **how: Any) -> Batch:
             rngs.append(copy.deepcopy(how["rng"]))
             return super().make(windows, rows, tokenizer, **how)
 
@@ -129,7 +130,7 @@ def test_two_passes_mask_differently_and_a_step_is_reproducible(world: tuple[Tok
 
 
 def test_an_epoch_shows_every_token_about_once(world: tuple[TokenStore, Tokenizer]) -> None:
-    windows = Windows(world[0], 61)
+    windows = SentenceWindows(world[0], 61)
     rows = np.arange(pair_count(windows))
     pairs = sentence_pairs(windows, rows, limit=10_000, seed=5, rng=np.random.default_rng(0))
     own = sum(len(pair.a) * (row % 4 != 3) + len(pair.b) * (row % 4 != 2) for row, pair in enumerate(pairs))
@@ -140,7 +141,7 @@ def test_an_epoch_shows_every_token_about_once(world: tuple[TokenStore, Tokenize
 
 
 def test_next_sentence_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
-    windows = Windows(world[0], 61)
+    windows = SentenceWindows(world[0], 61)
     rows = np.arange(pair_count(windows))
     pairs = sentence_pairs(windows, rows, limit=61, seed=5, rng=np.random.default_rng(0))
     labels = np.array([pair.label for pair in pairs])
@@ -159,7 +160,7 @@ def test_next_sentence_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
 
 
 def test_sentence_order_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
-    windows = Windows(world[0], 61)
+    windows = SentenceWindows(world[0], 61)
     pairs = swapped_pairs(windows, np.arange(100), limit=10_000, seed=5, rng=np.random.default_rng(0))
     assert sum(pair.label for pair in pairs) == 50
     _, begins, ends = windows.bounds(np.arange(100))
@@ -225,7 +226,7 @@ def toy() -> TokenStore:
 def test_pairs_in_sequence_have_no_gap(toy: TokenStore) -> None:
     limit, made, expected, rng = 61, [], [], random.Random(0)
     for phase in range(0, 60, 10):
-        windows = Windows(toy, limit, phase)
+        windows = SentenceWindows(toy, limit, phase)
         generator = np.random.default_rng(phase)
         made += sentence_pairs(windows, np.arange(pair_count(windows)), limit=limit, seed=phase, rng=generator)
         _, begins, ends = windows.bounds(np.arange(len(windows)))
@@ -253,7 +254,7 @@ def test_the_originals_script_tells_as_much(toy: TokenStore) -> None:
     texts = [toy.tokens[a:b].tolist() for a, b in itertools.pairwise(toy.sentences)]
     documents = [texts[i : i + 150] for i in range(0, len(texts), 150)]
     theirs = [one for seed in range(4) for one in create_instances(documents, 61, random.Random(seed))]
-    windows = Windows(toy, 61)
+    windows = SentenceWindows(toy, 61)
     ours = sentence_pairs(windows, np.arange(pair_count(windows)), limit=61, seed=0, rng=np.random.default_rng(0))
     assert np.mean([label for *_, label, _ in theirs]) == pytest.approx(np.mean([p.label for p in ours]), abs=0.08)
     for pairs in ([(a, b) for a, b, *_ in theirs], [(pair.a, pair.b) for pair in ours]):
@@ -264,7 +265,7 @@ def test_the_originals_script_tells_as_much(toy: TokenStore) -> None:
 
 
 def test_where_a_text_is_cut_does_not_tell_the_order(toy: TokenStore) -> None:
-    windows, edges, begins = Windows(toy, 61), set(toy.sentences.tolist()), ([], [])
+    windows, edges, begins = SentenceWindows(toy, 61), set(toy.sentences.tolist()), ([], [])
     pairs = swapped_pairs(windows, np.arange(len(windows)), limit=61, seed=0, rng=np.random.default_rng(0))
     for pair in pairs:
         begins[pair.label].append(int(pair.a[0]) in edges)
@@ -273,7 +274,7 @@ def test_where_a_text_is_cut_does_not_tell_the_order(toy: TokenStore) -> None:
 
 
 def test_a_shorter_row_gathers_the_sentences_of_the_original(toy: TokenStore) -> None:
-    windows, rng = Windows(toy, 125), np.random.default_rng(0)
+    windows, rng = SentenceWindows(toy, 125), np.random.default_rng(0)
     _, begins, ends = windows.bounds(np.arange(len(windows)))
     for begin, end in zip(begins[:300].tolist(), ends[:300].tolist(), strict=True):
         edges = [begin, *windows.sentence_starts(begin, end).tolist(), end]

@@ -20,7 +20,8 @@ from pipeline.models.gpt import Gpt
 from pipeline.prompting import evaluate as zeroshot
 from pipeline.prompting import report as asking
 from pipeline.prompting.scoring import Request, beginning, log_likelihoods, score
-from pipeline.tokenization.tokenizer import train_bpe, train_words
+from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.spelled_words import SpelledWords
 from tasks.prompted import Prompted
 from tasks.prompts import Prompt, Question, fill
 from tasks.sentiment import Sentiment
@@ -44,13 +45,13 @@ PAIRS = [
 def gpt() -> Gpt:
     torch.manual_seed(0)
     sizes = {"size": 16, "layers": 2, "heads": 2, "inner_size": 64, "max_length": 24}
-    return Gpt(train_bpe(TEXTS, vocab_size=290), **sizes, dropout=0.0, attention_dropout=0.0).eval()  # type: ignore[arg-type]
+    return Gpt(ByteBpe.train(TEXTS, vocab_size=290), **sizes, dropout=0.0, attention_dropout=0.0).eval()  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def elmo() -> Elmo:
     torch.manual_seed(0)
-    tokenizer = train_words(TEXTS, vocab_size=20, lowercase=False)
+    tokenizer = SpelledWords.train(TEXTS, vocab_size=20, lowercase=False)
     sizes: dict[str, Any] = {"character_size": 4, "filters": [[1, 8], [2, 8]], "highways": 1, "projection": 6}
     return Elmo(tokenizer, **sizes, cell=8, layers=2, max_length=40, dropout=0.0, cutoffs=[8]).eval()
 

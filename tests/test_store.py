@@ -10,15 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pipeline.objectives.batches import CausalBlocks, MaskedPairs, Steps, WordRows
 
 from pipeline.cli.config import pretraining
 from pipeline.data import token_store as store
 from pipeline.data.files import Source
-from pipeline.data.rows import Windows, shuffled
+from pipeline.data.rows import SentenceWindows, shuffled
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.objectives.batches import CausalBlocks, MaskedPairs, Steps, WordRows
-from pipeline.tokenization.tokenizer import Tokenizer, train_bpe, train_wordpiece, train_words
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.spelled_words import SpelledWords
+from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training import corpus_data as corpus
 from tests.conftest import SMALL
 
@@ -36,7 +39,7 @@ def source(tmp_path: Path) -> Source:
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    return train_wordpiece(TEXT.splitlines(), vocab_size=300, lowercase=True)
+    return WordPiece.train(TEXT.splitlines(), vocab_size=300, lowercase=True)
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def test_store_holds_the_text(built: TokenStore, tokenizer: Tokenizer) -> None:
 
 
 def test_special_tokens_in_a_text_are_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    gpt = train_bpe(TEXT.splitlines(), vocab_size=300)
+    gpt = ByteBpe.train(TEXT.splitlines(), vocab_size=300)
     (tmp_path / "web.txt").write_text("This [MASK] is here [SEP] and it goes<|endoftext|>on.")
     for one, roles in ((tokenizer, ("mask", "sep")), (gpt, ("eos",))):
         made = store.build(Source(files=[tmp_path / "web.txt"]), one, tmp_path / "stores")
@@ -68,7 +71,7 @@ def test_a_script_of_many_characters_is_learned() -> None:
     rng, ranks = np.random.default_rng(0), np.arange(1, 3001)
     drawn = rng.choice(3000, size=200_000, p=1 / ranks / (1 / ranks).sum())
     text = "".join(chr(0x4E00 + int(rank)) for rank in drawn)
-    made = train_wordpiece([text], vocab_size=8192, lowercase=True)
+    made = WordPiece.train([text], vocab_size=8192, lowercase=True)
     [ids] = made.encode_batch([text[:20_000]])
     assert ids.count(made.id("unk")) < 0.002 * len(ids)
 
@@ -77,7 +80,7 @@ def test_the_same_text_makes_the_same_pieces() -> None:
     """Words of random letters, where many merges are ties."""
     rng = np.random.default_rng(0)
     words = ["".join(map(chr, rng.integers(97, 123, size))) for size in rng.integers(2, 8, 400)]
-    made = [train_wordpiece([" ".join(words)], vocab_size=300, lowercase=True) for _ in range(4)]
+    made = [WordPiece.train([" ".join(words)], vocab_size=300, lowercase=True) for _ in range(4)]
     assert len({one.hash for one in made}) == 1
     assert set(made[0].special_ids) == set(range(5))
     [ids] = made[0].encode_batch([" ".join(words)])
@@ -121,8 +124,11 @@ def test_the_bytes_of_the_raw_text_are_counted(
 
 
 def test_bits_per_byte_are_of_the_raw_text(tmp_path: Path) -> None:
-    gpt, words = train_bpe(TEXT.splitlines(), vocab_size=300), train_words([TEXT], vocab_size=99, lowercase=False)
-    masked = train_wordpiece(TEXT.splitlines(), vocab_size=300, lowercase=True)
+    gpt, words = (
+        ByteBpe.train(TEXT.splitlines(), vocab_size=300),
+        SpelledWords.train([TEXT], vocab_size=99, lowercase=False),
+    )
+    masked = WordPiece.train(TEXT.splitlines(), vocab_size=300, lowercase=True)
     (tmp_path / "spaced.txt").write_text(TEXT.replace("\n", "  \n\n") + "\n")
     size, predictions = (tmp_path / "spaced.txt").stat().st_size, []
     for maker, tokenizer in (
@@ -147,7 +153,7 @@ def test_reused_when_unchanged_rebuilt_when_changed(source: Source, tokenizer: T
     source.files[0].write_text(TEXT + "\nOne more line.")
     again = Source(files=source.files)  # of the next start: a fingerprint is taken once
     assert store.build(again, tokenizer, root).meta["key"] != first.meta["key"]
-    other = train_wordpiece(["entirely other text"], vocab_size=50, lowercase=True)
+    other = WordPiece.train(["entirely other text"], vocab_size=50, lowercase=True)
     assert store.build(source, other, root).meta["key"] != first.meta["key"]
 
 
@@ -191,7 +197,7 @@ def test_meta_is_plain_json(built: TokenStore, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("length", "phase"), [(10, 0), (10, 7), (64, 0), (64, 33), (61, 60), (10_000, 5)])
 def test_windows_are_disjoint_and_hold_every_token(built: TokenStore, length: int, phase: int) -> None:
-    windows = Windows(built, length, phase)
+    windows = SentenceWindows(built, length, phase)
     documents, begins, ends = windows.bounds(np.arange(len(windows)))
     assert begins[0] == 0
     assert ends[-1] == len(built.tokens)

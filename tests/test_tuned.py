@@ -20,7 +20,7 @@ from pipeline.finetuning.predict_files import form_of, predict
 from pipeline.models.base import Encoder
 from pipeline.models.bert import Bert
 from pipeline.models.gpt import Gpt
-from pipeline.tokenization.tokenizer import train_bpe
+from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training import optimizers as optim
 from pipeline.training.finetuning import balanced
 from pipeline.training.task_data import LabeledData
@@ -40,7 +40,7 @@ def options(**changes: object) -> HeadOptions:
 @pytest.fixture(scope="module")
 def gpt() -> Gpt:
     texts = ["a small text for a small tokenizer", "words and words"] * 20
-    tokenizer = train_bpe(texts, vocab_size=300)
+    tokenizer = ByteBpe.train(texts, vocab_size=300)
     torch.manual_seed(0)
     return Gpt(
         tokenizer, size=16, layers=2, heads=2, inner_size=64, max_length=32, dropout=0.0, attention_dropout=0.0

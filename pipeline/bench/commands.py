@@ -25,7 +25,8 @@ from pipeline.errors import UserError
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.mask_checks import unmasked
 from pipeline.objectives.masked_lm import MaskedLM
-from pipeline.tokenization import tokenizer as tokenizers
+from pipeline.tokenization import registry as tokenizers
+from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training.corpus_data import CorpusData, TokenizerOptions
 
 ROWS = {"pretraining": 32, "fine-tuning": 64}
@@ -168,7 +169,7 @@ def text_for_store(folder: Path, corpus: Path) -> Path:
             if written > STORE_MEGABYTES * 1e6:
                 break
     lines = (line for document, _ in Source(files=[out]).documents() for line in document)
-    tokenizers.train_wordpiece(lines, vocab_size=8192, lowercase=True).backend.save(str(folder / "tokenizer.json"))
+    WordPiece.train(lines, vocab_size=8192, lowercase=True).backend.save(str(folder / "tokenizer.json"))
     return out
 
 

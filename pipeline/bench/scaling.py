@@ -27,7 +27,9 @@ from pipeline.objectives.base import Objective
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import StepBatches
-from pipeline.tokenization.tokenizer import Tokenizer, train_bpe, train_wordpiece
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.wordpiece import WordPiece
 
 TOKENS = 4096  # in each step, however long its rows are
 LENGTHS = (128, 256, 512, 1024)
@@ -83,8 +85,8 @@ def measure(rounds: int) -> list[dict[str, float | str]]:
             sizes = Sizes(rows=8, length=128, size=width, layers=depth, heads=max(1, width // 64), vocab=8192)
             note("parameters", kind, *measure_step(sizes, kind, rounds))
     objectives: list[tuple[str, Objective, Tokenizer]] = [
-        ("bert", MaskedLM(0.15, False, "nsp"), train_wordpiece(steps.words(), vocab_size=8192, lowercase=True)),
-        ("gpt", CausalLM("concat"), train_bpe(steps.words(), vocab_size=8192)),
+        ("bert", MaskedLM(0.15, False, "nsp"), WordPiece.train(steps.words(), vocab_size=8192, lowercase=True)),
+        ("gpt", CausalLM("concat"), ByteBpe.train(steps.words(), vocab_size=8192)),
     ]
     for times in (1, 10, 100):
         store = random_store(CORPUS * times, 4096)

@@ -29,7 +29,9 @@ from pipeline.objectives.bidirectional_lm import BidirectionalLM
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.masking import mask_tokens
-from pipeline.tokenization import tokenizer as tokenizers
+from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.spelled_words import MAX_CHARACTERS, SpelledWords
+from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training.hardware import best_precision
 
 IGNORED = -100  # transformers' label for positions without a prediction
@@ -157,7 +159,7 @@ def contenders(folder: Path, kind: str, objective: Objective, *, device: str, co
 
 
 def bert(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
-    tokenizer = tokenizers.train_wordpiece(words(), vocab_size=min(sizes.vocab, 8192), lowercase=True)
+    tokenizer = WordPiece.train(words(), vocab_size=min(sizes.vocab, 8192), lowercase=True)
     torch.manual_seed(0)
     Bert(tokenizer, **sizes.options).save(folder)
     rows, length, rng = sizes.rows, sizes.length, np.random.default_rng(0)
@@ -186,7 +188,7 @@ def bert(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
 
 
 def gpt(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
-    tokenizer = tokenizers.train_bpe(words(), vocab_size=min(sizes.vocab, 8192))
+    tokenizer = ByteBpe.train(words(), vocab_size=min(sizes.vocab, 8192))
     torch.manual_seed(0)
     Gpt(tokenizer, **sizes.options).save(folder)
     ids = torch.randint(1, len(tokenizer), (sizes.rows, sizes.length))
@@ -203,7 +205,7 @@ def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     """Published character network, 2 layers, against the same written plainly."""
     rng, rows, length = np.random.default_rng(0), sizes.rows, sizes.length
     vocabulary = [word for word, _ in zip(words(), range(sizes.vocab), strict=False)]
-    tokenizer = tokenizers.words_tokenizer(vocabulary)
+    tokenizer = SpelledWords.from_words(vocabulary)
     settings: dict[str, Any] = {"character_size": 16, "filters": PUBLISHED_FILTERS, "highways": 2}
     settings |= {"layers": sizes.layers, "projection": sizes.size, "cell": 8 * sizes.size, "max_length": sizes.length}
     settings["dropout"] = sizes.dropout
@@ -211,7 +213,7 @@ def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     share = 1 / np.arange(1, len(vocabulary) + 1)
     drawn = rng.choice(len(vocabulary), size=(rows, length + 2), p=share / share.sum())
     texts = [[vocabulary[i].encode() for i in row[1:-1]] for row in drawn]
-    batch = collate_words(texts, tokenizer.outputs, max_characters=tokenizers.MAX_CHARACTERS)
+    batch = collate_words(texts, tokenizer.outputs, max_characters=MAX_CHARACTERS)
     batch |= {"forward/labels": torch.from_numpy(drawn[:, 2:] + 3)}
     batch |= {"backward/labels": torch.from_numpy(drawn[:, :-2] + 3)}
     torch.manual_seed(0)

@@ -32,7 +32,7 @@ from pipeline.prompting import report as asking
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.storage.paths import path_of
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.loggers import CLOCKED, is_main
 from pipeline.training.corpus_data import CorpusData

@@ -1,26 +1,26 @@
-"""Which tokens make row i of an epoch: random access into a token store, without a plan in memory.
+"""Rows of an epoch: which tokens of a store make row i, by random access, without an index in memory.
 
-`Windows` begin with a sentence and have many lengths (masked LM and pairs); `Blocks` and `WordBlocks` cut the
-corpus as one stream into rows of the same length (left-to-right and bidirectional LM).
+`SentenceWindows` begin with a sentence and vary in length (masked LM and sentence pairs); `PackedBlocks` and
+`WordBlocks` cut the corpus as one stream into rows of equal length (left-to-right and bidirectional LM).
 
-Row i of epoch e is a pure function of (store, length, seed, e, i), so any batch of any step can be made at
-once, on any number of workers, and a resumed run needs no saved data state.
+Row i of epoch e is a pure function of (store, length, seed, e, i), so that any worker can make any batch of any step,
+and a resumed run needs no saved data state.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from pipeline.data.token_store import TokenStore
+from pipeline.tokenization.spelled_words import split_words
 
 
 def shuffled(index: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """A pseudorandom permutation of range(size), evaluated at `index`, in no memory: a Feistel network.
+    """A pseudorandom permutation of range(size), evaluated at `index` (n,) in constant memory: a Feistel network.
 
-    Four rounds on 2k bits (Luby and Rackoff 1988); values beyond `size` walk on until they fall inside.
+    Four rounds on 2k bits (Luby and Rackoff 1988), repeated for values of at least `size` (cycle walking).
     """
     half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
@@ -40,13 +40,15 @@ def shuffled(index: np.ndarray, size: int, seed: int) -> np.ndarray:
     return value.astype(np.int64)
 
 
-class Windows:
-    """The documents of a store cut into windows of about `length` tokens that begin with a sentence.
+class SentenceWindows:
+    """The documents of a store in windows of about `length` tokens that begin with a sentence.
 
-    A document of at most `length` tokens is one window. A longer one is cut every `length` tokens, each cut
-    moved back to the begin of its sentence (a sentence longer than half a window is cut inside), so that
-    windows are disjoint, hold every token, and are at most half as long again as asked for. `phase` shifts all
-    cuts, for another cutting every epoch.
+    A document of at most `length` tokens is one window. A longer one is cut every `length` tokens, and each cut is
+    moved back to the beginning of its sentence (a sentence longer than half a window is cut inside), so that windows
+    are disjoint, hold every token, and have at most 1.5 x `length` tokens.
+
+    Args:
+        phase: shifts all cuts, so that each epoch has others.
     """
 
     def __init__(self, store: TokenStore, length: int, phase: int = 0) -> None:
@@ -60,35 +62,36 @@ class Windows:
         return int(self.first[-1])
 
     def bounds(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Windows `index` (n,) -> their documents, begins and ends in the tokens of the store, each (n,)."""
+        """Numbers of windows (n,) -> their documents, and begins and ends in the tokens of the store, each (n,)."""
         document = np.searchsorted(self.first, index, side="right") - 1
         cut = (index - self.first[document]) * self.length - self.phases[document]
         begin, end = self._snap(document, cut), self._snap(document, cut + self.length)
         return document, begin, end
 
     def _snap(self, document: np.ndarray, cut: np.ndarray) -> np.ndarray:
-        """Cuts relative to their document -> the begin of the sentence there, in tokens of the store."""
+        """Cuts relative to their documents (n,) -> the beginnings of their sentences in the store (n,)."""
         low, high = self.starts[document], self.starts[document + 1]
         position = np.clip(low + cut, low, high)
         sentences = self.store.sentences
         sentence = sentences[np.searchsorted(sentences, position, side="right") - 1]
-        # Not back to the begin of the document: the window before would be empty.
+        # Never back to the beginning of the document: the window before would be empty.
         return np.where((position - sentence < self.length // 2) & (sentence > low), sentence, position)
 
     def sentence_starts(self, begin: int, end: int) -> np.ndarray:
-        """Sentence begins strictly inside (begin, end)."""
+        """The sentences that begin strictly between two tokens of the store."""
         sentences = self.store.sentences
         low = np.searchsorted(sentences, begin, side="right")
         return sentences[low : np.searchsorted(sentences, end, side="left")]
 
 
-class Blocks:
-    """The corpus as one stream, each document begun by `boundary`, cut into rows of `length` + 1 tokens.
+class PackedBlocks:
+    """The corpus as one stream, `boundary` before each document, cut into rows of `length` + 1 tokens.
 
-    Rows overlap by one token: what a row is asked last is what the next is given first. `phase` shifts all cuts.
+    Rows overlap by one token: the last target of a row is the first input of the next.
 
     Args:
-        boundary: id of the token that begins and so also ends each document.
+        boundary: id of the token that begins each document and so ends the one before.
+        phase: shifts all cuts, so that each epoch has others.
     """
 
     def __init__(self, store: TokenStore, length: int, *, boundary: int, phase: int = 0) -> None:
@@ -100,7 +103,7 @@ class Blocks:
         return max(1, int(self.starts[-1] - self.offset) // self.length)
 
     def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows (n,) -> token ids and documents, each (n, T + 1); the end of the stream is document -1."""
+        """Numbers of rows (n,) -> token ids and documents, each (n, T + 1); document -1 is past the end."""
         position = self.offset + rows[:, None] * self.length + np.arange(self.length + 1)
         end = self.starts[-1]
         document = np.searchsorted(self.starts, position, side="right") - 1
@@ -112,18 +115,19 @@ class Blocks:
 
     @property
     def predictions_per_byte(self) -> float:
-        """Predictions that the stream asks for, per UTF-8 byte of the raw text."""
+        """Predicted tokens of the whole stream per UTF-8 byte of the raw text."""
         return float(self.starts[-1]) / self.store.raw_bytes
 
 
 class WordBlocks:
-    """The words of the corpus as one stream, each sentence between two marks, cut into rows of `length` + 2.
+    """The words of the corpus as one stream, each sentence between two marks, cut into rows of `length` + 2 words.
 
-    A row has one more word at both ends: what the first word is asked backward and the last one forward.
+    The first and the last word of a row are targets only: of the backward and of the forward direction.
 
     Args:
-        begin: the mark at the begin of a sentence, in place of a word.
+        begin: the mark at the beginning of a sentence, in place of a word.
         end: the mark at its end.
+        phase: shifts all cuts, so that each epoch has others.
     """
 
     def __init__(self, store: TokenStore, length: int, *, begin: bytes, end: bytes, phase: int = 0) -> None:
@@ -138,7 +142,7 @@ class WordBlocks:
         return max(1, (self.total - self.offset - 2) // self.length)
 
     def __call__(self, rows: np.ndarray) -> list[list[bytes]]:
-        """Rows (n,) -> n lists of at most T + 2 words."""
+        """Numbers of rows (n,) -> n lists of at most T + 2 words in UTF-8."""
         return [self._row(self.offset + int(row) * self.length) for row in rows]
 
     def _row(self, position: int) -> list[bytes]:
@@ -154,14 +158,14 @@ class WordBlocks:
         return int(self.words[sentence]) + 2 * sentence
 
     def _sentence_at(self, position: int) -> int:
-        low, high = 0, len(self.words) - 1  # bisection: the sum of words and marks is no array
+        low, high = 0, len(self.words) - 1  # bisection by hand: sums of words and marks are not stored
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._start(middle) <= position else (low, middle)
         return low
 
     def _marked(self, sentence: int) -> list[bytes]:
-        """The words of a sentence between both marks; kept for the next row, since one can be as long as a book."""
+        """The words of a sentence between both marks; the last one is cached: it can be as long as a book."""
         if self._last[0] != sentence:
             ids = self.store.tokens[self.store.sentences[sentence] : self.store.sentences[sentence + 1]]
             self._last = (sentence, [self.begin, *split_words(ids), self.end])
@@ -169,42 +173,33 @@ class WordBlocks:
 
     @property
     def predictions_per_byte(self) -> float:
-        """Predictions that the stream asks for in either direction, per UTF-8 byte of the raw text."""
+        """Predicted words of the whole stream, in one direction, per UTF-8 byte of the raw text."""
         return self.total / self.store.raw_bytes
 
 
-def word_windows(counts: Sequence[int], room: int) -> list[tuple[range, range]]:
-    """A sentence that is too long -> windows of words, and which words of each are asked for.
+def word_windows(counts: Sequence[int], max_length: int) -> list[tuple[range, range]]:
+    """Splits a sentence that is too long into overlapping windows: the words of each, and those to predict there.
 
-    Windows overlap by about a quarter, and a word is asked for in the one where it stands further from the edge: so
-    every word is asked for once.
+    Windows overlap by about a quarter. Each word is predicted once, in the window where it is further from the edge.
 
     Args:
-        counts: positions that each word takes, each at most `room`.
-        room: positions of a window.
+        counts: tokens of each word, each at most `max_length`.
+        max_length: tokens of a window.
     """
     windows: list[tuple[range, range]] = []
-    begin, asked = 0, 0
+    begin, first = 0, 0
     while True:
         end, used = begin, 0
-        while end < len(counts) and used + counts[end] <= room:
+        while end < len(counts) and used + counts[end] <= max_length:
             used += counts[end]
             end += 1
         if end == len(counts):
-            return [*windows, (range(begin, end), range(asked, end))]
-        shared = min(room // 4, room - counts[end])  # so that the next one reaches further
+            return [*windows, (range(begin, end), range(first, end))]
+        shared = min(max_length // 4, max_length - counts[end])  # so that the next one reaches further
         start, used = end, 0
         while used + counts[start - 1] <= shared:
             start -= 1
             used += counts[start]
         middle = (start + end) // 2
-        windows.append((range(begin, end), range(asked, middle)))
-        begin, asked = start, middle
-
-
-def split_words(ids: np.ndarray) -> list[bytes]:
-    """Spelled tokens -> words in UTF-8; a token below 256 begins a word."""
-    ids = np.asarray(ids)
-    text = (ids & 255).astype(np.uint8).tobytes()
-    begins = np.flatnonzero(ids < 256).tolist()
-    return [text[low:high] for low, high in itertools.pairwise([*begins, len(text)])] if begins else []
+        windows.append((range(begin, end), range(first, middle)))
+        begin, first = start, middle

@@ -31,7 +31,8 @@ from pipeline.storage.checksums import SUMS, damage, digest, file_hash
 from pipeline.storage.folders import write_folder
 from pipeline.storage.locks import built_once
 from pipeline.storage.validation import read_json
-from pipeline.tokenization.tokenizer import LONGEST_WORD, Tokenizer, endless_words
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.spelled_words import LONGEST_WORD
 
 FORMAT = 5  # part of every key: raise it when the layout, the sentence splitter or the way to tokens changes
 LONG_SENTENCE = 2_000  # characters: longer "sentences" are counted, being lists or unsplit text most often
@@ -286,7 +287,7 @@ def _write(
                 count["words"] += len(sentence.split())
                 count["bytes"] += len(sentence.strip().encode()) + 1
                 count["long_sentences"] += len(sentence) > LONG_SENTENCE
-                count["endless_words"] += endless_words(sentence, tokenizer.scheme)
+                count["endless_words"] += tokenizer.overlong_words(sentence)
             count["documents"] += len(begins)
             flat = np.fromiter(chain.from_iterable(encoded), dtype=dtype, count=sum(map(len, encoded)))
             count["unknown"] += int((flat == unk).sum())

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.rows import split_words
 from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
+from pipeline.tokenization.spelled_words import split_words
 
 COUNT = 12  # examples
 SHOWN = 4  # guesses

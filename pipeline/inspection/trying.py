@@ -8,7 +8,6 @@ import math
 import torch
 from torch import Tensor
 
-from pipeline.data.rows import split_words
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
@@ -16,6 +15,7 @@ from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
 from pipeline.prompting.scoring import at_masks
+from pipeline.tokenization.spelled_words import split_words
 
 SHOWN = 5  # candidates of a mask, neighbours of a word
 POOL = 2_000  # sentences whose words are compared

@@ -20,7 +20,7 @@ from pipeline.errors import UserError
 from pipeline.models.elmo import CHARACTERS, CharacterEncoder, Elmo
 from pipeline.models.layers.lstm import Lstm
 from pipeline.storage.validation import read_json
-from pipeline.tokenization.tokenizer import words_tokenizer
+from pipeline.tokenization.spelled_words import SpelledWords
 
 LONGEST_TEXT = 512  # words; the original has no limit
 Size = Annotated[int, Field(ge=1)]
@@ -117,7 +117,7 @@ def _check_sizes(options: Options, file: Any, name: Path) -> None:
 def _encoder(options: Options, state: str) -> Elmo:
     characters, lstm = options["char_cnn"], options["lstm"]
     return Elmo(
-        words_tokenizer([]),
+        SpelledWords.from_words([]),
         character_size=characters["embedding"]["dim"],
         filters=[list(pair) for pair in characters["filters"]],
         highways=characters["n_highway"],

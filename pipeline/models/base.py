@@ -22,7 +22,7 @@ from pipeline.models.layers.transformer import Dropout
 from pipeline.models.losses import Loss
 from pipeline.storage.checksums import check_seal
 from pipeline.storage.validation import checked, read_json
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 
 Size = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]

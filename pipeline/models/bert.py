@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, SpecialTokens, left_to_first
 from pipeline.models.layers.transformer import Block, Dropout, padding_bias
 from pipeline.models.losses import Loss, linear_cross_entropy
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 
 
 class BertConfig(TypedDict):

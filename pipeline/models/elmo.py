@@ -17,14 +17,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
-from pipeline.data.rows import split_words
 from pipeline.errors import UserError
 from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, SpecialTokens, Text
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
 from pipeline.models.layers.spelled_words import BEGIN, CHARACTERS, END, WIDEST, collate_words
 from pipeline.models.layers.transformer import Dropout
 from pipeline.models.losses import Loss
-from pipeline.tokenization.tokenizer import MAX_CHARACTERS, Tokenizer
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.spelled_words import MAX_CHARACTERS, split_words
 
 Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

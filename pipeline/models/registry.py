@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoded, Encoder, Receipt, check_sizes, read_config, read_state
 from pipeline.storage.validation import checked
-from pipeline.tokenization import tokenizer as tokenizers
+from pipeline.tokenization import registry as tokenizers
 
 __all__ = [
     "Encoded",

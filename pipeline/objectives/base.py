@@ -19,7 +19,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.checks import Check
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 
 if TYPE_CHECKING:
     from pipeline.objectives.sampling import StepBatches

@@ -22,7 +22,8 @@ from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_lm import shifted
 from pipeline.objectives.checks import Check, none
 from pipeline.objectives.sampling import StepBatches
-from pipeline.tokenization.tokenizer import MAX_CHARACTERS, Tokenizer
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.spelled_words import MAX_CHARACTERS
 
 DIRECTIONS = ("forward", "backward")  # names of the losses
 MOST_COUNTED, COUNTED_LENGTH = 8000, 128  # rows and words of each, from which the unigram baseline is counted

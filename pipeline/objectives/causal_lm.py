@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from pipeline.data.rows import Blocks
+from pipeline.data.rows import PackedBlocks
 from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
@@ -21,7 +21,7 @@ from pipeline.objectives.base import Objective, perplexity
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.checks import Check, equal, none
 from pipeline.objectives.sampling import StepBatches
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 
 
 class CausalLM(Objective):
@@ -39,10 +39,10 @@ class CausalLM(Objective):
         super().__init__()
         self.packing = packing
 
-    def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> Blocks:
-        return Blocks(store, length, boundary=tokenizer.id("eos"), phase=phase)
+    def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PackedBlocks:
+        return PackedBlocks(store, length, boundary=tokenizer.id("eos"), phase=phase)
 
-    def batch(self, rows: Blocks, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+    def batch(self, rows: PackedBlocks, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         ids, documents = rows(index)
         mask = documents[:, :-1] >= 0
         labels = np.where((documents[:, 1:] >= 0) & mask, ids[:, 1:], -1)
@@ -80,7 +80,7 @@ def shifted(ids: torch.Tensor, labels: torch.Tensor, shift: int) -> int:
 def packed(model: Encoder, steps: StepBatches) -> Check:
     """Documents packed into blocks with `packing: document`, compared with each document in its own row."""
     name, worst, count = "packed documents equal one per row", 0.0, 0
-    blocks: Blocks = steps.rows
+    blocks: PackedBlocks = steps.rows
     rows = np.unique((blocks.starts[1:-1][:16] - blocks.offset) // blocks.length)  # blocks that hold a boundary
     rows = rows[(rows >= 0) & (rows < len(blocks))]
     if not len(rows):

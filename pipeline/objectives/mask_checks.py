@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.checks import Check, none, share
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 
 
 def mask_checks(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.data.rows import Windows
+from pipeline.data.rows import SentenceWindows
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
@@ -25,7 +25,7 @@ from pipeline.objectives.masking import mask_tokens
 from pipeline.objectives.pair_checks import pair_checks
 from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.sentence_pairs import Pair, PairRows, PairTask
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 
 PADDING_MULTIPLE = 8  # rows are padded to a multiple of this: matrix kernels like round sizes
 
@@ -73,7 +73,7 @@ class MaskedLM(Objective):
         return 3 if self.pairs else 2
 
     def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PairRows:
-        return PairRows(Windows(store, length - self.num_special, phase=phase), self.next_sentence, seed=seed)
+        return PairRows(SentenceWindows(store, length - self.num_special, phase=phase), self.next_sentence, seed=seed)
 
     def batch(self, rows: PairRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         pairs = rows.draw(index, rng)

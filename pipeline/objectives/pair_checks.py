@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.rows import Windows
+from pipeline.data.rows import SentenceWindows
 from pipeline.objectives.checks import Check, none, share
 from pipeline.objectives.sentence_pairs import Pair, pair_count, sentence_pairs
 
 MOST_PAIRS = 4000  # of an epoch
 
 
-def pair_checks(windows: Windows, labels: Sequence[Tensor]) -> Iterator[Check]:
+def pair_checks(windows: SentenceWindows, labels: Sequence[Tensor]) -> Iterator[Check]:
     """Of pairs drawn from `windows`, in the cuts of the first epoch and of a later one.
 
     Args:
@@ -29,7 +29,7 @@ def pair_checks(windows: Windows, labels: Sequence[Tensor]) -> Iterator[Check]:
     yield share("random next sentences", int(of_batches.sum()), len(of_batches), 0.5)
     drawn: list[Pair] = []
     for phase in (0, windows.length - 8):
-        cut = Windows(windows.store, windows.length, phase)
+        cut = SentenceWindows(windows.store, windows.length, phase)
         rows = np.arange(min(pair_count(cut), MOST_PAIRS))
         drawn += sentence_pairs(cut, rows, limit=cut.length, seed=0, rng=np.random.default_rng(0))
     inside = sum(pair.label == 1 and pair.documents[0] == pair.documents[1] for pair in drawn)

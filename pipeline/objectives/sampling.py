@@ -16,7 +16,7 @@ from pipeline.data.rows import shuffled
 from pipeline.data.token_store import TokenStore
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 
 
 class StepBatches:

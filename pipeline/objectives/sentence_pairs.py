@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pipeline.data.rows import Windows
+from pipeline.data.rows import SentenceWindows
 
 PairTask = Literal["nsp", "sop", "off"]
 
@@ -29,7 +29,7 @@ class PairRows:
         seed: fixes splits for the epoch.
     """
 
-    def __init__(self, windows: Windows, task: PairTask, *, seed: int) -> None:
+    def __init__(self, windows: SentenceWindows, task: PairTask, *, seed: int) -> None:
         self.windows, self.task, self.seed = windows, task, seed
 
     def __len__(self) -> int:
@@ -55,17 +55,17 @@ class PairRows:
 ROWS_PER_TRIPLE = 4
 
 
-def pair_count(windows: Windows) -> int:
+def pair_count(windows: SentenceWindows) -> int:
     """Rows of an epoch with next-sentence prediction: 4 for every 3 windows, see `sentence_pairs`."""
     return len(windows) // 3 * ROWS_PER_TRIPLE
 
 
 def sentence_pairs(
-    windows: Windows, rows: np.ndarray, *, limit: int, seed: int, rng: np.random.Generator
+    windows: SentenceWindows, rows: np.ndarray, *, limit: int, seed: int, rng: np.random.Generator
 ) -> list[Pair]:
     """Sentence pairs, exactly half of which are not in sequence (Devlin et al. 2018, A.2).
 
-    Windows come in threes, each split at a random sentence into a first and a second part. Two of the three are pairs
+    SentenceWindows come in threes, each split at a random sentence into a first and a second part. Two of the three are pairs
     in sequence. The third, chosen by `seed`, is torn apart: its first part gets the second part of a window of
     another document, and its second part the first of another. So half of the rows are random, every token is
     shown, and the parts of random pairs begin and end as those of pairs in sequence do: where a random text was cut in
@@ -98,7 +98,9 @@ def sentence_pairs(
     return pairs
 
 
-def swapped_pairs(windows: Windows, rows: np.ndarray, *, limit: int, seed: int, rng: np.random.Generator) -> list[Pair]:
+def swapped_pairs(
+    windows: SentenceWindows, rows: np.ndarray, *, limit: int, seed: int, rng: np.random.Generator
+) -> list[Pair]:
     """Sentence-order prediction (Lan et al. 2019, ALBERT): both texts in sequence, half of them swapped.
 
     What is too long loses tokens at the front or end of each text, at random, as in the original: an end that was
@@ -140,7 +142,7 @@ def _shorts(count: int, limit: int, rng: np.random.Generator) -> list[Short]:
     return [(target, last) if short else None for short, target, last in parts]
 
 
-def _parts(windows: Windows, begin: int, end: int, short: Short, seed: int) -> list[tuple[int, int]]:
+def _parts(windows: SentenceWindows, begin: int, end: int, short: Short, seed: int) -> list[tuple[int, int]]:
     """Begins and ends of the two texts of a window."""
     if short is not None:
         begin, end = _shorter(windows, begin, end, *short)
@@ -148,7 +150,7 @@ def _parts(windows: Windows, begin: int, end: int, short: Short, seed: int) -> l
     return [(begin, split), (split, end)]
 
 
-def _shorter(windows: Windows, begin: int, end: int, target: int, at_end: bool) -> tuple[int, int]:
+def _shorter(windows: SentenceWindows, begin: int, end: int, target: int, at_end: bool) -> tuple[int, int]:
     """The first or last sentences of a window that together have at least `target` tokens, two of them at least.
 
     As the original gathers them (Devlin et al. 2018): whole sentences until the target is reached.
@@ -163,7 +165,7 @@ def _shorter(windows: Windows, begin: int, end: int, target: int, at_end: bool) 
     return begin, (int(inside[place]) if place < len(inside) else end)
 
 
-def _split(windows: Windows, begin: int, end: int, seed: int) -> int:
+def _split(windows: SentenceWindows, begin: int, end: int, seed: int) -> int:
     """A sentence begin inside the window, the same for the same seed; the middle when there is none."""
     inside = windows.sentence_starts(begin, end)
     if not len(inside):
@@ -181,7 +183,7 @@ TRIES = 6  # windows looked at for a partner
 
 
 def _elsewhere(
-    windows: Windows, document: int, length: int, which: int, short: Short, seed: int, rng: np.random.Generator
+    windows: SentenceWindows, document: int, length: int, which: int, short: Short, seed: int, rng: np.random.Generator
 ) -> tuple[int, tuple[int, int]]:
     """The first (`which` 0) or second part of a window of another document: that document, and its begin and end.
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from pipeline.errors import UserError
 from pipeline.models.base import Batch, Encoder
 from pipeline.models.bert import Bert
-from pipeline.models.elmo import BEGIN, END, UNKNOWN, Elmo, collate_words
+from pipeline.models.elmo import BEGIN, END, Elmo, collate_words
 from pipeline.models.gpt import Gpt
 from pipeline.models.layers.spelled_words import UNKNOWN
 from pipeline.models.layers.transformer import KeyValues

@@ -31,8 +31,10 @@ from pipeline.storage.folders import write_folder
 from pipeline.storage.locks import built_once
 from pipeline.storage.paths import cache_folder
 from pipeline.storage.validation import read_text
-from pipeline.tokenization import tokenizer as tokenizers
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization import registry as tokenizers
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.overlong_words import OVERLONG
+from pipeline.tokenization.spelled_words import LONGEST_WORD
 from tasks.base import listed
 
 MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
@@ -265,13 +267,11 @@ class CorpusData(lightning.LightningDataModule):
                 f"spaces around sentences{'' if self.tokenizer.keeps_spaces else '; nor are the spaces between words'}",
             ]
             if meta["long_words"]:
-                lines.append(
-                    f"            {meta['long_words']:,} words over {tokenizers.LONGEST_WORD} bytes are cut there"
-                )
+                lines.append(f"            {meta['long_words']:,} words over {LONGEST_WORD} bytes are cut there")
             if meta["endless_words"]:
                 lines.append(
-                    f"            {meta['endless_words']:,} words over {tokenizers.ENDLESS:,} characters are cut into "
-                    f"pieces of at most {tokenizers.SCHEMES[self.tokenizer.scheme].piece:,}"
+                    f"            {meta['endless_words']:,} words over {OVERLONG:,} characters are cut into "
+                    f"pieces of at most {self.tokenizer.longest_piece:,}"
                 )
             if meta["duplicate_lines"] > 0.3 * meta["lines"]:
                 lines.append("            Note: many lines are repeated; a model learns to copy these first.")

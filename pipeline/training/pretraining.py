@@ -15,7 +15,7 @@ from pipeline.models.losses import Loss
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.initialization import INITIALIZERS, EmbeddingStart
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.base import Tokenizer
 from pipeline.training import checkpoints
 from pipeline.training.base_module import Training, is_sharded
 from pipeline.training.corpus_data import CorpusData

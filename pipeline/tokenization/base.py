@@ -1,0 +1,229 @@
+"""A tokenizer: a `tokenizers.Tokenizer` with the ids of special tokens, a hash, and saving in the Hugging Face layout.
+
+Each scheme is a subclass in a file of its own. `tokenizer.json` holds the tokenizer; `tokenizer_config.json` names its
+class, special tokens and maximum length for `transformers` (without it a cased BERT would be lower-cased silently).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import tokenizers
+from typing_extensions import Self
+
+from pipeline.errors import UserError
+from pipeline.storage.json_lines import repair_surrogates
+from pipeline.tokenization.overlong_words import count_overlong, split_overlong
+
+CONTINUES = "##"  # prefix of a piece that continues a word, in WordPiece and in spelled words
+
+
+class Tokenizer:
+    """Text -> token ids, by one scheme.
+
+    Args:
+        backend: the library's tokenizer; its truncation and padding are switched off.
+        special: role -> special token, where they differ from the scheme's.
+
+    Attributes:
+        scheme: name of the scheme: `wordpiece`, `bpe` or `words`.
+        special: role -> special token. Roles: `pad`, `unk`, `cls`, `sep`, `mask`, `bos`, `eos`.
+        keeps_spaces: whether the space before a sentence is part of its tokens.
+        spells: whether tokens are the bytes of words: id mod 256 is the byte, below 256 it begins a word.
+        longest_piece: characters of a piece of an overlong word, at most (see overlong_words.py).
+        hugging_face: entries of `tokenizer_config.json`.
+        file: the file that it was loaded from, for messages.
+    """
+
+    scheme: ClassVar[str]
+    default_special: ClassVar[dict[str, str]]
+    keeps_spaces: ClassVar[bool] = False
+    spells: ClassVar[bool] = False
+    longest_piece: ClassVar[int]
+    hugging_face: ClassVar[dict[str, Any]]
+
+    def __init__(self, backend: tokenizers.Tokenizer, special: dict[str, str] | None = None) -> None:
+        # A downloaded tokenizer.json may truncate, at 128 pieces for instance: no text may be lost silently.
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.special = special or self.default_special
+        self.file: Path | None = None
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> Self:
+        """Trains a tokenizer.
+
+        Args:
+            vocab_size: V, at most.
+            lowercase: lower-case the text and strip accents.
+
+        Raises:
+            UserError: the scheme does not have an option.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def special_of(
+        cls, backend: tokenizers.Tokenizer, named: dict[str, str], end_id: Callable[[], Any]
+    ) -> dict[str, str]:
+        """Role -> special token of a loaded tokenizer.
+
+        Args:
+            named: those that its folder names.
+            end_id: reads `eos_token_id` in the folder's `config.json`.
+        """
+        return {**cls.default_special, **named}
+
+    def configure(self, config: dict[str, Any]) -> None:
+        """Applies the entries of `tokenizer_config.json` that take precedence over `tokenizer.json`."""
+
+    # ------------------------------------------------------------------ vocabulary
+
+    def __len__(self) -> int:
+        """V: one more than the largest token id, added tokens included."""
+        return self._length
+
+    @cached_property
+    def _length(self) -> int:
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def id(self, role: str) -> int:
+        """The id of a special token by its role, as in `tokenizer.id("mask")`."""
+        index = self.backend.token_to_id(self.special[role])
+        assert index is not None  # checked by registry.load, made by train
+        return index
+
+    @property
+    def special_ids(self) -> list[int]:
+        return sorted({self.id(role) for role in self.special})
+
+    @cached_property
+    def ordinary_ids(self) -> np.ndarray:
+        """All ids but those of special tokens: random replacements are drawn from these."""
+        return np.setdiff1d(np.arange(len(self)), self.special_ids)
+
+    @cached_property
+    def hash(self) -> str:
+        return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
+
+    @cached_property
+    def continues_word(self) -> np.ndarray:
+        """(V,) bool: whether a piece continues a word (`##ing`)."""
+        flags = np.zeros(len(self), dtype=bool)
+        for piece, index in self.backend.get_vocab().items():
+            flags[index] = piece.startswith(CONTINUES) and piece not in self.special.values()
+        return flags
+
+    @cached_property
+    def outputs(self) -> dict[bytes, int]:
+        """Words to predict, where tokens are no classes: word in UTF-8 -> its class in the softmax."""
+        return {}
+
+    @cached_property
+    def spelling_nats(self) -> np.ndarray:
+        """(257,) cost in nats of each byte, and of the end, of a word that is not among `outputs`."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ encoding
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without special tokens; a lone surrogate is read as U+FFFD.
+
+        Raises:
+            UserError: a regular expression of a downloaded tokenizer.json takes too long.
+        """
+        return self._encode(self.backend, texts)
+
+    def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode_batch`, of texts of a corpus: a `[MASK]` in them is six characters, not a mask."""
+        return self._encode(self._plain_backend, texts)
+
+    @cached_property
+    def _plain_backend(self) -> tokenizers.Tokenizer:
+        """A second backend: switching the first one to and fro would not be safe while another thread encodes."""
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        backend.encode_special_tokens = True
+        return backend
+
+    def _encode(self, backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            return self._encode_parts(backend, texts)
+        except TypeError:  # the library refuses lone surrogates
+            return self._encode_parts(backend, [repair_surrogates(text) for text in texts])
+
+    def _encode_parts(self, backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        parts = [self.parts_of(text, self.fits) for text in texts]
+        with no_panic(self.file):
+            encodings = backend.encode_batch_fast(list(itertools.chain(*parts)), add_special_tokens=False)
+        ids = (encoding.ids for encoding in encodings)
+        return [next(ids) if len(one) == 1 else [index for _ in one for index in next(ids)] for one in parts]
+
+    @classmethod
+    def parts_of(cls, text: str, fits: Callable[[str], bool] = lambda piece: True) -> list[str]:
+        """A text in parts that are tokenized one by one: only overlong words are cut (see `split_overlong`)."""
+        return split_overlong(text, longest=cls.longest_piece, spaces=cls.keeps_spaces, fits=fits)
+
+    @classmethod
+    def overlong_words(cls, text: str) -> int:
+        """The number of words of a text that are cut into pieces before they are tokenized."""
+        return count_overlong(text, spaces=cls.keeps_spaces)
+
+    def fits(self, piece: str) -> bool:
+        """Whether a piece of an overlong word, once it is normalized, is short enough to be read whole."""
+        return True
+
+    def normalize(self, text: str) -> str:
+        normalizer = self.backend.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.backend.decode(list(ids))
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Token ids of each word of a sentence that is split into words already, at least one each."""
+        unknown = [self.id("unk")]  # a word of characters that the normalizer removes
+        return [ids or unknown for ids in self.encode_batch(words)]
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self, folder: Path, *, max_length: int) -> None:
+        """Writes `tokenizer.json` and `tokenizer_config.json` for `transformers.AutoTokenizer`."""
+        self.backend.save(str(folder / "tokenizer.json"))
+        config: dict[str, Any] = {
+            **self.hugging_face,
+            "model_max_length": max_length,
+            "padding_side": "right",
+            **{f"{role}_token": token for role, token in self.special.items()},
+            **self.normalizer_config(),
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+    def normalizer_config(self) -> dict[str, Any]:
+        """Entries of `tokenizer_config.json` that repeat the normalizer of `tokenizer.json`."""
+        return {}
+
+
+@contextlib.contextmanager
+def no_panic(file: Path | None) -> Iterator[None]:
+    """A downloaded tokenizer.json can hold a regular expression that takes exponential time: the library panics.
+
+    Raises:
+        UserError: it did; names the file.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # not an Exception, and cannot be imported
+            raise
+        raise UserError(
+            f"{file or 'The tokenizer'} cannot tokenise this text: a regular expression in it takes too long ({error})."
+        ) from None

@@ -1,0 +1,114 @@
+"""Tokenizers by scheme: training one, and loading one from a `tokenizer.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import models
+from typing_extensions import TypedDict
+
+from pipeline.errors import UserError
+from pipeline.storage.validation import read_json
+from pipeline.tokenization.base import Tokenizer, no_panic
+from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.spelled_words import SpelledWords
+from pipeline.tokenization.wordpiece import WordPiece
+
+SCHEMES: dict[str, type[Tokenizer]] = {kind.scheme: kind for kind in (WordPiece, ByteBpe, SpelledWords)}
+
+
+def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> Tokenizer:
+    """Trains a tokenizer of a scheme on `texts`, with overlong words in pieces.
+
+    Raises:
+        UserError: the scheme does not have an option.
+    """
+    kind = SCHEMES[scheme]
+    parts = (part for text in texts for part in kind.parts_of(text))
+    return kind.train(parts, vocab_size=vocab_size, lowercase=lowercase)
+
+
+class _Named(TypedDict):
+    content: str
+
+
+class _Special(TypedDict, total=False):
+    """Special tokens as `tokenizer_config.json` and `special_tokens_map.json` name them."""
+
+    pad_token: str | _Named | None
+    unk_token: str | _Named | None
+    cls_token: str | _Named | None
+    sep_token: str | _Named | None
+    mask_token: str | _Named | None
+    bos_token: str | _Named | None
+    eos_token: str | _Named | None
+
+
+class _Config(_Special, total=False):
+    """The entries of `tokenizer_config.json` that are read."""
+
+    tokenizer_class: str | None
+    do_lower_case: bool | None
+    strip_accents: bool | None
+    tokenize_chinese_chars: bool | None
+
+
+class _Ends(TypedDict, total=False):
+    """The entry of an encoder's `config.json` that is read."""
+
+    eos_token_id: int | list[int] | None
+
+
+def load(path: Path) -> Tokenizer:
+    """Loads a `tokenizer.json`, or the one of an encoder folder.
+
+    Raises:
+        UserError: there is no such file, it is damaged, or it lacks a special token of its scheme.
+    """
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"There is no tokenizer at {file}.")
+    try:
+        with no_panic(file):
+            backend = tokenizers.Tokenizer.from_file(str(file))
+    except UserError:
+        raise
+    except Exception as error:  # the library raises bare Exception
+        raise UserError(f"{file} is not a tokenizer.json that can be read ({error}).") from None
+    kind = _kind_of(backend)
+    config = _beside(file, "tokenizer_config.json", _Config)
+    special = _special_tokens(file, backend, kind, config)
+    if missing := [token for token in special.values() if backend.token_to_id(token) is None]:
+        raise UserError(f"{file} lacks the special token {missing[0]}, which a {kind.scheme} tokenizer needs.")
+    tokenizer = kind(backend, special)
+    tokenizer.configure(config)
+    tokenizer.file = file
+    return tokenizer
+
+
+def _kind_of(backend: tokenizers.Tokenizer) -> type[Tokenizer]:
+    model = backend.model
+    if isinstance(model, models.BPE):
+        return SpelledWords if model.continuing_subword_prefix else ByteBpe
+    return WordPiece
+
+
+def _beside(file: Path, name: str, schema: Any) -> dict[str, Any]:
+    """The content of another file of the tokenizer's folder; empty if there is none."""
+    other = file.with_name(name)
+    return read_json(other, schema) if other.is_file() else {}
+
+
+def _special_tokens(
+    file: Path, backend: tokenizers.Tokenizer, kind: type[Tokenizer], config: dict[str, Any]
+) -> dict[str, str]:
+    """Role -> special token: as the folder names it, else the scheme's."""
+    named = {}
+    for source in (_beside(file, "special_tokens_map.json", _Special), config):  # the latter takes precedence
+        for role in kind.default_special:
+            if token := source.get(f"{role}_token"):
+                named[role] = token["content"] if isinstance(token, dict) else token
+    return kind.special_of(backend, named, lambda: _beside(file, "config.json", _Ends).get("eos_token_id"))
