@@ -62,22 +62,22 @@ def test_learning_happens(encoders: dict[str, Path], model: str) -> None:
     ("model", "change"),
     [
         ("gpt", "model.optimization.optimizer=muon"),
-        ("gpt", "data.batches.init_args.packing=document"),
+        ("gpt", "model.objective.init_args.packing=document"),
         ("elmo", "model.optimization.optimizer=adamw"),
-        ("elmo", "data.batches.init_args.carry=true"),
+        ("elmo", "model.objective.init_args.carry=true"),
     ],
 )
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, model: str, change: str) -> None:
     more = ["--trainer.max_steps=20", "--model.encoder.init_args.dropout=0.1", f"--{change}"]
     run("pretrain", "--out", str(tmp_path / "straight"), *flags(model, *more))
-    original = Latest.between_steps
+    original = Latest.on_step_end
 
-    def stop(self: Latest, trainer: object) -> None:
+    def stop(self: Latest, trainer: object, module: object) -> None:
         self.asked |= trainer.global_step == 13  # type: ignore[attr-defined]
-        original(self, trainer)  # type: ignore[arg-type]
+        original(self, trainer, module)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Latest, "between_steps", stop)
+        patch.setattr(Latest, "on_step_end", stop)
         with pytest.raises(Interrupted):
             run("pretrain", "--out", str(tmp_path / "halves"), *flags(model, *more))
     run("pretrain", "--out", str(tmp_path / "halves"), "--resume", *flags(model, *more))
@@ -99,7 +99,7 @@ def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
         run("finetune", "--model", "elmo", "--from", str(encoder), *more)
     one, four = (load_file(tmp_path / f"tuned{parts}/model/model.safetensors") for parts in (1, 4))
     assert all((one[name] - four[name]).abs().max() < 5e-4 for name in one)
-    more = ["--trainer.accumulate_grad_batches=2", "--data.batches.init_args.carry=true"]
+    more = ["--trainer.accumulate_grad_batches=2", "--model.objective.init_args.carry=true"]
     with pytest.raises(UserError, match="without accumulation"):
         run("pretrain", "--out", str(tmp_path / "carry"), *flags("elmo", *more))
 

@@ -241,7 +241,7 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def next_sentence_logits(self, encoded: Encoded) -> Tensor:
-        """(B, 2): 0 = the second text follows the first, 1 = it does not. Encoders that offer `next_sentence` have it."""
+        """(B, 2): 0 = the second text follows, 1 = it does not; of encoders that offer `next_sentence`."""
         raise NotImplementedError
 
     @classmethod

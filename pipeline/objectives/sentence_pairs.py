@@ -65,7 +65,7 @@ def sentence_pairs(
 ) -> list[Pair]:
     """Sentence pairs, exactly half of which are not in sequence (Devlin et al. 2018, A.2).
 
-    SentenceWindows come in threes, each split at a random sentence into a first and a second part. Two of the three are pairs
+    Windows come in threes, each split at a random sentence into a first and a second part. Two of the three are pairs
     in sequence. The third, chosen by `seed`, is torn apart: its first part gets the second part of a window of
     another document, and its second part the first of another. So half of the rows are random, every token is
     shown, and the parts of random pairs begin and end as those of pairs in sequence do: where a random text was cut in
