@@ -1,4 +1,4 @@
-"""`python -m pipeline VERB ...`: exit status 0 done, 2 the user's mistake, 130 interrupted."""
+"""`python -m pipeline COMMAND ...`: exit status 0 done, 2 the user's mistake, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli import parser as cli
-from pipeline.errors import Interrupted, UserError
+from pipeline.errors import Interrupted, UserError, is_out_of_memory
 
 # What the system says where a path is wrong, or a file of another kind stands there.
 WRONG_PLACE = {errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
-# What Python, torch, tokenizers and the system say where memory or threads run out, outside of training.
-MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
+# What libraries and the system say where nodes do not meet, or threads run out.
 NODES = ("clients joined", "client socket has timed out")
 THREADS = ("can't start new thread", "ThreadPoolBuildError", "Resource temporarily unavailable")
 SPINS = "10000"  # of a thread that waits, before it sleeps (GOMP_SPINCOUNT)
@@ -98,7 +97,7 @@ def in_plain_words(error: BaseException, args: list[str]) -> str | None:
 
     if isinstance(error, (MemoryError, RuntimeError, OSError)) or type(error).__name__ == "PanicException":
         said = repr(error)
-        if isinstance(error, MemoryError) or any(sign in said for sign in MEMORY):
+        if is_out_of_memory(error):
             return "Memory ran out. Lower the sizes of network, vocabulary or batch, or end other programs."
         if any(sign in said for sign in THREADS) and getattr(error, "filename", None) is None:
             return "No further thread or process can be started. Raise the limit (ulimit -u), or end other programs."

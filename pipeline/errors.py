@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from tasks.errors import UserError
 
-__all__ = ["Interrupted", "UserError"]
+__all__ = ["Interrupted", "UserError", "is_out_of_memory"]
+
+# What Python, torch (its allocators, CUDA and its products) and tokenizers say when memory runs out.
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "STATUS_ALLOC_FAILED")
 
 
 class Interrupted(BaseException):
     """Ctrl-C, SIGTERM or SIGUSR1 in training: a checkpoint has been written. Exit status 130."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, the processor's or a GPU's."""
+    return isinstance(error, MemoryError) or any(sign in repr(error) for sign in OUT_OF_MEMORY)

@@ -63,7 +63,7 @@ def no_network(host: Any, *args: Any, **options: Any) -> Any:
 
 
 def run(*args: str) -> None:
-    """A verb in this process, as `python -m pipeline` would run it."""
+    """A command in this process, as `python -m pipeline` would run it."""
     from pipeline.cli import parser as cli
 
     cli.main(list(args))
@@ -121,7 +121,7 @@ def check_task(name: str, *, encoder: Path, folder: Path) -> None:
     built = conf.parse(
         FineTuning, LabeledData, [presets.CONFIGS / "finetune.yaml", file], [], cli_class=conf.FineTuneCLI
     )
-    task, flags = built.datamodule.task, ["--data.train_rows=8"]
+    task, flags = built.data.task, ["--data.train_rows=8"]
     if task.prompts:
         check_prompts(task, name, encoder=encoder, folder=folder)
     if task.sample is None:  # files as the YAML says that they are

@@ -236,9 +236,9 @@ def test_what_is_refused_clears_nothing(tmp_path: Path, wrong: list[str]) -> Non
 
 def test_no_run_goes_into_the_folder_of_an_encoder(pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (pretrained / "encoder/lineage.json").read_bytes()
-    for verb in (["pretrain", *SMALL], ["finetune", "--from", str(pretrained / "encoder")]):
+    for stage in (["pretrain", *SMALL], ["finetune", "--from", str(pretrained / "encoder")]):
         with pytest.raises(UserError, match="is the folder of an encoder or model, which this would break"):
-            run(*verb, "--out", str(pretrained / "encoder"), "--overwrite")
+            run(*stage, "--out", str(pretrained / "encoder"), "--overwrite")
     assert (pretrained / "encoder/lineage.json").read_bytes() == before
     monkeypatch.setenv("WANDB_MODE", "off")
     with pytest.raises(UserError, match="WANDB_MODE is off; it may be online, offline or disabled"):
@@ -312,7 +312,7 @@ def test_unwritable_run_folder(tmp_path: Path) -> None:
 
 
 def test_help_and_wrong_names_do_not_wait_for_torch() -> None:
-    code = "import sys; from pipeline import cli; cli.parser(); sys.exit('torch' in sys.modules)"
+    code = "import sys; from pipeline.cli.parser import parser; parser(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
 
 

@@ -18,11 +18,13 @@ import pytest
 from scipy import stats
 
 from pipeline import metrics
-from pipeline.cli.new_task import new_task
+from pipeline.cli.task_template import new_task
 from pipeline.errors import UserError
-from pipeline.experiments import comparison as gains
+from pipeline.experiments import comparison
 from pipeline.experiments import grid as compare
+from pipeline.experiments.run_cache import cell_of, once
 from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
+from pipeline.training.requests import FineTuneRequest
 from tests.conftest import check_task, run
 
 TINY = ["--validations=1", "--precision=32-true", "--data.max_length=24", "--data.train_rows=32", "--data.epochs=1"]
@@ -40,20 +42,22 @@ def test_paired_gain_is_students() -> None:
 
 def test_the_gain_is_over_the_best_of_scratch_and_baselines() -> None:
     ours, scratch = [0.9, 0.8, 0.95], [0.7, 0.75, 0.7]
-    assert gains.over_scratch(ours, scratch, [0.5] * 3) == "**+0.167** [-0.092, +0.425]: no gain"
-    assert gains.over_scratch([0.9, 0.91, 0.9], scratch, [0.5] * 3).endswith("]")
-    both = gains.over_scratch([0.9, 0.91, 0.9], scratch, [0.8] * 3)
+    assert comparison.gain_over_scratch(ours, scratch, [0.5] * 3) == "**+0.167** [-0.092, +0.425]: no gain"
+    assert comparison.gain_over_scratch([0.9, 0.91, 0.9], scratch, [0.5] * 3).endswith("]")
+    both = comparison.gain_over_scratch([0.9, 0.91, 0.9], scratch, [0.8] * 3)
     interval = stats.ttest_1samp([0.9, 0.91, 0.9], 0.8).confidence_interval(0.95)
     assert both.endswith(f"**+0.103** [{interval.low - 0.8:+.3f}, {interval.high - 0.8:+.3f}] over the baseline")
-    assert gains.over_scratch([0.9, 0.91, 0.9], scratch, [0.91] * 3).endswith("over the baseline: no gain")
-    assert gains.over_scratch(ours, scratch, [0.75] * 3).endswith("over the baseline: no gain")
-    assert gains.over_scratch([0.9, 0.9, 0.9], [0.85, 0.5, 0.9], [0.76] * 3).endswith("over the baseline: no gain")
-    assert gains.over_scratch([0.9], [0.8], [0.85]) == "+0.100; +0.050 over the baseline"
-    assert gains.over_scratch([], [0.8], [0.85]) == ""
+    assert comparison.gain_over_scratch([0.9, 0.91, 0.9], scratch, [0.91] * 3).endswith("over the baseline: no gain")
+    assert comparison.gain_over_scratch(ours, scratch, [0.75] * 3).endswith("over the baseline: no gain")
+    assert comparison.gain_over_scratch([0.9, 0.9, 0.9], [0.85, 0.5, 0.9], [0.76] * 3).endswith(
+        "over the baseline: no gain"
+    )
+    assert comparison.gain_over_scratch([0.9], [0.8], [0.85]) == "+0.100; +0.050 over the baseline"
+    assert comparison.gain_over_scratch([], [0.8], [0.85]) == ""
     rows = [{"baseline/a": 0.1, "baseline/bag_of_words": x} for x in (0.3, 0.0)]
-    assert gains.best_baseline(rows) == ("bag of words", [0.3, 0.0])
-    assert gains.pretrained_arm(["random", "scratch", "full"]) == "full"
-    assert gains.pretrained_arm(["full", "frozen"]) is None
+    assert comparison.best_baseline(rows) == ("bag of words", [0.3, 0.0])
+    assert comparison.pretrained_arm(["random", "scratch", "full"]) == "full"
+    assert comparison.pretrained_arm(["full", "frozen"]) is None
 
 
 def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +114,7 @@ def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys
         (tmp_path / "metrics.json").write_text(json.dumps({"run": len(made)}))
 
     for flags, number, anew in (([], 1, False), ([], 1, False), (["--x"], 2, True), (["--x"], 2, False), ([], 3, True)):
-        assert compare.once(tmp_path, {"encoder": "a", "flags": flags}, fit) == {"run": number}
+        assert once(tmp_path, {"encoder": "a", "flags": flags}, fit) == {"run": number}
         assert ("is run anew: not of the same flags." in capsys.readouterr().err) == anew
     assert made == [False] * 3
 
@@ -134,20 +138,20 @@ def test_a_refused_run_leaves_what_was_there(tmp_path: Path) -> None:
     def interrupted(*, resume: bool) -> None:
         raise KeyboardInterrupt
 
-    assert compare.once(folder, cell, fit) == {"run": 1}
+    assert once(folder, cell, fit) == {"run": 1}
     there = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for anew, flags in ((False, ["--x"]), (True, [])):
         with pytest.raises(UserError, match="no flag --x"):
-            compare.once(folder, {"flags": flags}, partial(fit, begins=False, ends=False), anew=anew)
+            once(folder, {"flags": flags}, partial(fit, begins=False, ends=False), overwrite=anew)
         assert {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == there
     with pytest.raises(KeyboardInterrupt):
-        compare.once(folder, {"flags": ["--z"]}, interrupted)
-    assert compare.once(folder, cell, fit) == {"run": 1}
-    assert compare.once(folder, cell, fit, anew=True) == {"run": 2}
+        once(folder, {"flags": ["--z"]}, interrupted)
+    assert once(folder, cell, fit) == {"run": 1}
+    assert once(folder, cell, fit, overwrite=True) == {"run": 2}
     with pytest.raises(UserError):
-        compare.once(folder, {"flags": ["--y"]}, partial(fit, ends=False))
+        once(folder, {"flags": ["--y"]}, partial(fit, ends=False))
     assert not (folder / "metrics.json").exists()  # it had begun: what is there is its own
-    assert compare.once(folder, cell, fit) == {"run": 3}
+    assert once(folder, cell, fit) == {"run": 3}
     assert {path.name for path in tmp_path.iterdir()} <= {"run", ".run.lock"}
 
 
@@ -159,7 +163,7 @@ def fit_slowly(folder: Path, begun: Any, go_on: Any) -> None:
         assert go_on.wait(60)
         (folder / "metrics.json").write_text(json.dumps({"run": "slow"}))
 
-    compare.once(folder, {"flags": ["--slow"]}, fit)
+    once(folder, {"flags": ["--slow"]}, fit)
 
 
 def test_a_run_of_a_grid_that_another_process_is_at(tmp_path: Path) -> None:
@@ -169,7 +173,7 @@ def test_a_run_of_a_grid_that_another_process_is_at(tmp_path: Path) -> None:
     def fit(*, resume: bool) -> None:
         (folder / "metrics.json").write_text(json.dumps({"run": "first"}))
 
-    compare.once(folder, {"flags": []}, fit)
+    once(folder, {"flags": []}, fit)
     spawn = multiprocessing.get_context("spawn")
     begun, go_on = spawn.Event(), spawn.Event()
     other = spawn.Process(target=fit_slowly, args=(folder, begun, go_on))
@@ -177,13 +181,13 @@ def test_a_run_of_a_grid_that_another_process_is_at(tmp_path: Path) -> None:
     try:
         assert begun.wait(60)
         with pytest.raises(UserError, match="Another run is writing into"):
-            compare.once(folder, {"flags": []}, fit)
+            once(folder, {"flags": []}, fit)
     finally:
         go_on.set()
         other.join(60)
     assert json.loads((folder / "cell.json").read_text()) == {"flags": ["--slow"]}
     assert json.loads((folder / "metrics.json").read_text()) == {"run": "slow"}
-    assert compare.once(folder, {"flags": ["--slow"]}, fit) == {"run": "slow"}
+    assert once(folder, {"flags": ["--slow"]}, fit) == {"run": "slow"}
 
 
 def test_fresh_weights_do_not_depend_on_those_of_the_encoder(pretrained: Path, tmp_path: Path) -> None:
@@ -191,8 +195,7 @@ def test_fresh_weights_do_not_depend_on_those_of_the_encoder(pretrained: Path, t
     with (other / "model.safetensors").open("ab") as file:
         file.write(b" ")
     for arm, same in (("full", False), ("frozen", False), ("scratch", True), ("random", True)):
-        settings: dict = {"task": "sentiment", "data": None, "arm": arm, "flags": []}
-        cells = [compare.cell_of(encoder=folder, **settings) for folder in (pretrained / "encoder", other)]
+        cells = [cell_of(FineTuneRequest(arm=arm, encoder=folder)) for folder in (pretrained / "encoder", other)]
         assert (cells[0] == cells[1]) == same
 
 
@@ -254,7 +257,7 @@ def test_wrong_grids(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--model.optimization.learning_rate=1e-4"], "has no effect: the arm full chooses it itself"),
-        (["--name", "real", "--model.craft.unfreeze_share=0.5"], "here are both .full, scratch, frozen, random."),
+        (["--name", "real", "--model.craft.unfreeze_share=0.5"], "this grid has both .full, scratch, frozen, random."),
         (["--data", "somewhere"], "no folder for 'sentiment', so DATA= would be passed over"),
         (["--name", "real", "--tasks", "trec", "--data", "somewhere"], "no folder for 'trec'"),
         (["--data.seed=5"], "has a seed and an arm of its own"),
@@ -270,7 +273,7 @@ def test_what_would_have_no_effect_or_another_in_each_arm(
 
 def test_a_rate_of_the_head_is_not_one_of_the_whole_network(pretrained: Path, tmp_path: Path) -> None:
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "out")]
-    with pytest.raises(UserError, match=r"another thing to a head alone than to a whole network.*\(frozen, scratch\)"):
+    with pytest.raises(UserError, match=r"means different things for frozen and trained encoders.*\(frozen, scratch\)"):
         run("finetune", *where, "--arm", "frozen", "--seeds", "2", "--model.optimization.learning_rate=3e-2")
     assert not list(tmp_path.glob("out/runs/[!.]*"))
     at_home = compare.Grid(["bert"], {"pos": None}, {"full": compare.Arm(1)}, "~/encoders/{model}")

@@ -7,7 +7,6 @@ the rest.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -24,13 +23,14 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from pipeline import __main__
-from pipeline.cli import parser as cli
+from pipeline.cli.arguments import split_arguments
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
 from pipeline.presets import REPOSITORY, recipe, task_file, task_of
 from pipeline.storage.validation import read_yaml
 from pipeline.training import hardware as machine
 from pipeline.training import run_folder
+from pipeline.training.requests import CorpusRequest
 from tests.conftest import SMALL, run
 
 
@@ -76,9 +76,9 @@ def test_no_shell_reads_what_make_is_given(tmp_path: Path, value: str) -> None:
 def test_flags_in_args_are_split_as_by_a_shell_but_nothing_is_expanded() -> None:
     text = """--data.files "a b" --x='c d' $HOME * `touch it`"""
     split = ["pretrain", "--data.files", "a b", "--x=c d", "$HOME", "*", "`touch", "it`"]
-    assert cli.arguments(["pretrain", f"--args={text}"]) == split
+    assert split_arguments(["pretrain", f"--args={text}"]) == split
     with pytest.raises(UserError, match="ARGS cannot be split into flags: no closing quotation"):
-        cli.arguments(["pretrain", '--args=--data.files "a'])
+        split_arguments(["pretrain", '--args=--data.files "a'])
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_only_the_command_line_sets_variables_of_make() -> None:
         (["worth", "--seeds", "0"], "--seeds is 0; it must be a whole number from 1"),
         (["try", "--temperature", "hot"], "--temperature is hot; it must be a number"),
         (["finetune", "--arm", "half"], "--arm is half; it must be one of full, scratch, frozen, random"),
-        (["dance"], "VERB is dance; it must be one of data, pretrain"),
+        (["dance"], "COMMAND is dance; it must be one of audit, compare"),
         (["new-task"], "The following arguments are required: --name"),
         (["pretrain", "--out", ""], "--out is empty"),
         (["pretrain", "--out", " "], "--out is empty"),
@@ -280,9 +280,8 @@ def test_another_node_leaves_the_run_folder_to_the_first(
     (out / ".before").mkdir(parents=True)  # the first node is about to take the place of a run
     (out / ".before/lineage.json").write_text('[{"stage": "pretrain"}]')
     flags = [*SMALL, f"--trainer.num_nodes={nodes}", "--trainer.accelerator=cpu"]
-    options = argparse.Namespace(model="bert", corpus="sample", seed=1, data=None, overwrite=True, resume=False)
-    pretraining(options, flags)
-    run_folder.check_run_folder(out, options, stage="pretrain")
+    pretraining(CorpusRequest(seed=1, overrides=tuple(flags)))
+    run_folder.check_run_folder(out, overwrite=True, stage="pretrain")
     assert (out in run_folder.LOCKS) == (not (out / ".before").exists()) == main
     run_folder.release()
     assert (out / ".before").exists() != main

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import shutil
-from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from wandb.errors import CommError
 
 from pipeline.errors import UserError
 from pipeline.experiments import grid as compare
+from pipeline.experiments.run_cache import once
 from pipeline.storage import atomic, folders
 from pipeline.storage.paths import cache_folder
 from pipeline.tracking import lineage
@@ -78,7 +78,7 @@ def test_a_run_replaces_one_of_its_kind_alone(
     out = run_of(tmp_path / "run", made_by, *names)
     expected = nullcontext() if message is None else pytest.raises(UserError, match=message)
     with expected:
-        run_folder.check_run_folder(out, Namespace(**how), stage=stage)
+        run_folder.check_run_folder(out, **how, stage=stage)
     run_folder.release()
 
 
@@ -86,15 +86,15 @@ def test_a_lost_or_damaged_lineage(tmp_path: Path) -> None:
     out = run_of(tmp_path / "run", "pretrain", "encoder")
     (out / "lineage.json").write_text("{")
     with pytest.raises(UserError, match="a run of pretrain, and one of finetune would clear it"):
-        run_folder.check_run_folder(out, Namespace(**OVER), stage="finetune")
+        run_folder.check_run_folder(out, **OVER, stage="finetune")
     (out / "lineage.json").unlink()
     for more, way in ((None, "; choose another OUT="), ("last.ckpt", "go on from its checkpoint with RESUME=1")):
         if more:
             (out / "checkpoints").mkdir()
             (out / "checkpoints" / more).touch()
         with pytest.raises(UserError, match=f"no run .there is no lineage.json.*{way}"):
-            run_folder.check_run_folder(out, Namespace(**OVER), stage="pretrain")
-    run_folder.check_run_folder(out, Namespace(overwrite=False, resume=True), stage="pretrain")
+            run_folder.check_run_folder(out, **OVER, stage="pretrain")
+    run_folder.check_run_folder(out, overwrite=False, resume=True, stage="pretrain")
     run_folder.release()
     for content in ("[{", "{}", "[3]", '[{"name": "x"}]'):
         (out / "lineage.json").write_text(content)
@@ -129,16 +129,16 @@ def test_no_run_goes_among_the_files_of_another(tmp_path: Path, place: str, mess
     (tmp_path / "link").symlink_to(tmp_path / "run/encoder")
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     with nullcontext() if message is None else pytest.raises(UserError, match=message):
-        run_folder.check_run_folder(tmp_path / place, Namespace(**AGAIN), stage="pretrain")
+        run_folder.check_run_folder(tmp_path / place, **AGAIN, stage="pretrain")
     run_folder.release()
 
 
-@pytest.mark.parametrize("verb", ["import-elmo", "predict"])
-def test_no_other_file_goes_there_either(tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("command", ["import-elmo", "predict"])
+def test_no_other_file_goes_there_either(tmp_path: Path, command: str) -> None:
     place = str(run_of(tmp_path / "run", "pretrain", "encoder") / "encoder/new")
     given = {"import-elmo": ["--options", "o", "--weights", "w"], "predict": ["--model", "m", "--format", "lines"]}
     with pytest.raises(UserError, match="encoder, which is a part of a run"):
-        run(verb, *given[verb], "--out", place)
+        run(command, *given[command], "--out", place)
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,12 @@ def test_no_other_file_goes_there_either(tmp_path: Path, verb: str) -> None:
 def test_the_files_of_a_run_are_not_its_own_corpus(tmp_path: Path, corpus: str, out: str, refused: bool) -> None:
     (tmp_path / "texts/more").mkdir(parents=True)
     (tmp_path / "texts/a.txt").write_text("A text.\n")
-    options = Namespace(**AGAIN)
     with pytest.raises(UserError, match="would be read as data") if refused else nullcontext():
-        run_folder.check_run_folder(tmp_path / out, options, stage="pretrain", texts=corpus)  # relative to here
+        run_folder.check_run_folder(tmp_path / out, **AGAIN, stage="pretrain", texts=corpus)  # relative to here
     run_folder.release()
     if corpus == "texts" and out == "texts":
         with pytest.raises(UserError, match="would be read as data"):
-            run_folder.check_run_folder(tmp_path / out, options, stage="finetune", rows=corpus)
+            run_folder.check_run_folder(tmp_path / out, **AGAIN, stage="finetune", rows=corpus)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +242,7 @@ def test_what_cannot_be_removed_costs_no_run(
     out = run_of(tmp_path / "run", "pretrain", "encoder")
     monkeypatch.setattr(run_folder, "remove", busy)
     for _ in range(3):  # each finds what those before it could not remove
-        run_folder.check_run_folder(out, Namespace(**OVER), stage="pretrain")
+        run_folder.check_run_folder(out, **OVER, stage="pretrain")
         run_folder.clear(out)
         (out / "lineage.json").write_text(json.dumps([{"stage": "pretrain", "name": "new"}]))
         run_folder.begun(out)
@@ -522,13 +521,13 @@ def test_a_finished_run_mends_what_is_damaged(
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
 def test_a_resumed_run_holds_no_checkpoint_open(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would keep the room of a checkpoint that is removed."""
-    out, write, held = Path(shutil.copytree(trained, tmp_path / "run")), checkpoints.write, []
+    out, save, held = Path(shutil.copytree(trained, tmp_path / "run")), checkpoints.WholeCheckpoints.save_checkpoint, []
 
-    def look(*args: Any) -> None:
+    def look(*args: Any, **options: Any) -> None:
         held.append("last.ckpt" in Path("/proc/self/maps").read_text())
-        write(*args)
+        save(*args, **options)
 
-    monkeypatch.setattr(checkpoints, "write", look)
+    monkeypatch.setattr(checkpoints.WholeCheckpoints, "save_checkpoint", look)
     run("pretrain", "--out", str(out), *FOUR, "--resume", "--trainer.max_steps=8")
     assert held == [False, False]
 
@@ -607,11 +606,11 @@ def test_a_damaged_run_of_a_grid_is_run_again(
         (out / "metrics.json").write_text(json.dumps({**row, "lost": math.nan}))
 
     for _ in range(2):
-        first = compare.once(out, cell, fit, taken=compare.summary)
+        first = once(out, cell, fit, taken=compare.summary)
     (out / "checkpoints").mkdir()
     (out / "checkpoints/last.ckpt").touch()  # a finished run is not gone on with: it would say that it is finished
     (out / name).write_text(content)
-    assert compare.once(out, cell, fit, taken=compare.summary) == first
+    assert once(out, cell, fit, taken=compare.summary) == first
     assert made == ([False] if why is None else [False, False])
     said = capsys.readouterr().err
     assert re.search(f"run is run anew: .*{why}", said) if why else not said
@@ -622,11 +621,11 @@ def test_a_grid_removes_no_folder_that_it_has_not_made(tmp_path: Path) -> None:
         (tmp_path / place).mkdir()
         (tmp_path / place / "thesis.tex").write_text("mine")
         with pytest.raises(UserError, match="in the way of a run, and no run has made it"):
-            compare.once(tmp_path / "run", {"flags": []}, lambda resume: None)
+            once(tmp_path / "run", {"flags": []}, lambda resume: None)
         assert (tmp_path / place / "thesis.tex").read_text() == "mine"
         shutil.rmtree(tmp_path / place)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/cell.json").write_text("{}")
     (tmp_path / "run").symlink_to(tmp_path / "mine")
     with pytest.raises(UserError, match="in the way of a run"):
-        compare.once(tmp_path / "run", {"flags": []}, lambda resume: None)
+        once(tmp_path / "run", {"flags": []}, lambda resume: None)

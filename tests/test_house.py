@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import sweep
+from pipeline.cli.commands import sweep
 from pipeline.cli.config import CLI, FineTuneCLI, parse
 from pipeline.experiments import grid as compare
 from pipeline.presets import CONFIGS, REPOSITORY, named_config
@@ -144,7 +144,7 @@ def test_every_machine_builds(machine: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sorted((CONFIGS / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_sweep_names_what_its_verb_knows(file: Path) -> None:
+def test_every_sweep_names_what_its_command_knows(file: Path) -> None:
     found = sweep.load(file, ["--model", "bert"], "accuracy")
     assert found["metric"]["name"] in ("val/loss", "val/best_accuracy")
     assert found["method"] in ("grid", "random", "bayes")

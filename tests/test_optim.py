@@ -14,7 +14,7 @@ from torch import nn
 from pipeline.errors import UserError
 from pipeline.training import optimizers as optim
 from pipeline.training.optimizers import Muon, Optimization, orthogonal
-from pipeline.training.run import check_same_run
+from pipeline.training.resume import check_same_run
 from tests.conftest import SMALL, run
 
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-2, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training import corpus_data as corpus
+from pipeline.training.requests import CorpusRequest
 from tests.conftest import SMALL
 
 TEXT = "\n\n".join(
@@ -172,8 +172,7 @@ def test_the_validation_part_of_a_stream_is_from_its_begin(monkeypatch: pytest.M
     monkeypatch.setattr(corpus, "HELD_OUT", 2)
     monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path))
     hub = ["--data.sample_documents=null", "--data.hub={path: someone/texts}", "--data.validation_every=5"]
-    options = argparse.Namespace(model="bert", corpus="sample", data=None, seed=0)
-    data = pretraining(options, [*SMALL, *hub]).datamodule
+    data = pretraining(CorpusRequest(overrides=(*SMALL, *hub))).data
     data.prepare()
     assert (data.train.meta["documents"], data.valid.meta["documents"]) == (16, 4)  # without 1, 3, 4 and 9
     assert read == [*range(20), *range(20), *range(10)]  # the tokenizer, the training part, the begin

@@ -25,6 +25,7 @@ from pipeline.storage.checksums import sha256
 from pipeline.tracking import lineage
 from pipeline.tracking.loggers import CLOCKED, public
 from pipeline.training import run_folder
+from pipeline.training.requests import FineTuneRequest
 from tests.conftest import SMALL, command, run, surroundings
 
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=12"]
@@ -214,14 +215,14 @@ def test_runs_of_one_process_leave_nothing_to_each_other(
     }
     before, found = state(), {}
     for again in ("first", "second"):
-        for verb, flags in commands.items():
-            out = tmp_path / again / verb
-            run(verb, "--out", str(out), *flags)
-            assert state() == before, f"{again} {verb}"
-            if verb != "compare":
+        for name, flags in commands.items():
+            out = tmp_path / again / name
+            run(name, "--out", str(out), *flags)
+            assert state() == before, f"{again} {name}"
+            if name != "compare":
                 end = json.loads((out / "metrics.json").read_text())
                 kept = {name: value for name, value in end.items() if name not in (*CLOCKED, "seconds")}
-                assert found.setdefault(verb, kept) == kept
+                assert found.setdefault(name, kept) == kept
         nope = ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=nope"]
         with pytest.raises(UserError, match="monitors a figure"):
             run("finetune", "--out", str(tmp_path / again / "failed"), *encoder, *tiny, *nope)
@@ -233,9 +234,10 @@ def test_runs_of_one_process_leave_nothing_to_each_other(
 
 def test_verify_resume(pretrained: Path, tmp_path: Path) -> None:
     """Three epochs with gradual unfreezing, accumulation and loader processes, killed at four moments."""
-    flags = ["--from", str(pretrained / "encoder"), "--data.train_rows=160", "--data.epochs=3", "--data.workers=1"]
-    flags += ["--model.craft.unfreeze_share=0.5", "--trainer.accumulate_grad_batches=2", "--precision=32-true"]
-    found = verify_resume.verify("finetune", flags, Path("proof"), seed=0)  # a relative path, as users give
+    settings = {"data.train_rows": 160, "data.epochs": 3, "data.workers": 1, "precision": "32-true"}
+    settings |= {"model.craft.unfreeze_share": 0.5, "trainer.accumulate_grad_batches": 2}
+    request = FineTuneRequest(encoder=pretrained / "encoder").override(settings)
+    found = verify_resume.verify("finetune", request, Path("proof"), seed=0)  # a relative path, as users give
     assert found["passed"], found["differences"]
     assert [moment.split()[0] for moment in found["killed"]] == ["after", "saving", "validating", "after"]
     assert found["batches"] == 30
@@ -254,11 +256,11 @@ def test_verify_resume_sees_a_difference(tmp_path: Path) -> None:
         assert what in found
 
 
-@pytest.mark.parametrize("verb", ["sweep", "sync"])
-def test_what_needs_the_server_says_so(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["sweep", "sync"])
+def test_what_needs_the_server_says_so(command: str, tmp_path: Path) -> None:
     (tmp_path / "runs/a/wandb/offline-run-1").mkdir(parents=True)
     environment = surroundings()
-    args = [sys.executable, "-m", "pipeline", verb]
+    args = [sys.executable, "-m", "pipeline", command]
     done = subprocess.run(args, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 2
     assert "set WANDB_API_KEY" in done.stderr

@@ -34,7 +34,7 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "out/worth.png").stat().st_size > 5000
     with pytest.raises(UserError, match="leave SEED=5 out"):
         run("worth", *where, "--seed", "5", *flags)
-    with pytest.raises(UserError, match="train_rows is another for each point"):
+    with pytest.raises(UserError, match=r"worth varies data\.train_rows itself"):
         run("worth", *where, *flags, "--data.train_rows=5")
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("runs/*/metrics.json")}
     assert len(times) == 6

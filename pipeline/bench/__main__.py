@@ -22,7 +22,7 @@ import torch
 from pipeline.bench import commands, steps
 from pipeline.bench.duel import Contender, alone, alternate
 from pipeline.bench.steps import Sizes
-from pipeline.cli.parser import Parser, arguments, place, positive
+from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import cache_folder
@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=64, help="rows of bert-base and gpt2-small on a GPU")
     parser.add_argument("--length", type=int, default=512, help="positions of bert-base and gpt2-small on a GPU")
     try:
-        options = parser.parse_args(arguments(sys.argv[1:]))
+        options = parser.parse_args(split_arguments(sys.argv[1:]))
         options.rows = [name for text in options.rows for name in text.split()]  # ROWS= of make is one text
         if unknown := set(options.rows) - {*STEPS, *WHOLE}:
             raise UserError(f"There is no row {', '.join(sorted(unknown))}; there are {', '.join([*STEPS, *WHOLE])}.")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pipeline import encoders
-from pipeline.cli.parser import Parser, arguments, place, positive
+from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.models.gpt import Gpt
@@ -106,7 +106,7 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--rounds", type=positive, default=3, help="of the timing on BLiMP")
     try:
-        measure(parser.parse_args(arguments(sys.argv[1:])))
+        measure(parser.parse_args(split_arguments(sys.argv[1:])))
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

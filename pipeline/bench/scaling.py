@@ -20,7 +20,7 @@ from pipeline import encoders
 from pipeline.bench import steps
 from pipeline.bench.duel import alternate
 from pipeline.bench.steps import Sizes
-from pipeline.cli.parser import Parser, arguments, place, positive
+from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.objectives.base import Objective
@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=positive, default=7, help="steps of which the median is taken")
     parser.add_argument("--out", type=place, default=Path("results/bench"))
     try:
-        options = parser.parse_args(arguments(sys.argv[1:]))
+        options = parser.parse_args(split_arguments(sys.argv[1:]))
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

@@ -1,1 +1,8 @@
-"""Many runs: the comparison grid, data efficiency, the resume test."""
+"""Runs: one of each stage, grids of them, and what they show.
+
+- `pretraining_run.py`, `finetuning_run.py`: a request and its configuration -> a finished run folder.
+- `run_cache.py`: a run that is finished, and made of the same, is not run again.
+- `grid.py`, `comparison.py`: models x tasks x arms x seeds in one table of what pretraining gained.
+- `data_efficiency.py`: how many labels a prompt is worth.
+- `resume_test.py`: a killed run ends as the uninterrupted one.
+"""

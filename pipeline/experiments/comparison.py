@@ -14,7 +14,7 @@ from pipeline.presets import ARMS
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
 
-Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see compare.summary)
+Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid.summary)
 
 
 def report(rows: Rows, out: Path) -> None:
@@ -27,6 +27,12 @@ def report(rows: Rows, out: Path) -> None:
     write_atomically(out / "compare.csv", text.getvalue())
     write_atomically(out / "compare.md", table(rows))
     plot(rows, out / "compare.png")
+
+
+def show(out: Path) -> None:
+    """Prints the table in `out`, and what else is there."""
+    print((out / "compare.md").read_text())
+    print(f"Saved {', '.join(path.name for path in sorted(out.glob('compare.*')))} in {out}")
 
 
 def in_order(rows: Rows, name: str) -> list[str]:
@@ -69,9 +75,8 @@ def table(rows: Rows) -> str:
 NOTE = """\
 Scores on the test part: mean ± standard deviation over seeds (all runs). A gain is the mean of the differences of
 runs with the same seed, with its 95 % interval (paired t) where there are several; where a baseline is better than
-scratch, the gain over it stands beside. "No gain": one of them may be 0 (of one seed: is not above it). † as many runs
-gave one label always.
-Tokens and minutes are the mean of a run.
+scratch, the gain over it is added. "No gain": one of the intervals is not all above 0 (with one seed: a difference
+is not). N†: N of the runs predict one label for all rows. Tokens and minutes are means of the runs.
 """
 
 
@@ -80,17 +85,18 @@ def _cells(rows: Rows, task: str, model: str, arms: list[str]) -> list[str]:
     by_arm = {arm: scores_of(rows, model, task, arm) for arm in arms}
     for arm, scores in by_arm.items():
         flat = sum(bool(row["degenerate"]) for row in rows if row["arm"] == arm)
-        cells.append(described(scores) + (f" {flat}†" if flat else ""))
+        cells.append(format_scores(scores) + (f" {flat}†" if flat else ""))
     name, values = best_baseline(rows)
     if tuned := pretrained_arm(arms):
         beside = [value for value, row in zip(values, rows, strict=True) if row["arm"] == tuned]
-        cells.append(over_scratch(by_arm[tuned], by_arm["scratch"], beside))
+        cells.append(gain_over_scratch(by_arm[tuned], by_arm["scratch"], beside))
     cells.append(f"{sum(values) / len(values):.3f} ({name})")
     tokens, minutes = (sum(row[name] for row in rows) / len(rows) for name in ("tokens", "minutes"))
     return [*cells, f"{tokens:,.0f}", f"{minutes:.1f}"]
 
 
-def described(scores: list[float]) -> str:
+def format_scores(scores: list[float]) -> str:
+    """Mean, standard deviation and the scores of all runs."""
     if not scores:
         return ""
     mean, deviation = metrics.mean_and_deviation(scores)
@@ -99,8 +105,8 @@ def described(scores: list[float]) -> str:
     return f"{mean:.3f} ± {deviation:.3f} ({', '.join(f'{score:.3f}' for score in scores)})"
 
 
-def over_scratch(scores: list[float], scratch: list[float], baseline: list[float]) -> str:
-    """Over scratch, and over the best baseline where that beats scratch; says where pretraining did not help."""
+def gain_over_scratch(scores: list[float], scratch: list[float], baseline: list[float]) -> str:
+    """The gain over scratch, and over the best baseline where that beats scratch; "no gain" where one may be 0."""
     runs = list(zip(scores, scratch, baseline, strict=False))
     if not runs:
         return ""

@@ -1,4 +1,4 @@
-"""`make worth`: how many labels is a prompt worth (Le Scao and Rush 2021)? Zero-shot beside fine-tunes on few rows."""
+"""Data efficiency: how many labels is a prompt worth (Le Scao and Rush 2021)?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,68 +15,112 @@ from tqdm import tqdm
 
 from pipeline import metrics
 from pipeline.errors import UserError
-from pipeline.experiments.grid import figure, once
+from pipeline.experiments.grid import FineTune, check_many_runs
+from pipeline.experiments.run_cache import cell_of, finite, once
+from pipeline.presets import task_file, task_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
+from pipeline.training.requests import FineTuneRequest, Overrides, ZeroShotRequest, overrides_of, settings_in
+from pipeline.training.task_data import rows_aside, rows_of
+from tasks.base import Task
 
 LABELS = (10, 32, 100, 316, 1000)
-STEPS = 100  # at least so many optimiser steps, however few the rows
+STEPS = 100  # the fewest optimizer steps, however few the rows
 BATCH = 10  # rows of one
 
-Run = Callable[..., None]
+ZeroShot = Callable[[ZeroShotRequest], None]
 
 
-def worth(
-    finetune: Run, zeroshot: Run, out: Path, *, rows: int, seeds: int, anew: bool, cell: dict[str, Any], prompts: str
+def measure(
+    request: FineTuneRequest, finetune: FineTune, zeroshot: ZeroShot, out: Path, *, seeds: int, overwrite: bool
 ) -> dict[str, Any]:
     """Runs what is not there yet; writes worth.json and worth.png; returns the figures.
 
     Args:
-        finetune: runs a fine-tune; takes `out`, `seed`, `flags` and `resume`.
-        zeroshot: runs the zero-shot evaluation; takes `out` and `resume`.
-        rows: of the training part.
+        request: model, encoder, task, data and settings of all runs.
         seeds: fine-tunes for each number of labels.
-        anew: run what is there too.
-        cell: what every figure depends on.
-        prompts: and what that of the prompts does.
+        overwrite: run what is there too.
 
     Raises:
-        UserError: too few rows for a line.
+        UserError: a task without prompts or accuracy, or with too few rows; a setting that each run sets itself.
     """
-    numbers = [number for number in LABELS if number <= rows] + ([rows] if rows < LABELS[-1] else [])
-    numbers = sorted(set(numbers))
-    if len(numbers) < 2:
-        raise UserError(f"The training part has only {rows} rows, too few for a line.")
-    asked = out / "zeroshot"
+    file, settings = task_file(request.task), settings_in(request.overrides)
+    task = task_of(file)
+    if task.metric != "accuracy" or not task.prompts:
+        raise UserError(f"{file.stem} has no prompts, or is not scored by accuracy: there is nothing to compare.")
+    if any(name.startswith("data.train_rows") for name in settings):
+        raise UserError("worth varies data.train_rows itself; remove that flag.")
+    check_many_runs(settings)
+    numbers = training_sizes(training_rows(task, request.data))
+    cell = cell_of(request)
+
+    def ask(*, resume: bool) -> None:
+        zeroshot(
+            ZeroShotRequest(
+                model=request.model,
+                task=request.task,
+                data=request.data,
+                encoder=request.encoder,
+                out=out / "zeroshot",
+                overwrite=True,
+            )
+        )
+
+    def tune(*, resume: bool, rows: int, seed: int, folder: Path) -> None:
+        overrides = (*settings_for(rows), *request.overrides)
+        finetune(replace(request, seed=seed, out=folder, overrides=overrides, resume=resume, overwrite=not resume))
+
     line: dict[int, list[float]] = {}
     with tqdm(total=1 + len(numbers) * seeds, desc="worth", unit="run", file=sys.stderr) as bar:
-        ask, score = partial(zeroshot, out=asked), "zeroshot/accuracy"
-        prompt = once(asked, cell | {"prompts": prompts}, ask, anew=anew, taken=partial(only, score))[score]
+        asked = cell | {"prompts": repr(task.prompts)}
+        prompt = accuracy(out / "zeroshot", asked, ask, "zeroshot/accuracy", overwrite=overwrite)
         bar.update()
         for number in numbers:
             for seed in range(seeds):
-                folder, flags = out / "runs" / f"{number}-{seed}", flags_of(number)
-                one = partial(finetune, out=folder, seed=seed, flags=flags)
-                score = "test/accuracy"
-                found = once(folder, cell | {"rows": flags}, one, anew=anew, taken=partial(only, score))
-                line.setdefault(number, []).append(found[score])
+                folder = out / "runs" / f"{number}-{seed}"
+                trained = cell | {"rows": list(settings_for(number))}
+                run = partial(tune, rows=number, seed=seed, folder=folder)
+                score = accuracy(folder, trained, run, "test/accuracy", overwrite=overwrite)
+                line.setdefault(number, []).append(score)
                 bar.update()
-    figures = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
+    figures: dict[str, Any] = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
     figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)
     write_atomically(out / "worth.json", json.dumps(figures, indent=2) + "\n")
     plot(line, prompt, figures["labels"], out / "worth.png")
     return figures
 
 
-def only(name: str, figures: dict[str, Any]) -> dict[str, Any]:
-    """Raises: LookupError, it is not there, or cannot be."""
-    return {name: figure(figures, name, most=1)}
+def accuracy(folder: Path, cell: dict[str, Any], run: Any, name: str, *, overwrite: bool) -> float:
+    """The accuracy, by its name in metrics.json, of a run that is run once."""
+    return once(folder, cell, run, overwrite=overwrite, taken=lambda found: {name: finite(found, name, most=1)})[name]
 
 
-def flags_of(rows: int) -> list[str]:
+def training_rows(task: Task, data: str | None) -> int:
+    """Labelled rows of the training part, without those that become the validation part."""
+    rows = sum(not task.is_ignored(row) for row in rows_of(task, data, "train") or [])
+    return rows if rows_of(task, data, "valid") is not None else rows - rows_aside(task, rows)
+
+
+def training_sizes(rows: int) -> list[int]:
+    """Numbers of labels to fine-tune on, all rows among them where these are few.
+
+    Raises:
+        UserError: there is only one.
+    """
+    sizes = sorted({*(number for number in LABELS if number <= rows), *([rows] if rows < LABELS[-1] else [])})
+    if len(sizes) < 2:
+        raise UserError(f"Data efficiency needs at least two training sizes; the {rows} rows of this task allow one.")
+    return sizes
+
+
+def settings_for(rows: int) -> Overrides:
+    """Settings of a fine-tune on so few rows: enough epochs, and the last step is tested.
+
+    To choose among several checkpoints would take the labels of the validation part.
+    """
     epochs = max(5, math.ceil(STEPS * BATCH / rows))
-    # The last step is tested: to choose among several would take the labels of the validation part.
-    return [f"--data.train_rows={rows}", f"--data.batch_size={BATCH}", f"--data.epochs={epochs}", "--validations=1"]
+    settings = {"data.train_rows": rows, "data.batch_size": BATCH, "data.epochs": epochs, "validations": 1}
+    return overrides_of(settings)
 
 
 def crossing(line: dict[int, float], prompt: float) -> float | None:
@@ -101,7 +146,7 @@ def verdict(figures: dict[str, Any]) -> str:
 
 
 def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file: Path) -> None:
-
+    """Accuracy over labels, the prompt as a horizontal line."""
     figure, axes = plots.subplots(figsize=(6.5, 4))
     numbers = sorted(line)
     means, deviations = zip(*(metrics.mean_and_deviation(line[number]) for number in numbers), strict=True)

@@ -1,43 +1,35 @@
-"""`make compare`: a grid of fine-tunes (models x tasks x arms x seeds), and one table and plot of what they gained.
+"""A grid of fine-tunes (models x tasks x arms x seeds), and one table and plot of what they gained.
 
-What is finished is skipped, so a grid can be stopped and gone on with at any moment.
+What is finished is skipped, so a grid can be stopped and continued at any moment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import math
-import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field
 from tqdm import tqdm
 
 from pipeline.errors import UserError
-from pipeline.experiments import comparison as gains
-from pipeline.presets import ARMS, FROZEN, recipe, task_file, task_of
-from pipeline.storage.atomic import write_atomically
-from pipeline.storage.checksums import digest, file_hash
-from pipeline.storage.folders import remove
+from pipeline.experiments import comparison
+from pipeline.experiments.run_cache import cell_of, finished, finite, once
+from pipeline.presets import ARMS, FROZEN, ArmName
 from pipeline.storage.paths import path_of
-from pipeline.storage.validation import checked, read_json, read_yaml
-from pipeline.tracking import loggers as tracking
-from pipeline.training.run_folder import SIGN, check_place, lock_run
-from pipeline.training.task_data import content_of
+from pipeline.storage.validation import checked, read_yaml
+from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of, settings_in
+from pipeline.training.run_folder import check_place
 
+# Settings that mean different things for frozen and trained encoders.
 OF_KIND = ("model.optimization.", "model.craft.lm_weight", "model.craft.mix_dropout", "model.craft.unfreeze_share")
-FineTune = Callable[..., None]  # by name: flags, model, task, arm, seed, data, encoder, out, resume
+FineTune = Callable[[FineTuneRequest], None]
 Name = Annotated[str, Field(min_length=1)]
-Taken = Callable[[dict[str, Any]], dict[str, Any]]  # from the content of a metrics.json
-BEGUN = ("checkpoints/last.ckpt", "metrics.json")  # what a run has that cannot be refused any more
-NOTE = "cell.json"  # of a run of a grid: what its figures depend on
+Cell = tuple[str, str, str]  # task, model and arm
 
 
 @dataclass
@@ -46,7 +38,7 @@ class Arm:
 
     Args:
         seeds: how many.
-        choose: flags -> values. For each model and task all combinations are run with seed 0, and the other seeds
+        choose: setting -> values. For each model and task all combinations are run with seed 0, and the other seeds
             take the one that is best on the validation part: each arm has its own best.
     """
 
@@ -54,10 +46,10 @@ class Arm:
     choose: dict[str, Annotated[list[Any], Field(min_length=1)]] = field(default_factory=dict)
 
     @property
-    def settings(self) -> list[list[str]]:
-        """All combinations of `choose`, as flags."""
+    def settings(self) -> list[Overrides]:
+        """All combinations of `choose`."""
         combinations = itertools.product(*self.choose.values())
-        return [[f"--{name}={value}" for name, value in zip(self.choose, c, strict=True)] for c in combinations]
+        return [overrides_of(dict(zip(self.choose, values, strict=True))) for values in combinations]
 
 
 @dataclass
@@ -70,7 +62,7 @@ class Grid:
         arms: by name, as in ARM=.
         encoders: the encoder folder of a model, with `{model}` for its name.
         data: folder that the tasks' data are in.
-        flags: of every run.
+        flags: settings of every run.
     """
 
     models: Annotated[list[Name], Field(min_length=1)]
@@ -121,224 +113,166 @@ def load(file: Path, **changes: Any) -> Grid:
     return grid
 
 
-def check_flags(grid: Grid) -> None:
-    """Flags that no arm or not every arm can take as its own.
+# ---------------------------------------------------------------------- settings that a grid refuses
+
+
+def check_settings(grid: Grid) -> None:
+    """Refuses settings that some arm overrides or that mean different things in different arms.
 
     Raises:
-        UserError: the grid itself sets one, or one means another thing to each kind of arm.
+        UserError: which of them.
     """
-    given = {flag.removeprefix("--").partition("=")[0] for flag in grid.flags if flag.startswith("--")}
-    for name in sorted(given):
+    shared = settings_in(grid.flags)
+    for name in sorted(shared):
         if setters := [arm for arm, options in grid.arms.items() if name in options.choose]:
             raise UserError(
                 f"--{name} has no effect: the arm {setters[0]} chooses it itself. Change that in the grid's file."
             )
         if name.startswith(OF_KIND) and 0 < sum(arm in FROZEN for arm in grid.arms) < len(grid.arms):
             raise UserError(
-                f"--{name} is another thing to a head alone than to a whole network, and here are both "
+                f"--{name} means different things for frozen and trained encoders, and this grid has both "
                 f"({', '.join(grid.arms)}). Leave it out, compare one kind (make compare ARMS=), or name it under "
                 "`choose` of an arm in a grid's file."
             )
+    check_many_runs(shared.union(*(arm.choose for arm in grid.arms.values())))
 
 
-def compare(grid: Grid, out: Path, finetune: FineTune, *, anew: bool = False, whole: Grid | None = None) -> None:
+def check_many_runs(settings: Iterable[str]) -> None:
+    """Raises: UserError, a setting is one of a single run, or each of many runs sets it itself."""
+    for name in settings:
+        if name.startswith(("trainer.devices", "trainer.num_nodes", "config")):
+            raise UserError(
+                "Each of many fine-tunes runs in one process: remove --trainer.devices, --trainer.num_nodes and "
+                "--config."
+            )
+        if name.startswith(("model.seed", "data.seed", "model.arm")):
+            raise UserError(
+                "Each of many fine-tunes has a seed and an arm of its own: leave model.seed, data.seed and model.arm "
+                "out."
+            )
+
+
+def check_seeds(seeds: int, seed: int) -> None:
+    """Raises: UserError, a single seed is asked for beside several."""
+    if seed:
+        raise UserError(f"SEEDS={seeds} runs the seeds 0 to {seeds - 1}: leave SEED={seed} out.")
+
+
+# ---------------------------------------------------------------------- its runs
+
+
+@dataclass
+class GridRun:
+    """One fine-tune of a grid, and what the table says of it beside its metrics."""
+
+    request: FineTuneRequest
+    labels: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        assert self.request.out is not None
+        return self.request.out
+
+
+def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> GridRun:
+    """`setting` is a number of the arm's settings."""
+    task, model, arm = cell
+    settings, location = grid.arms[arm].settings, grid.tasks[task]
+    name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(settings) > 1 else "")
+    request = FineTuneRequest(
+        model=model,
+        task=task,
+        arm=cast(ArmName, arm),
+        seed=seed,
+        data=None if location is None else str(path_of(grid.data) / location),
+        encoder=grid.encoder(model),
+        out=out / "runs" / name,
+        overrides=(*grid.flags, *settings[setting]),
+    )
+    labels = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
+    return GridRun(request, labels)
+
+
+def rows_of(
+    grid: Grid, cell: Cell, out: Path, seeds: int, summary_of: Callable[[GridRun], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The rows of the table of a cell: seed 0 with the setting that is best for it, and the other seeds with that."""
+
+    def row(seed: int, setting: int) -> dict[str, Any]:
+        run = run_of(grid, cell, out, seed=seed, setting=setting)
+        return run.labels | summary_of(run)
+
+    settings = range(len(grid.arms[cell[2]].settings))
+    tried = [row(0, setting) for setting in settings]
+    best = max(settings, key=lambda setting: tried[setting]["chosen_by"])
+    return [tried[best], *(row(seed, best) for seed in range(1, seeds))]
+
+
+def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = False, whole: Grid | None = None) -> None:
     """Runs what is not yet there; writes compare.csv, compare.md and compare.png into `out`.
 
     Args:
-        anew: run what is there too.
+        overwrite: run what is there too.
         whole: the grid that `grid` is a part of; what is finished of the rest stands in the table too.
 
     Raises:
-        UserError: a run is refused, or another process is at it.
+        UserError: a run is refused, or another process runs it.
     """
     check_place(out)
+    check_settings(grid)
     out.mkdir(parents=True, exist_ok=True)
     whole = whole or grid
     models = list(dict.fromkeys([*whole.models, *grid.models]))
     whole = replace(whole, models=models, tasks={**whole.tasks, **grid.tasks})
     cells = list(itertools.product(whole.tasks, whole.models, whole.arms))
 
-    def one(model: str, task: str, arm: str, seed: int, setting: int, *, run: FineTune | None) -> dict[str, Any]:
-        """A fine-tune in its folder, which is run unless it is finished: its row of the table.
-
-        Raises:
-            LookupError: it is not finished, and there is nothing to run it.
-        """
-        settings, location = whole.arms[arm].settings, whole.tasks[task]
-        name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(settings) > 1 else "")
-        folder, flags = out / "runs" / name, [*whole.flags, *settings[setting]]
-        data = None if location is None else str(path_of(whole.data) / location)
-        shared: dict[str, Any] = {"task": task, "data": data, "encoder": whole.encoder(model), "arm": arm}
-        cell = cell_of(**shared, flags=flags)
-        figures, _ = finished(folder, cell, summary)
-        if run is not None:
-            bar.set_postfix_str(name)
-            bar.initial += figures is not None and not anew  # which says nothing about the time of a run
-            one_run = partial(run, **shared, flags=flags, model=model, seed=seed, out=folder)
-            figures = once(folder, cell, one_run, anew=anew, taken=summary)
-            bar.update()
-        if figures is None:
-            raise LookupError(name)
-        row = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
-        return row | figures
-
-    def rows_of(task: str, model: str, name: str, seeds: int, **how: Any) -> list[dict[str, Any]]:
-        settings = range(len(whole.arms[name].settings))
-        tried = [one(model, task, name, 0, setting, **how) for setting in settings]
-        best = max(settings, key=lambda setting: tried[setting]["chosen_by"])
-        return [tried[best], *(one(model, task, name, seed, best, **how) for seed in range(1, seeds))]
-
-    def there(cell: tuple[str, str, str]) -> list[dict[str, Any]]:
+    def finished_rows(cell: Cell) -> list[dict[str, Any]]:
         with contextlib.suppress(LookupError, UserError):  # not run, or its encoder or data are gone
-            return rows_of(*cell, whole.arms[cell[2]].seeds, run=None)
+            return rows_of(whole, cell, out, whole.arms[cell[2]].seeds, finished_summary)
         return []
 
-    found = {cell: there(cell) for cell in cells}
+    rows = {cell: finished_rows(cell) for cell in cells}
     with tqdm(total=grid.size(), desc="compare", unit="run", smoothing=0, file=sys.stderr) as bar:
+
+        def run_once(run: GridRun) -> dict[str, Any]:
+            cell = cell_of(run.request)
+            bar.set_postfix_str(run.folder.name)
+            if not overwrite and finished(run.folder, cell, summary)[0] is not None:
+                bar.initial += 1  # which says nothing about the time of a run
+            start = lambda *, resume: finetune(replace(run.request, resume=resume, overwrite=not resume))  # noqa: E731
+            metrics = once(run.folder, cell, start, overwrite=overwrite, taken=summary)
+            bar.update()
+            return metrics
+
         for cell in itertools.product(grid.tasks, grid.models, grid.arms):
-            asked = rows_of(*cell, grid.arms[cell[2]].seeds, run=finetune)
-            found[cell] = max(asked, there(cell), key=len)  # fewer seeds than are finished drop none
-            gains.report([row for cell in cells for row in found[cell]], out)
+            asked = rows_of(whole, cell, out, grid.arms[cell[2]].seeds, run_once)
+            rows[cell] = max(asked, finished_rows(cell), key=len)  # fewer seeds than are finished drop none
+            comparison.report([row for cell in cells for row in rows[cell]], out)
 
 
-def cell_of(*, task: str, data: str | None, encoder: Path, arm: str, flags: list[str]) -> dict[str, Any]:
-    """What the figures of a fine-tune depend on, beside its seed; fresh weights are the same for any encoder's."""
-    if not (encoder / "model.safetensors").is_file():
-        raise UserError(f"There is no encoder in {encoder}; run `make pretrain` for it first, or set FROM=.")
-    file = task_file(task)
-    names = ["config.json", "tokenizer.json", *([] if arm in ("scratch", "random") else ["model.safetensors"])]
-    return {
-        "encoder": digest([file_hash(encoder / name) for name in names if (encoder / name).is_file()]),
-        "arm": arm,
-        "data": content_of(task_of(file), data),
-        "files": recipe(file),
-        "flags": flags,
-    }
+def finished_summary(run: GridRun) -> dict[str, Any]:
+    """Raises: LookupError, it is not finished."""
+    metrics, _ = finished(run.folder, cell_of(run.request), summary)
+    if metrics is None:
+        raise LookupError(run.folder.name)
+    return metrics
 
 
-def finished(folder: Path, cell: dict[str, Any], taken: Taken) -> tuple[dict[str, Any] | None, str | None]:
-    """What is taken of a folder's `metrics.json` if that is there and made of the same, else why it is not."""
-    note, figures = folder / NOTE, folder / "metrics.json"
-    if not figures.is_file():
-        return None, None
-    try:
-        before = read_json(note, dict[str, Any]) if note.is_file() else {}
-        if before != cell:
-            return None, f"not of the same {', '.join(name for name in cell if cell[name] != before.get(name))}."
-        return taken(read_json(figures, dict[str, float | int | bool | str | None])), None
-    except UserError as error:
-        return None, str(error)
-    except LookupError as error:
-        return None, f"{figures} has no {error.args[0]}."
-
-
-def once(
-    folder: Path,
-    cell: dict[str, Any],
-    run: Callable[..., None],
-    *,
-    anew: bool = False,
-    taken: Taken = dict,
-) -> dict[str, Any]:
-    """Runs what writes `metrics.json` into a folder, unless it is there and made of the same.
-
-    What was there before is gone only when the new run has begun: one that is refused leaves everything as it was.
-
-    Args:
-        cell: what the figures depend on.
-        run: takes `resume`, whether to go on with a run of the same that was stopped.
-        anew: run it also where it is there.
-        taken: what to return of the content of `metrics.json`; a LookupError says what it lacks.
-
-    Raises:
-        UserError: the run is refused, or another process is at it, or the folder is not of a grid's run.
-    """
-    check_place(folder)
-    lock = lock_run(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
-    try:
-        return _once(folder, cell, run, anew=anew, taken=taken)
-    finally:
-        lock.release()
-
-
-def _once(folder: Path, cell: dict[str, Any], run: Callable[..., None], *, anew: bool, taken: Taken) -> dict[str, Any]:
-    note, figures, aside = folder / NOTE, folder / "metrics.json", folder.with_name(f".{folder.name}.before")
-    put_back(aside, folder)  # after a kill
-    there, why = finished(folder, cell, taken)
-    if there is not None and not anew:
-        return there
-    if why is not None:
-        tqdm.write(f"{folder.name} is run anew: {why}", file=sys.stderr)
-    stopped = not figures.is_file() and (folder / "checkpoints" / "last.ckpt").is_file()
-    resume = not anew and stopped and _note_of(folder) == cell
-    if os.path.lexists(folder) and not resume:
-        check_own(folder)
-        check_own(aside)
-        remove(aside)
-        folder.rename(aside)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(note, json.dumps(cell) + "\n")
-    try:
-        with tracking.quiet(folder / "log.txt"):
-            run(resume=resume)
-    except UserError:
-        put_back(aside, folder)
-        raise
-    remove(aside)
-    return taken(read_json(figures, dict[str, Any]))
-
-
-def _note_of(folder: Path) -> dict[str, Any]:
-    with contextlib.suppress(UserError):  # missing or damaged
-        return read_json(folder / NOTE, dict[str, Any])
-    return {}
-
-
-def check_own(folder: Path) -> None:
-    """Raises: UserError, a folder holds something, and nothing that a grid has made."""
-    if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if folder.is_symlink() or not folder.is_dir() or not ((folder / NOTE).is_file() or (folder / SIGN).is_file()):
-        raise UserError(f"{folder} is in the way of a run, and no run has made it; move it, or choose another OUT=.")
-
-
-def put_back(aside: Path, folder: Path) -> None:
-    """What was set aside for a run that has not begun."""
-    if os.path.lexists(aside) and not any((folder / name).exists() for name in BEGUN):
-        check_own(aside)
-        check_own(folder)
-        remove(folder)
-        aside.rename(folder)
-
-
-def summary(figures: dict[str, Any]) -> dict[str, Any]:
+def summary(metrics: dict[str, Any]) -> dict[str, Any]:
     """What the table takes from `metrics.json`.
 
     Raises:
         LookupError: it is not that of a fine-tune.
     """
-    metric = next((name.removeprefix("val/best_") for name in figures if name.startswith("val/best_")), None)
+    metric = next((name.removeprefix("val/best_") for name in metrics if name.startswith("val/best_")), None)
     if metric is None:
         raise LookupError("val/best_ of a metric")
-    kept = {name: value for name, value in figures.items() if name.startswith("baseline/")}
     return {
         "metric": metric,
-        "score": figure(figures, f"test/{metric}", most=1),
-        "chosen_by": figure(figures, f"val/best_{metric}", most=1),
-        "degenerate": figure(figures, "degenerate"),
-        "tokens": figure(figures, "tokens"),
-        "minutes": figure(figures, "seconds") / 60,
-        **kept,
+        "score": finite(metrics, f"test/{metric}", most=1),
+        "chosen_by": finite(metrics, f"val/best_{metric}", most=1),
+        "degenerate": finite(metrics, "degenerate"),
+        "tokens": finite(metrics, "tokens"),
+        "minutes": finite(metrics, "seconds") / 60,
+        **{name: value for name, value in metrics.items() if name.startswith("baseline/")},
     }
-
-
-def figure(figures: dict[str, Any], name: str, *, most: float = math.inf) -> Any:
-    """A figure, which may be true or false.
-
-    Raises:
-        LookupError: it is not there, no finite number, or its size is above `most`.
-    """
-    value = figures.get(name)
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > most:
-        raise LookupError(f"{name} that can be")
-    return value

@@ -1,7 +1,7 @@
-"""`make verify-resume`: does a killed run end as the uninterrupted one, bit for bit?
+"""Does a killed run end as the uninterrupted one, bit for bit?
 
-A run goes straight through; a second one is killed (SIGKILL, nothing can catch it) between steps, while it validates
-and while it writes a checkpoint, and goes on each time. Then every batch, loss, weight and figure is compared.
+One run is left alone; a second one is killed (SIGKILL, nothing can catch it) between steps, while it validates and
+while it writes a checkpoint, and resumed each time. Then every batch, loss, weight and metric is compared.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,10 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import damage, sha256
 from pipeline.tracking.loggers import CLOCKED
 from pipeline.training import checkpoints
+from pipeline.training.requests import FineTuneRequest, PretrainRequest
 from pipeline.training.run_folder import check_place
+
+TrainRequest = PretrainRequest | FineTuneRequest
 
 MOMENTS = ("step", "save", "validation")  # between two steps, while a checkpoint is written, amid a validation
 
@@ -61,7 +63,7 @@ class Kill(lightning.Callback):
     """Kills its own process at a moment of a step.
 
     Args:
-        step: how many optimiser steps are done then.
+        step: how many optimizer steps are done then.
         moment: one of MOMENTS.
     """
 
@@ -78,7 +80,7 @@ class Kill(lightning.Callback):
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         if self.moment == "save" and trainer.global_step >= self.step:
-            checkpoints.write = write_half
+            trainer.strategy.checkpoint_io.write = write_half
 
 
 def write_half(checkpoint: dict[str, Any], stream: Any) -> None:
@@ -103,14 +105,14 @@ class Killed:
 
 
 def length(out: Path) -> tuple[int, int]:
-    """Optimiser steps of a finished run, and between its validations."""
+    """Optimizer steps of a finished run, and between its validations."""
     config = yaml.safe_load((out / "config.yaml").read_text())
     steps = int(json.loads((out / "metrics.json").read_text())["steps"])
     return steps, config.get("validate_every") or max(1, steps // config["validations"])
 
 
 def plan(steps: int, every: int, seed: int) -> list[Killed]:
-    """Where to kill a run of so many steps that validates after each `every`: all three moments, at random steps.
+    """Where to kill a run of `steps` steps that validates after each `every`: all three moments, at random steps.
 
     The last one is between steps, a whole interval after the one before, so that it follows a resume.
     """
@@ -124,12 +126,12 @@ def plan(steps: int, every: int, seed: int) -> list[Killed]:
     return [*moments, Killed(between(fourth), "step")]
 
 
-def verify(verb: str, flags: Sequence[str], out: Path, *, seed: int) -> dict[str, Any]:
-    """Runs a verb straight and killed, in folders under `out`, and compares.
+def verify(stage: str, request: TrainRequest, out: Path, *, seed: int) -> dict[str, Any]:
+    """Runs a stage uninterrupted and killed, in folders under `out`, and compares.
 
     Args:
-        verb: `pretrain` or `finetune`.
-        flags: of the verb, all but OUT and RESUME.
+        stage: `pretrain` or `finetune`.
+        request: of the run, without a folder.
         seed: of the moments to kill at.
 
     Returns:
@@ -139,17 +141,17 @@ def verify(verb: str, flags: Sequence[str], out: Path, *, seed: int) -> dict[str
         UserError: the run itself failed.
     """
     check_place(out)
-    straight, killed = out / f"{verb}-straight", out / f"{verb}-killed"
-    made = "encoder" if verb == "pretrain" else "model"
-    with tqdm(total=6, desc=f"verify {verb}", unit="run", file=sys.stderr) as bar:
-        start(verb, flags, straight, "--overwrite")
+    straight, killed = out / f"{stage}-straight", out / f"{stage}-killed"
+    made = "encoder" if stage == "pretrain" else "model"
+    with tqdm(total=6, desc=f"verify {stage}", unit="run", file=sys.stderr) as bar:
+        start(stage, replace(request, out=straight, overwrite=True))
         bar.update()
         kills = plan(*length(straight), seed)
         for number, kill in enumerate(kills):
             bar.set_postfix_str(f"killed {kill}")
-            start(verb, flags, killed, "--resume" if number else "--overwrite", kill=kill)
+            start(stage, replace(request, out=killed, overwrite=not number, resume=number > 0), kill=kill)
             bar.update()
-        start(verb, flags, killed, "--resume")
+        start(stage, replace(request, out=killed, resume=True))
         bar.update()
     differences = compare(straight, killed, made)
     weights = sha256(straight / made / "model.safetensors")
@@ -163,17 +165,19 @@ def verify(verb: str, flags: Sequence[str], out: Path, *, seed: int) -> dict[str
     }
 
 
-def start(verb: str, flags: Sequence[str], out: Path, how: str, *, kill: Killed | None = None) -> None:
+def start(stage: str, request: TrainRequest, *, kill: Killed | None = None) -> None:
     """One process of a run: to its end, or to where it is killed."""
+    out = request.out
+    assert out is not None
     trace = out.with_name(f"{out.name}.jsonl")
-    if how == "--overwrite":
+    if request.overwrite:
         out.mkdir(parents=True, exist_ok=True)
         trace.write_text("")
     callbacks = [f"--trainer.callbacks+={__name__}.Trace", f"--trainer.callbacks.file={trace}"]
     if kill is not None:
         callbacks += [f"--trainer.callbacks+={__name__}.Kill", f"--trainer.callbacks.step={kill.step}"]
         callbacks += [f"--trainer.callbacks.moment={kill.moment}"]
-    command = [sys.executable, "-m", "pipeline", verb, "--out", str(out), how, *flags, *callbacks]
+    command = [sys.executable, "-m", "pipeline", stage, *request.arguments(), *callbacks]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "WANDB_MODE": "disabled"})
     expected = 0 if kill is None else -signal.SIGKILL
     if done.returncode != expected:
@@ -183,15 +187,15 @@ def start(verb: str, flags: Sequence[str], out: Path, how: str, *, kill: Killed 
 
 def batches(out: Path) -> dict[int, list[tuple[str, str]]]:
     """Batch -> hash and loss of each time that it was trained on."""
-    found: dict[int, list[tuple[str, str]]] = {}
+    trained: dict[int, list[tuple[str, str]]] = {}
     for line in out.with_name(f"{out.name}.jsonl").read_text().splitlines():
         row = json.loads(line)
-        found.setdefault(row["batch"], []).append((row["content"], row["loss"]))
-    return found
+        trained.setdefault(row["batch"], []).append((row["content"], row["loss"]))
+    return trained
 
 
 def compare(straight: Path, killed: Path, made: str) -> list[str]:
-    """What differs between two runs, as sentences; nothing is left out that could."""
+    """The differences between two runs, as sentences."""
     differences = []
     one, two = batches(straight), batches(killed)
     if one.keys() != two.keys():
@@ -203,7 +207,7 @@ def compare(straight: Path, killed: Path, made: str) -> list[str]:
     if figures(straight) != figures(killed):
         differences.append("metrics.csv differs.")
     if state_hash(straight) != state_hash(killed):
-        differences.append("The last checkpoints differ: weights, optimiser, schedule or counters.")
+        differences.append("The last checkpoints differ: weights, optimizer, schedule or counters.")
     if sha256(straight / made / "model.safetensors") != sha256(killed / made / "model.safetensors"):
         differences.append(f"The weights in {made} differ.")
     for folder in (straight, killed):
@@ -213,13 +217,13 @@ def compare(straight: Path, killed: Path, made: str) -> list[str]:
 
 
 def figures(out: Path) -> list[dict[str, str]]:
-    """The history of a run without what depends on the time."""
+    """The history of a run without its wall-clock metrics."""
     with open(out / "metrics.csv", newline="") as file:
         return [{**row, **dict.fromkeys(CLOCKED, "")} for row in csv.DictReader(file)]
 
 
 def state_hash(out: Path) -> str:
-    """Of everything in the last checkpoint that training goes on from."""
+    """Hash of all checkpoint state that affects further training."""
     state, content = checkpoints.read(out / "checkpoints" / checkpoints.LAST), hashlib.sha256()
     for name in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "sums", "memory"):
         _add(content, state.get(name))
@@ -241,14 +245,14 @@ def _add(content: Any, value: Any) -> None:
         content.update(repr(value).encode())
 
 
-def certificate(out: Path, found: dict[str, dict[str, Any]], **about: Any) -> str:
+def certificate(out: Path, results: dict[str, dict[str, Any]], **about: Any) -> str:
     """Writes resume.json into `out`; returns what it says in a few lines."""
-    content = {**about, "torch": torch.__version__, "threads": torch.get_num_threads(), **found}
+    content = {**about, "torch": torch.__version__, "threads": torch.get_num_threads(), **results}
     write_atomically(out / "resume.json", json.dumps(content, indent=2) + "\n")
     lines = []
-    for verb, result in found.items():
+    for stage, result in results.items():
         verdict = "PASS" if result["passed"] else "FAIL"
-        lines.append(f"{verdict} {verb}: {result['batches']} batches, killed {', '.join(result['killed'])}")
+        lines.append(f"{verdict} {stage}: {result['batches']} batches, killed {', '.join(result['killed'])}")
         lines += [f"     {difference}" for difference in result["differences"][:10]]
         lines.append(f"     weights {result['sha256'][:16]}, state {result['state'][:16]}")
     return "\n".join(lines)

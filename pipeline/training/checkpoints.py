@@ -1,4 +1,4 @@
-"""Checkpoints to go on from: whole or not at all, the one before kept, checked before use; stopping with one."""
+"""Checkpoints for resuming: atomic writes, one backup, CRC check on load, save on signal."""
 
 from __future__ import annotations
 
@@ -48,21 +48,22 @@ class WholeCheckpoints(TorchCheckpointIO):
 
     Args:
         written: is called when there is a new `last.ckpt`.
+        write: writes a checkpoint to an open file.
     """
 
-    def __init__(self, written: Callable[[], None]) -> None:
+    def __init__(self, written: Callable[[], None], write: Callable[[dict[str, Any], Any], None] = torch.save) -> None:
         super().__init__()
-        self.written = written
+        self.written, self.write = written, write
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         file = Path(path)
         aside = file.with_name(f".{file.name}.new")
-        stream: Telling | None = None
+        stream: ErrorKeepingFile | None = None
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with new_file(aside, "wb") as file_on_disk:
-                stream = Telling(file_on_disk)
-                write(checkpoint, stream)
+                stream = ErrorKeepingFile(file_on_disk)
+                self.write(checkpoint, stream)
                 file_on_disk.flush()
                 os.fsync(file_on_disk.fileno())
             if file.name == LAST and file.exists():
@@ -82,8 +83,8 @@ class WholeCheckpoints(TorchCheckpointIO):
             self.written()
 
 
-class Telling:
-    """A file to write to that keeps what the system said when it could not: torch has words of its own for it."""
+class ErrorKeepingFile:
+    """File wrapper that remembers the original OSError, which torch.save replaces by its own."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -98,10 +99,6 @@ class Telling:
 
     def flush(self) -> None:
         self.file.flush()
-
-
-def write(checkpoint: dict[str, Any], stream: Any) -> None:
-    torch.save(checkpoint, stream)
 
 
 def newest(
@@ -260,7 +257,8 @@ class Latest(StepCallback, Checkpoint):
         self.teardown(trainer, module, "fit")
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
-        """Gives the signals back before Lightning does: after it, they would get its own again and all they hold."""
+        """Restores the signal handlers before Lightning's teardown, which would reinstall its own and keep the trainer
+        alive."""
         self.teardown(trainer, module, "fit")
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:

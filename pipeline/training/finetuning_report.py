@@ -42,7 +42,7 @@ def finish(training: Run, module: FineTuning, data: LabeledData) -> None:
     """Tests the best checkpoint; writes model, predictions, plots and figures."""
     task, best = data.task, training.last.with_name(checkpoints.BEST)
     state = checkpoints.read(best if best.exists() else training.last)
-    figures = training.figures() | training.figures_of(state)  # val/* are of the checkpoint that is tested
+    figures = training.metrics() | training.metrics_of(state)  # val/* are of the checkpoint that is tested
     module.load_state_dict(state["state_dict"])
     training.trainer.test(module, data, verbose=False)
 

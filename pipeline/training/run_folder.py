@@ -1,8 +1,7 @@
-"""The folder of a run: what a run may write over, one run at a time, and what is cleared for the next."""
+"""Run folders: overwrite protection, locking, and clearing of an earlier run's files."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import itertools
@@ -43,11 +42,19 @@ LONGEST_NAME = 200  # bytes, of a file in a run folder
 LOCKS: dict[Path, FileLock] = {}
 
 
+def run_folder(out: Path | None, stage: str, name: str) -> Path:
+    """OUT=, or in a sweep a folder for each run, or the folder of that name."""
+    if out is None and (sweep := os.environ.get("WANDB_SWEEP_ID")):
+        return Path("runs/sweeps") / sweep / os.environ.get("WANDB_RUN_ID", name)
+    return out or Path("runs") / stage / name
+
+
 def check_run_folder(
     out: Path,
-    options: argparse.Namespace,
     *,
     stage: str,
+    overwrite: bool,
+    resume: bool = False,
     resumes: bool = True,
     uses: Iterable[Path] = (),
     texts: str | None = None,
@@ -57,7 +64,9 @@ def check_run_folder(
 
     Args:
         stage: the kind of run.
-        resumes: whether a run of this kind can be gone on with.
+        overwrite: replace a run that is there.
+        resume: continue a run that is there.
+        resumes: whether a run of this kind can be resumed.
         uses: files and folders that the run needs.
         texts: file, folder or pattern of its corpus.
         rows: the same of a task's data.
@@ -71,22 +80,22 @@ def check_run_folder(
     check_place(out)
     if (texts is not None and _reads(texts, out)) or (rows is not None and path_of(rows).resolve() == out.resolve()):
         raise UserError(f"The files of a run in {out} would be read as data of {texts or rows}; choose another OUT=.")
-    if options.overwrite and options.resume:
+    if overwrite and resume:
         raise UserError("RESUME goes on with a run, OVERWRITE starts it anew: set one of them.")
     if os.path.lexists(out / ASIDE) or _leaving(out):  # after a kill
         LOCKS[out] = lock_run(out, out / ".lock")
         put_back(out)
     there = {name: state for name, state in STATES.items() if os.path.lexists(out / name)}
-    _check_sign(out, goes_on=INTERRUPTED in there.values() and resumes, resume=options.resume)
+    _check_sign(out, goes_on=INTERRUPTED in there.values() and resumes, resume=resume)
     if there and (kind := kind_of(out)) not in (stage, None):
         raise UserError(f"{out} holds a run of {kind}, and one of {stage} would clear it; choose another OUT=.")
-    if there and not options.overwrite and not options.resume:
+    if there and not overwrite and not resume:
         go_on = "RESUME=1 to go on with it, " if resumes else ""
         state = next(iter(there.values()))
         raise UserError(f"{out} holds {state}; set {go_on}OVERWRITE=1 to start anew, or another OUT=.")
-    for path in uses if not options.resume else ():
+    for path in uses if not resume else ():
         _check_kept(out, path)
-    LOCKS[out] = lock_run(out, out / ".lock")  # until the verb or the process ends, however it does
+    LOCKS[out] = lock_run(out, out / ".lock")  # until the command or the process ends, however it does
 
 
 def _check_sign(out: Path, *, goes_on: bool, resume: bool) -> None:
@@ -171,7 +180,7 @@ def lock_run(out: Path, file: Path) -> FileLock:
 
 
 def release() -> None:
-    """Ends what a run has left open, and gives back the run folders that this process has written into.
+    """Ends what a run has left open, and releases this process's run-folder locks.
 
     A folder whose new run never began gets back what was cleared for it.
     """

@@ -1,0 +1,145 @@
+"""Arguments of commands: a parser whose errors are plain sentences, types of values, and the flags that many share."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar
+
+from pipeline.errors import UserError
+from pipeline.storage.paths import path_of
+
+LARGEST = 2**32 - 1  # of a seed
+Stage = Literal["pretrain", "finetune"]
+T = TypeVar("T")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes neither abbreviations nor empty values; its errors are plain sentences."""
+
+    stage: Stage | None = None  # whose configuration further flags set: --help lists it
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+        self.register("type", None, filled)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises: UserError."""
+        if argument := re.fullmatch(r"argument ([^:]+): (.*)", message, flags=re.DOTALL):
+            flag, said = argument.groups()
+            if choice := re.fullmatch(r"invalid choice: (.+) \(choose from (.+)\)", said, flags=re.DOTALL):
+                wrong, known = (part.replace("'", "") for part in choice.groups())
+                said = f"is {wrong}; it must be one of {known}"
+            message = f"{flag} {said}"
+        raise UserError(f"{message[0].upper()}{message[1:]}. See {self.prog} --help.")
+
+    def print_help(self, file: Any = None) -> None:
+        super().print_help(file)
+        if self.stage is not None:
+            from pipeline.cli.settings import settings_of  # imports torch
+
+            print(f"\n{settings_of(self.stage)}", file=file)
+
+
+def whole_number(text: str, *, least: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= LARGEST):
+        raise argparse.ArgumentTypeError(f"is {text or 'empty'}; it must be a whole number from {least} to {LARGEST:,}")
+    return int(text)
+
+
+def natural(text: str) -> int:
+    """A number of at least 0, and small enough for a seed."""
+    return whole_number(text, least=0)
+
+
+def positive(text: str) -> int:
+    """A number of at least 1."""
+    return whole_number(text, least=1)
+
+
+def number(text: str) -> float:
+    """A number with or without a point."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is {text or 'empty'}; it must be a number") from None
+
+
+def filled(text: str) -> str:
+    """A value that is not empty: as a path it would be the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; give it a value, or leave it out")
+    return text
+
+
+def place(text: str) -> Path:
+    """A path that is not empty."""
+    return path_of(filled(text))
+
+
+def split_arguments(given: list[str]) -> list[str]:
+    """The command line; a last `--args=TEXT`, as the Makefile gives, is further flags in one text.
+
+    They are split as a shell would, quotes and all, but nothing in them is expanded or run.
+
+    Raises:
+        UserError: a quote is not closed, or an argument is not valid UTF-8.
+    """
+    if given and given[-1].startswith("--args="):
+        text = given[-1].removeprefix("--args=")
+        try:
+            given = [*given[:-1], *shlex.split(text)]
+        except ValueError as error:
+            raise UserError(f"ARGS cannot be split into flags: {str(error).lower()}.") from None
+    for argument in given:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"The argument {argument!a} is not valid UTF-8; type or name it otherwise.") from None
+    return given
+
+
+# ---------------------------------------------------------------------- flags that many commands share
+
+
+def add_model(parser: Parser) -> None:
+    parser.add_argument("--model", default="bert", help="a name in configs/pretrain: bert, gpt, elmo, ...")
+    parser.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
+    parser.add_argument("--seed", type=natural, default=0)
+
+
+def add_corpus(parser: Parser) -> None:
+    parser.add_argument("--corpus", default="sample", help="a name in configs/corpora or a path")
+
+
+def add_task(parser: Parser) -> None:
+    parser.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
+
+
+def add_encoder(parser: Parser) -> None:
+    parser.add_argument("--from", dest="encoder", type=place, default=None, help="encoder folder")
+
+
+def add_out(parser: Parser) -> None:
+    parser.add_argument("--out", type=place, default=None, help="run folder")
+    parser.add_argument("--overwrite", action="store_true", help="start over in a run folder that holds a run")
+
+
+def add_resume(parser: Parser) -> None:
+    parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
+
+
+def add_overrides(parser: Parser, stage: Stage | None = None) -> None:
+    """Lets all other flags set the configuration: they arrive as `options.overrides`."""
+    parser.set_defaults(overrides=())
+    parser.epilog = "further flags set the configuration: --trainer.max_steps=100, --data.batch_size=16, ..."
+    parser.stage = stage
+
+
+def request(kind: type[T], options: argparse.Namespace, **others: Any) -> T:
+    """A request with the values of the flags that are called as its fields."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{**{name: value for name, value in vars(options).items() if name in names}, **others})

@@ -1,0 +1,66 @@
+"""`make compare`: a grid of fine-tunes, and one table of what pretraining gained."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.cli.arguments import Parser, add_overrides, natural, place
+from pipeline.cli.commands.finetune import finetune
+from pipeline.cli.commands.pretrain import pretrain
+from pipeline.errors import UserError
+from pipeline.presets import known, named_config
+from pipeline.training.requests import PretrainRequest
+
+if TYPE_CHECKING:
+    from pipeline.experiments.grid import Grid
+
+HELP = "models x tasks x arms x seeds in one table"
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--name", default="sample", help="a name in configs/compare or a path to a YAML file")
+    parser.add_argument("--data", default=None, help="folder that holds the data of the tasks")
+    parser.add_argument(
+        "--from", dest="encoders", default=None, help="encoder folders, with {model} in place of a name"
+    )
+    parser.add_argument("--out", type=place, default=None, help="folder of the table and its runs")
+    for field in ("models", "tasks", "arms"):
+        parser.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
+    parser.add_argument("--seeds", type=natural, default=0, help="of each arm; 0: as many as the file says")
+    parser.add_argument("--overwrite", action="store_true", help="run what is finished too")
+    add_overrides(parser, "finetune")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.experiments.comparison import show
+    from pipeline.experiments.grid import check_settings, compare, load
+
+    file = named_config("compare", options.name) or Path(options.name)
+    if not file.is_file():
+        raise UserError(f"There is no grid '{options.name}': neither a preset ({known('compare')}) nor a YAML file.")
+    places = {name: value for name in ("data", "encoders") if (value := getattr(options, name))}
+    changes: dict[str, Any] = {
+        name: value.split() for name in ("models", "tasks", "arms") if (value := getattr(options, name))
+    }
+    grid, whole = load(file, **changes, **places, seeds=options.seeds), load(file, **places)
+    if options.data and (elsewhere := [task for task, folder in grid.tasks.items() if folder is None]):
+        raise UserError(
+            f"{file.name} has no folder for '{elsewhere[0]}', so DATA= would be passed over. Name it in a grid of your "
+            f"own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or use make finetune."
+        )
+    grid.flags = whole.flags = [*grid.flags, *options.overrides]
+    check_settings(grid)  # before minutes of pretraining
+    if file == named_config("compare", "sample") and not options.encoders:
+        pretrain_missing(grid)
+    out = options.out or Path("results") / file.stem
+    compare(grid, out, finetune, overwrite=options.overwrite, whole=whole)
+    show(out)
+
+
+def pretrain_missing(grid: Grid) -> None:
+    """Pretrains the sample's encoders that are not there yet."""
+    for model in grid.models:
+        if not (grid.encoder(model) / "model.safetensors").is_file():
+            pretrain(PretrainRequest(model=model, out=grid.encoder(model).parent, resume=True))

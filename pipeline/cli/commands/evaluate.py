@@ -1,0 +1,45 @@
+"""`make evaluate`: losses and bits per byte of an encoder on a text."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeline.cli.arguments import Parser, add_corpus, add_encoder, add_model, add_overrides, request
+from pipeline.errors import UserError
+from pipeline.training.requests import CorpusRequest, by_setting
+
+HELP = "losses and bits per byte of an encoder on a text"
+FIXED = ("model.encoder", "trainer.", "data.validation_rows", "data.tokenizer")  # by the encoder
+
+
+def add_arguments(parser: Parser) -> None:
+    add_model(parser)
+    add_corpus(parser)
+    add_encoder(parser)
+    add_overrides(parser, "pretrain")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline import encoders
+    from pipeline.cli.config import pretraining
+    from pipeline.cli.encoder_folders import encoder_folder
+    from pipeline.inspection import evaluate as evaluating
+
+    for name, words in by_setting(options.overrides):
+        if name.startswith(FIXED):
+            raise UserError(f"evaluate takes an encoder as it was saved, and all rows of a text: leave out {words[0]}.")
+    folder = encoder_folder(options.model, options.encoder)
+    encoder = encoders.load_with_heads(folder)
+    asked = request(CorpusRequest, options)
+    trained = evaluating.training_length(encoder, folder)
+    configuration = pretraining(asked if trained is None else asked.override({"data.length": trained}, first=True))
+    if note := evaluating.note_on_length(encoder, configuration.data.length, trained):
+        print(note)
+    metrics = evaluating.evaluate(encoder, configuration.data)
+    for name, value in metrics.items():
+        print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}")
+    if (unknown := metrics["unknown"]) > evaluating.FEW_UNKNOWN:
+        print(
+            f"Warning: {unknown:.1%} of what is predicted is unknown to this encoder, and [UNK] is an easy guess: its "
+            "perplexity here compares with none of another text or vocabulary."
+        )

@@ -1,0 +1,72 @@
+"""`make finetune`: an encoder and a head on a labelled task; with SEEDS= several runs, beside as many from scratch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pipeline.cli.arguments import (
+    Parser,
+    add_encoder,
+    add_model,
+    add_out,
+    add_overrides,
+    add_resume,
+    add_task,
+    natural,
+    request,
+)
+from pipeline.errors import UserError
+from pipeline.presets import ARMS
+from pipeline.training.requests import FineTuneRequest
+
+HELP = "fine-tune an encoder on a task"
+
+
+def add_arguments(parser: Parser) -> None:
+    add_model(parser)
+    add_task(parser)
+    add_encoder(parser)
+    parser.add_argument("--arm", choices=ARMS, default="full", help="what is trained, from which weights")
+    parser.add_argument("--seeds", type=natural, default=0, help="run as many seeds, and as many from scratch")
+    add_out(parser)
+    add_resume(parser)
+    add_overrides(parser, "finetune")
+
+
+def run(options: argparse.Namespace) -> None:
+    asked = request(FineTuneRequest, options)
+    several_seeds(asked, options.seeds) if options.seeds else finetune(asked)
+
+
+def finetune(asked: FineTuneRequest) -> None:
+    from pipeline.cli.config import finetuning
+    from pipeline.cli.encoder_folders import encoder_folder
+    from pipeline.experiments.finetuning_run import finetune
+
+    folder = encoder_folder(asked.model, asked.encoder)
+    finetune(asked, finetuning(asked), folder)
+
+
+def several_seeds(asked: FineTuneRequest, seeds: int) -> None:
+    """One arm and scratch, with as many seeds, and what the one gained."""
+    from pipeline.cli.encoder_folders import encoder_folder
+    from pipeline.experiments.comparison import show
+    from pipeline.experiments.grid import Arm, Grid, check_seeds, check_settings, compare
+    from pipeline.presets import task_file
+
+    grid = Grid(
+        [asked.model],
+        {asked.task: asked.data},
+        {arm: Arm(seeds) for arm in dict.fromkeys((asked.arm, "scratch"))},
+        str(encoder_folder(asked.model, asked.encoder)),
+        flags=list(asked.overrides),
+    )
+    arm = "" if asked.arm == "full" else f"-{asked.arm}"
+    out = asked.out or Path("runs/finetune") / f"{asked.model}-{task_file(asked.task).stem}{arm}-seeds"
+    if (out / "config.yaml").exists():
+        raise UserError(f"{out} holds a single run; choose another OUT= for several.")
+    check_seeds(seeds, asked.seed)
+    check_settings(grid)
+    compare(grid, out, finetune, overwrite=asked.overwrite)
+    show(out)

@@ -1,0 +1,32 @@
+"""`import-elmo`: published ELMo weights -> an encoder folder."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeline.cli.arguments import Parser, place
+from pipeline.errors import UserError
+
+HELP = "published ELMo weights -> an encoder folder"
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--options", type=place, required=True, help="options.json")
+    parser.add_argument("--weights", type=place, required=True, help="weights.hdf5")
+    parser.add_argument("--out", type=place, required=True, help="encoder folder to write")
+    parser.add_argument("--state", choices=("reset", "carry"), default="reset", help="begin each text from zero?")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.interop import elmo_hdf5
+    from pipeline.storage.folders import write_folder
+    from pipeline.training.run_folder import check_place
+
+    check_place(options.out)
+    if options.out.exists():
+        raise UserError(f"{options.out} is there already; choose another OUT folder.")
+    encoder = elmo_hdf5.import_elmo(options.options, options.weights, state=options.state)
+    card = f"# elmo encoder\n\nImported from {options.options.name} and {options.weights.name}; no output layer.\n"
+    write_folder(options.out, lambda folder: encoder.save(folder, card=card))
+    count = sum(p.numel() for p in encoder.parameters())
+    print(f"Saved {options.out}: {count:,} parameters, layers of {encoder.size}, state {options.state}.")

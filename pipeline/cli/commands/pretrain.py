@@ -1,0 +1,29 @@
+"""`make pretrain`: an encoder from raw text."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, add_resume, request
+from pipeline.training.requests import PretrainRequest
+
+HELP = "pretrain an encoder on raw text"
+
+
+def add_arguments(parser: Parser) -> None:
+    add_model(parser)
+    add_corpus(parser)
+    add_out(parser)
+    add_resume(parser)
+    add_overrides(parser, "pretrain")
+
+
+def run(options: argparse.Namespace) -> None:
+    pretrain(request(PretrainRequest, options))
+
+
+def pretrain(asked: PretrainRequest) -> None:
+    from pipeline.cli.config import pretraining
+    from pipeline.experiments.pretraining_run import pretrain
+
+    pretrain(asked, pretraining(asked))

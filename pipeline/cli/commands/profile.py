@@ -1,0 +1,25 @@
+"""`make profile`: a few steps of pretraining, timed; they leave no encoder."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, request
+from pipeline.training.requests import PretrainRequest
+
+HELP = "where the time of a step goes"
+
+
+def add_arguments(parser: Parser) -> None:
+    add_model(parser)
+    add_corpus(parser)
+    add_out(parser)
+    add_overrides(parser, "pretrain")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.cli.config import pretraining
+    from pipeline.experiments.pretraining_run import profile, short
+
+    asked = short(request(PretrainRequest, options))
+    profile(asked, pretraining(asked))

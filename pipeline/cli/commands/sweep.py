@@ -1,0 +1,78 @@
+"""`make sweep`: a sweep of Weights & Biases over one stage, chosen by its server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.arguments import Parser, add_corpus, add_encoder, add_model, add_overrides, add_task, natural
+from pipeline.errors import UserError
+from pipeline.presets import known, named_config
+
+HELP = "a sweep of Weights & Biases over one stage"
+FLAGS = {"pretrain": ("model", "corpus"), "finetune": ("model", "task", "from")}  # that its runs take
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--name", default="finetune", help="a name in configs/sweeps")
+    add_model(parser)
+    add_corpus(parser)
+    add_task(parser)
+    add_encoder(parser)
+    parser.add_argument("--count", type=natural, default=20, help="runs here; 0: until it is stopped")
+    add_overrides(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """What it does not know goes to each run."""
+    from pipeline.presets import task_file, task_of
+
+    file = named_config("sweeps", options.name)
+    if file is None or options.name not in FLAGS:
+        raise UserError(f"There is no sweep '{options.name}'; there are {known('sweeps')}.")
+    given = {"model": options.model, "corpus": options.corpus, "task": options.task, "from": options.encoder}
+    flags = [part for name in FLAGS[options.name] if given[name] for part in (f"--{name}", str(given[name]))]
+    flags += ["--data", options.data] if options.data else []
+    flags += ["--seed", str(options.seed), *options.overrides]
+    metric = task_of(task_file(options.task)).metric if options.name == "finetune" else ""
+    name = start(load(file, flags, metric), count=options.count)
+    print(f"More runs of it: .venv/bin/wandb agent {name}")
+
+
+def load(file: Path, flags: list[str], metric: str) -> dict[str, Any]:
+    """A sweep of W&B from its YAML file, named as the command that it runs, with the flags of that command.
+
+    Args:
+        metric: of the task, in place of {metric} in the name of what is optimized.
+    """
+    from pipeline.storage.validation import read_yaml
+
+    content = read_yaml(file, dict[str, Any])
+    goal = {**content["metric"], "name": content["metric"]["name"].replace("{metric}", metric)}
+    command = [sys.executable, "-m", "pipeline", file.stem, *flags, "${args}"]
+    return {**content, "metric": goal, "name": file.stem, "command": command}
+
+
+def start(sweep: dict[str, Any], *, count: int) -> str:
+    """Starts a sweep and runs `count` of its runs here; returns its id, for `wandb agent` on further machines.
+
+    Raises:
+        UserError: no key, since it is the server that chooses what to try.
+    """
+    from pipeline.tracking.loggers import has_key
+
+    if not has_key():
+        raise UserError(
+            "A sweep is led by the server of Weights & Biases: set WANDB_API_KEY. Offline, `make compare` tries all "
+            "combinations of the settings under `choose` in its YAML file."
+        )
+    import wandb
+
+    os.environ.pop("WANDB_MODE", None)
+    project = os.environ.get("WANDB_PROJECT", "pretrain-finetune")
+    name = wandb.sweep(sweep, project=project)
+    wandb.agent(name, project=project, count=count or None)
+    return name

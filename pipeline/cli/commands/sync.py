@@ -1,0 +1,45 @@
+"""`make sync`: uploads offline runs to Weights & Biases."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.cli.arguments import Parser, place
+from pipeline.errors import UserError
+
+HELP = "upload offline runs to Weights & Biases"
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--folder", type=place, default=None, help="where runs are; runs and results otherwise")
+
+
+def run(options: argparse.Namespace) -> None:
+    folders = [Path("runs"), Path("results")] if options.folder is None else [options.folder]
+    print(f"Uploaded {sync(folders)} runs.")
+
+
+def sync(folders: Sequence[Path]) -> int:
+    """Uploads the offline runs under folders; returns how many. Parts of a resumed run go to the same run.
+
+    Raises:
+        UserError: no key, or nothing to upload.
+    """
+    from pipeline.tracking.loggers import has_key
+
+    runs = sorted((run for folder in folders for run in folder.rglob("wandb/offline-run-*")), key=lambda run: run.name)
+    where = " and ".join(map(str, folders))
+    if not runs:
+        raise UserError(f"There is no offline run of Weights & Biases under {where}.")
+    if not has_key():
+        raise UserError(f"{len(runs)} offline runs under {where} wait for a key: set WANDB_API_KEY.")
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
+    done = subprocess.run([sys.executable, "-m", "wandb", "sync", "--yes", *map(str, runs)], env=environment)
+    if done.returncode:
+        raise UserError(f"Not all of the {len(runs)} offline runs could be uploaded; W&B says above why.")
+    return len(runs)

@@ -1,0 +1,55 @@
+"""`make try`: what an encoder knows, to look at."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeline.cli.arguments import (
+    Parser,
+    add_corpus,
+    add_encoder,
+    add_model,
+    add_overrides,
+    natural,
+    number,
+    positive,
+    request,
+)
+from pipeline.errors import UserError
+from pipeline.training.requests import CorpusRequest
+
+HELP = "look at what an encoder knows"
+
+
+def add_arguments(parser: Parser) -> None:
+    add_model(parser)
+    add_corpus(parser)
+    add_encoder(parser)
+    parser.add_argument("--prompt", default=None, help="text to continue (GPT), or with [MASK] to fill (BERT)")
+    parser.add_argument("--word", default=None, help="word whose nearest neighbors are shown (ELMo)")
+    parser.add_argument("--score", action="store_true", help="show the log-probability of each token of the prompt")
+    parser.add_argument("--tokens", type=positive, default=60, help="most new tokens")
+    parser.add_argument("--temperature", type=number, default=0.8, help="0 takes the likeliest token each time")
+    parser.add_argument("--top-k", type=natural, default=0, help="draw from the k likeliest tokens; 0: all")
+    parser.add_argument("--top-p", type=number, default=0.95, help="draw from the fewest tokens with this share")
+    add_overrides(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline import encoders
+    from pipeline.cli.config import pretraining
+    from pipeline.cli.encoder_folders import encoder_folder
+    from pipeline.inspection import trying
+    from pipeline.models.elmo import Elmo
+
+    folder = encoder_folder(options.model, options.encoder)
+    encoder = encoders.load_with_heads(folder)
+    if options.word is None or options.prompt is not None or not isinstance(encoder, Elmo):
+        if options.overrides:
+            raise UserError(f"try does not know the flag {options.overrides[0]}; see python -m pipeline try --help.")
+        print(trying.show(encoder, options))
+        return
+    asked = request(CorpusRequest, options).override({"data.tokenizer.file": folder / "tokenizer.json"})
+    data = pretraining(asked).data
+    data.prepare()
+    print(trying.neighbours(encoder, options.word, data.valid))

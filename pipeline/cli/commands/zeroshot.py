@@ -1,0 +1,69 @@
+"""`make zeroshot`: a task's prompts put to a pretrained encoder, without training."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeline.cli.arguments import Parser, add_encoder, add_model, add_out, add_resume, add_task, natural, request
+from pipeline.errors import UserError
+from pipeline.training.requests import ZeroShotRequest
+
+HELP = "prompt a pretrained encoder, without training"
+
+
+def add_arguments(parser: Parser) -> None:
+    add_model(parser)
+    add_task(parser)
+    add_encoder(parser)
+    parser.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
+    parser.add_argument("--limit", type=natural, default=0, help="ask only as many rows; 0: all")
+    parser.add_argument("--log-text", action="store_true", help="texts of DATA may go to Weights & Biases")
+    parser.add_argument("--unigram", default=None, help="texts whose words' frequencies alone are a baseline")
+    add_out(parser)
+    add_resume(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.resume:
+        raise UserError("A zero-shot run is not resumed: set OVERWRITE=1 to ask again.")
+    zeroshot(request(ZeroShotRequest, options, shots=shots_of(options.shots)))
+
+
+def shots_of(text: str) -> tuple[int, ...]:
+    """Raises: UserError, it is no list of numbers."""
+    try:
+        shots = tuple(int(part) for part in text.replace(",", " ").split())
+    except ValueError:
+        raise UserError(f"SHOTS={text} must be numbers, as 0 or 0,1,4.") from None
+    if not shots or min(shots) < 0:
+        raise UserError(f"SHOTS={text} must be numbers of at least 0.")
+    return shots
+
+
+def zeroshot(asked: ZeroShotRequest) -> None:
+    from pipeline.cli.encoder_folders import encoder_folder, load_for_prompts
+    from pipeline.presets import task_file, task_of
+    from pipeline.prompting import report
+    from pipeline.storage.paths import path_of
+    from pipeline.training.run import group_of
+    from pipeline.training.run_folder import check_run_folder, run_folder
+
+    folder, file = encoder_folder(asked.model, asked.encoder), task_file(asked.task)
+    task, encoder = task_of(file), load_for_prompts(folder)
+    out = run_folder(asked.out, "zeroshot", f"{asked.model}-{file.stem}")
+    uses = [folder, file, *(path_of(place) for place in (asked.data, asked.unigram) if place is not None)]
+    check_run_folder(out, overwrite=asked.overwrite, stage="zeroshot", resumes=False, uses=uses, rows=asked.data)
+    report.run(
+        encoder,
+        task,
+        out,
+        files=asked.data,
+        shots=list(asked.shots),
+        seed=asked.seed,
+        limit=asked.limit,
+        unigram=asked.unigram,
+        folder=folder,
+        tags=[asked.model, file.stem, "zeroshot"],
+        group=group_of(asked.model, encoder.tokenizer),
+        log_text=asked.data is None or asked.log_text,
+    )

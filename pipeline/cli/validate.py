@@ -1,0 +1,121 @@
+"""Settings that are refused, and what to do instead."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from pydoc import locate
+from typing import Any
+
+import lightning
+
+from pipeline.errors import UserError
+
+STEPS, INTERVAL = "set trainer.max_steps", "set validate_every, or validations of a fine-tune"
+INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or that would end a run too early
+    **dict.fromkeys(("max_epochs", "max_time", "limit_train_batches", "overfit_batches"), STEPS),
+    **dict.fromkeys(("min_epochs", "min_steps"), f"{STEPS}, and patience of a fine-tune"),
+    **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch", "num_sanity_val_steps"), INTERVAL),
+    **dict.fromkeys(("limit_val_batches", "limit_test_batches", "fast_dev_run"), "set a smaller corpus or task"),
+    "enable_checkpointing": f"a checkpoint is written at each validation: {INTERVAL}, to change how often",
+    "gradient_clip_algorithm": "set trainer.gradient_clip_val, a limit of the norm",
+    "logger": "set WANDB_MODE",
+    "default_root_dir": "set OUT",
+    "use_distributed_sampler": "leave it out: the pipeline splits batches over processes itself",
+}
+LARGEST_SEED = 2**32 - 1  # as --seed
+# Far above any in use: a slip of the hand would take hours, all memory, or every process of the machine.
+MOST_PIECES, MOST_LAYERS, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000
+MOST_MEGABYTES = 1_000_000_000
+MOST_WORKERS, MOST_PROCESSES = 256, max(16, os.cpu_count() or 1)
+SIZES = ("size", "layers", "heads", "inner_size", "projection", "cell", "character_size", "max_length")  # of encoders
+DERIVED = {  # arguments of an encoder that follow from its objective
+    "next_sentence": "set model.objective.init_args.next_sentence",
+    "max_characters": "words of a corpus are cut where they are stored",
+}
+Range = tuple[Any, float, float]  # a value, the least and the most that it may be
+
+
+def check_settings(config: Any) -> None:
+    """Refuses settings with which a run would train nothing, or something else than they say.
+
+    Raises:
+        UserError: which setting, and what it may be.
+    """
+    trainer, plain = config.trainer, inspect.signature(lightning.Trainer.__init__).parameters
+    for name, instead in INSTEAD.items():
+        if trainer[name] != plain[name].default:
+            raise UserError(f"trainer.{name} is not used here; {instead}.")
+    ranges = shared_ranges(config)
+    if "validate_every" in config:
+        ranges |= pretraining_ranges(config)
+        check_parts(config)
+    else:
+        if config.model.optimization.warmup_steps:
+            raise UserError("model.optimization.warmup_steps is not used in fine-tuning; set model.warmup_share.")
+        ranges |= finetuning_ranges(config)
+    for name, (value, least, most) in ranges.items():
+        if value is None or not value >= least:  # nan is neither
+            raise UserError(f"{name} is {'null' if value is None else value}; it must be at least {least}.")
+        if value > most:
+            raise UserError(f"{name} is {value:,}; it must be at most {most:,}.")
+
+
+def shared_ranges(config: Any) -> dict[str, Range]:
+    trainer, counts = config.trainer, ("log_every_n_steps", "accumulate_grad_batches", "num_nodes")
+    ranges: dict[str, Range] = {f"trainer.{name}": (trainer[name], 1, math.inf) for name in counts}
+    ranges["trainer.gradient_clip_val"] = (trainer.gradient_clip_val or 0, 0, math.inf)
+    ranges |= {f"{part}.seed": (config[part].seed, 0, LARGEST_SEED) for part in ("model", "data")}
+    ranges["data.workers"] = (config.data.workers, 0, MOST_WORKERS)
+    if trainer.accelerator == "cpu" and str(trainer.devices).isdecimal():
+        ranges["trainer.devices"] = (int(trainer.devices), 1, MOST_PROCESSES)
+    return ranges
+
+
+def pretraining_ranges(config: Any) -> dict[str, Range]:
+    tokenizer, sizes, documents = config.data.tokenizer, config.model.encoder.init_args, config.data.sample_documents
+    ranges: dict[str, Range] = {
+        f"model.encoder.init_args.{name}": (sizes[name], 1, MOST_LAYERS if name == "layers" else math.inf)
+        for name in SIZES
+        if name in sizes
+    }
+    if "highways" in sizes:
+        ranges["model.encoder.init_args.highways"] = (sizes.highways, 0, MOST_LAYERS)
+    return {
+        **ranges,
+        "trainer.max_steps": (config.trainer.max_steps, 1, math.inf),
+        "validate_every": (config.validate_every, 1, math.inf),
+        "data.tokenizer.vocab_size": (tokenizer.vocab_size, 1, MOST_PIECES),
+        "data.sample_documents": (1 if documents is None else documents, 1, MOST_DOCUMENTS),
+        "data.tokenizer.train_megabytes": (tokenizer.train_megabytes, 1e-6, MOST_MEGABYTES),
+    }
+
+
+def finetuning_ranges(config: Any) -> dict[str, Range]:
+    ranges: dict[str, Range] = {
+        "validations": (config.validations, 1, math.inf),
+        "patience": (config.patience, 0, math.inf),
+    }
+    if config.trainer.max_steps != -1:  # all epochs
+        ranges["trainer.max_steps"] = (config.trainer.max_steps, 1, math.inf)
+    return ranges
+
+
+def check_parts(config: Any) -> None:
+    """Refuses an encoder and an objective that do not go together.
+
+    Raises:
+        UserError: what the encoder lacks, or a setting that follows from the objective.
+    """
+    encoder: Any = locate(config.model.encoder.class_path)
+    objective: Any = locate(config.model.objective.class_path)
+    if lacking := sorted(objective.requires - encoder.capabilities()):
+        raise UserError(
+            f"{objective.__name__} needs a {' and '.join(lacking)} model, and {encoder.__name__} is "
+            f"{encoder.scoring}; leave model.objective as the model's file has it."
+        )
+    plain = inspect.signature(encoder).parameters
+    for name, instead in DERIVED.items():
+        if name in plain and config.model.encoder.init_args[name] != plain[name].default:
+            raise UserError(f"model.encoder.init_args.{name} follows from the objective; {instead}.")

@@ -1,0 +1,145 @@
+"""A run that pretrains an encoder, from its request to the finished folder; and one that only times its steps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from pydoc import locate
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.inspection import samples
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.paths import path_of
+from pipeline.tracking import plots
+from pipeline.tracking.loggers import CLOCKED, is_main
+from pipeline.training.corpus_data import CorpusData
+from pipeline.training.requests import PretrainRequest
+from pipeline.training.run import Configuration, Record, Run, group_of
+from pipeline.training.run_folder import check_run_folder, run_folder
+from pipeline.training.throughput import Profile, Speed
+from pipeline.training.trainer import enough_memory, shards_weights
+
+
+def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
+    """Trains, and writes encoder, plots, samples and metrics.
+
+    Raises:
+        UserError: a setting, the corpus or the folder does not allow it.
+    """
+    run, speed = start(request, configuration, stage="pretrain"), Speed()
+    if not run.fit(watching=[speed]) or not is_main():
+        return
+    print(speed)
+    data, module = configuration.data, configuration.module
+    encoder = module.trained_encoder()
+    reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in CLOCKED}
+    metrics = {**reached, **run.metrics(), **module.floors, "documents": data.train.meta["documents"]}
+    metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
+    card = model_card(request, data, metrics)
+    saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
+    losses = [
+        f"{split}/{name[4:]}" for name in metrics if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
+    ]
+    plots.plot_curves(run.history, run.out / "curves.png", floors=module.floors, losses=losses)
+    columns, rows = samples.examples(encoder, data.valid)
+    write_atomically(run.out / "examples.md", samples.table(columns, rows))
+    run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)})
+    shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in metrics.items() if name.startswith("val/"))
+    print(f"Saved {saved} after {metrics['seconds']:.0f} s: {shown}")
+    model = "" if request.model == PretrainRequest.model else f"MODEL={request.model} "
+    task = "TASK=sentiment" if data.sample_documents else "TASK=sst2 DATA=folder"  # the sample's tasks are of its world
+    print(f"Next: make finetune {model}{task} FROM={saved}")
+
+
+def short(request: PretrainRequest) -> PretrainRequest:
+    """The same run with a few steps, which cost what others do; it replaces another profile."""
+    steps = Profile.SKIPPED + Profile.STEPS
+    settings: dict[str, Any] = {"trainer.max_steps": steps, "validate_every": steps, "data.validation_rows": 64}
+    settings |= {"model.embeddings": "random", "model.optimization.warmup_steps": 0}
+    out = run_folder(request.out, "profile", request.model)
+    again = request.overwrite or (out / "profile.txt").exists()
+    return replace(request.override(settings), out=out, overwrite=again)
+
+
+def profile(request: PretrainRequest, configuration: Configuration) -> None:
+    """Times the steps of a `short` run, which leaves no encoder."""
+    run = start(request, configuration, stage="profile")
+    watching = Profile(run.out)
+    if run.fit(watching=[watching]) and is_main():
+        print(watching.table)
+        print(f"The table is in {run.out / 'profile.txt'}, each step in {run.out / 'trace.json'} (chrome://tracing).")
+
+
+def start(request: PretrainRequest, configuration: Configuration, *, stage: str) -> Run:
+    """Corpus, network and run folder: all that comes before the first step.
+
+    Raises:
+        UserError: a setting, the corpus or the folder does not allow it.
+    """
+    data, module, trainer = configuration.data, configuration.module, configuration.settings.trainer
+    out = run_folder(request.out, stage, request.model)
+    check_processes(configuration)
+    uses = [
+        *configuration.given,
+        *(path_of(file) for file in (data.files, data.options.file) if file is not None),
+    ]
+    overwrite, resume = request.overwrite, request.resume
+    check_run_folder(out, overwrite=overwrite, resume=resume, stage=stage, uses=uses, texts=data.files)
+    data.prepare()
+    report = data.report()
+    print(report)
+    with enough_memory(f"this {request.model}"):
+        module.build(data)
+    print(
+        f"{request.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
+        f"floors: uniform {module.floors['floor/uniform']:.2f}, unigram {module.floors['floor/unigram']:.2f} nats"
+    )
+    corpus = Path(request.corpus).name
+    record = Record(
+        job_type=stage,
+        group=group_of(request.model, data.tokenizer),
+        tags=[request.model, corpus],
+        seed=request.seed,
+        stages=data.stages(corpus),
+    )
+    run = Run(configuration, out, record, resume=resume and not overwrite)
+    run.begin()
+    if is_main():
+        write_atomically(out / "data.txt", report + "\n")
+    # Rank 0 initializes and DDP broadcasts; with sharded weights every rank initializes its own shard.
+    if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
+        module.begin(data)
+    return run
+
+
+def check_processes(configuration: Configuration) -> None:
+    """Raises: UserError, these batches, this optimizer or this objective cannot be split as the settings ask."""
+    data, module, trainer = configuration.data, configuration.module, configuration.settings.trainer
+    alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
+    if data.objective.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
+        raise UserError(
+            "With carry each row goes on with the state of the step before: set model.objective.init_args.carry to "
+            "false, or train in one process without accumulation."
+        )
+    if module.optimization.optimizer == "muon" and shards_weights(trainer.strategy):
+        raise UserError("Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw.")
+    encoder: Any = locate(configuration.resolved["model"]["encoder"]["class_path"])
+    if not encoder.shardable and shards_weights(trainer.strategy):
+        raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
+    if getattr(trainer.strategy, "_state_dict_type", "full") != "full":
+        raise UserError("An encoder is saved from a whole checkpoint: set state_dict_type of the strategy to full.")
+
+
+def model_card(request: PretrainRequest, data: CorpusData, metrics: dict[str, Any]) -> str:
+    rows = "\n".join(f"| {name} | {value:.5g} |" for name, value in metrics.items() if isinstance(value, (int, float)))
+    synthetic = " The corpus is synthetic." if data.sample_documents else ""
+    spells = data.tokenizer.spells  # an ELMo: transformers has no such class, and the store holds bytes
+    library, unit, of = ("pipeline", "bytes", "words") if spells else ("transformers", "tokens", "tokens")
+    return (
+        f"---\nlibrary_name: {library}\ntags: [{request.model}]\n---\n# {request.model} encoder\n\n"
+        f"Pretrained on `{Path(request.corpus).name}` ({data.train.meta['tokens']:,} {unit}) for "
+        f"{metrics['steps']:,} steps of {data.batch_size} rows of at most {data.length} {of}.{synthetic}\n\n"
+        f"| figure | value |\n| --- | --- |\n{rows}\n"
+    )

@@ -1,0 +1,153 @@
+"""Runs that are run once: a folder whose metrics are made of the same is not run again, and never lost to a refusal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+from pipeline.errors import UserError
+from pipeline.presets import FRESH, recipe, task_file, task_of
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest, file_hash
+from pipeline.storage.folders import remove
+from pipeline.storage.validation import read_json
+from pipeline.tracking import loggers as tracking
+from pipeline.training.requests import FineTuneRequest
+from pipeline.training.run_folder import SIGN, check_place, lock_run
+from pipeline.training.task_data import content_of
+
+Cell = dict[str, Any]  # what the metrics of a run depend on
+Taken = Callable[[dict[str, Any]], dict[str, Any]]  # from the content of a metrics.json
+BEGUN = ("checkpoints/last.ckpt", "metrics.json")  # what a run has that cannot be refused any more
+NOTE = "cell.json"  # its cell, in the folder of a run
+
+
+class Runs(Protocol):
+    """Writes `metrics.json` into its folder; `resume`: continue a run of the same that was stopped."""
+
+    def __call__(self, *, resume: bool) -> None: ...
+
+
+def cell_of(request: FineTuneRequest) -> Cell:
+    """What the metrics of a fine-tune depend on, beside its seed; fresh weights are the same for any encoder's.
+
+    Raises:
+        UserError: there is no such encoder, task or data.
+    """
+    encoder, file = request.encoder, task_file(request.task)
+    if encoder is None or not (encoder / "model.safetensors").is_file():
+        raise UserError(f"There is no encoder in {encoder}; run `make pretrain` for it first, or set FROM=.")
+    names = ["config.json", "tokenizer.json", *([] if request.arm in FRESH else ["model.safetensors"])]
+    return {
+        "encoder": digest([file_hash(encoder / name) for name in names if (encoder / name).is_file()]),
+        "arm": request.arm,
+        "data": content_of(task_of(file), request.data),
+        "files": recipe(file),
+        "flags": list(request.overrides),
+    }
+
+
+def finished(folder: Path, cell: Cell, taken: Taken) -> tuple[dict[str, Any] | None, str | None]:
+    """What is taken of a folder's `metrics.json` if that is there and made of the same, else why it is not."""
+    note, metrics = folder / NOTE, folder / "metrics.json"
+    if not metrics.is_file():
+        return None, None
+    try:
+        before = read_json(note, dict[str, Any]) if note.is_file() else {}
+        if before != cell:
+            return None, f"not of the same {', '.join(name for name in cell if cell[name] != before.get(name))}."
+        return taken(read_json(metrics, dict[str, float | int | bool | str | None])), None
+    except UserError as error:
+        return None, str(error)
+    except LookupError as error:
+        return None, f"{metrics} has no {error.args[0]}."
+
+
+def once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool = False, taken: Taken = dict) -> dict[str, Any]:
+    """Runs what writes `metrics.json` into a folder, unless it is there and made of the same.
+
+    What was there before is removed only when the new run has begun: one that is refused leaves everything as it was.
+
+    Args:
+        overwrite: run it also where it is there.
+        taken: what to return of the content of `metrics.json`; a LookupError says what it lacks.
+
+    Raises:
+        UserError: the run is refused, or another process runs it, or the folder is not of a grid's run.
+    """
+    check_place(folder)
+    lock = lock_run(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
+    try:
+        return _once(folder, cell, run, overwrite=overwrite, taken=taken)
+    finally:
+        lock.release()
+
+
+def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken) -> dict[str, Any]:
+    metrics, aside = folder / "metrics.json", folder.with_name(f".{folder.name}.before")
+    put_back(aside, folder)  # after a kill
+    before, why = finished(folder, cell, taken)
+    if before is not None and not overwrite:
+        return before
+    if why is not None:
+        tqdm.write(f"{folder.name} is run anew: {why}", file=sys.stderr)
+    stopped = not metrics.is_file() and (folder / "checkpoints" / "last.ckpt").is_file()
+    resume = not overwrite and stopped and _note_of(folder) == cell
+    if os.path.lexists(folder) and not resume:
+        check_own(folder)
+        check_own(aside)
+        remove(aside)
+        folder.rename(aside)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / NOTE, json.dumps(cell) + "\n")
+    try:
+        with tracking.quiet(folder / "log.txt"):
+            run(resume=resume)
+    except UserError:
+        put_back(aside, folder)
+        raise
+    remove(aside)
+    return taken(read_json(metrics, dict[str, Any]))
+
+
+def _note_of(folder: Path) -> Cell:
+    with contextlib.suppress(UserError):  # missing or damaged
+        return read_json(folder / NOTE, dict[str, Any])
+    return {}
+
+
+def check_own(folder: Path) -> None:
+    """Raises: UserError, a folder holds something, and nothing that a grid has made."""
+    if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if folder.is_symlink() or not folder.is_dir() or not ((folder / NOTE).is_file() or (folder / SIGN).is_file()):
+        raise UserError(f"{folder} is in the way of a run, and no run has made it; move it, or choose another OUT=.")
+
+
+def put_back(aside: Path, folder: Path) -> None:
+    """Restores the backup of a run whose replacement never began."""
+    if os.path.lexists(aside) and not any((folder / name).exists() for name in BEGUN):
+        check_own(aside)
+        check_own(folder)
+        remove(folder)
+        aside.rename(folder)
+
+
+def finite(metrics: dict[str, Any], name: str, *, most: float = math.inf) -> Any:
+    """A metric, which may be true or false.
+
+    Raises:
+        LookupError: it is not there, no finite number, or its size is above `most`.
+    """
+    value = metrics.get(name)
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > most:
+        raise LookupError(f"{name} that can be")
+    return value

@@ -1,0 +1,114 @@
+"""What a run is asked for: typed requests, which commands make of flags and experiments make by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.presets import ArmName
+
+Overrides = tuple[str, ...]  # settings of the configuration as a user types them: --trainer.max_steps=100, ...
+R = TypeVar("R", bound="Request")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What all have.
+
+    Args:
+        data: local folder, file or pattern instead of a hub name.
+        overrides: settings that replace those of the configuration files.
+    """
+
+    model: str = "bert"
+    data: str | None = None
+    seed: int = 0
+    overrides: Overrides = ()
+
+    def override(self: R, settings: Mapping[str, Any], *, first: bool = False) -> R:
+        """The same with further settings, dotted name -> value; `first`: what a user has set replaces them."""
+        more = overrides_of(settings)
+        return replace(self, overrides=(*more, *self.overrides) if first else (*self.overrides, *more))
+
+    def arguments(self) -> list[str]:
+        """The request as arguments of a command, for a process of its own."""
+        given: list[str] = []
+        for field in fields(self):
+            value, flag = getattr(self, field.name), {"encoder": "from"}.get(field.name, field.name)
+            if value is True:
+                given.append(f"--{flag}")
+            elif field.name != "overrides" and value is not None and value is not False:
+                given += [f"--{flag}", str(value)]
+        return [*given, *self.overrides]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusRequest(Request):
+    """A model's way of pretraining and a corpus for it; `corpus` is a name in configs/corpora or a path."""
+
+    corpus: str = "sample"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainRequest(CorpusRequest):
+    """A run that pretrains; `out` is its folder."""
+
+    out: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneRequest(Request):
+    """A run that fine-tunes `encoder` on a task, a name in configs/tasks or a path."""
+
+    task: str = "sentiment"
+    encoder: Path | None = None
+    arm: ArmName = "full"
+    out: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroShotRequest(Request):
+    """A task's prompts put to an encoder.
+
+    Args:
+        shots: numbers of solved examples in front of a prompt; each is a point of a curve.
+        limit: ask only that many rows; 0: all.
+        unigram: texts whose word frequencies are a baseline.
+        log_text: may texts of `data` go to Weights & Biases?
+    """
+
+    task: str = "sentiment"
+    encoder: Path | None = None
+    out: Path | None = None
+    overwrite: bool = False
+    shots: tuple[int, ...] = (0,)
+    limit: int = 0
+    unigram: str | None = None
+    log_text: bool = False
+
+
+def overrides_of(settings: Mapping[str, Any]) -> Overrides:
+    return tuple(f"--{name}={value}" for name, value in settings.items())
+
+
+def by_setting(overrides: Iterable[str]) -> list[tuple[str, Overrides]]:
+    """Dotted name of each setting -> the words that set it: one, or two as in `--precision 32-true`."""
+    found: list[tuple[str, Overrides]] = []
+    for word in overrides:
+        if word.startswith("--") or not found:
+            found.append((word.removeprefix("--").partition("=")[0], (word,)))
+        else:
+            name, words = found[-1]
+            found[-1] = (name, (*words, word))
+    return found
+
+
+def settings_in(overrides: Iterable[str]) -> set[str]:
+    """The dotted names of the settings that are overridden."""
+    return {name for name, _ in by_setting(overrides)}

@@ -1,0 +1,91 @@
+"""Resuming a run: what may have changed since its last checkpoint, and whether there is anything left to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline import former_names
+from pipeline.errors import UserError
+from pipeline.storage.checksums import damage, sha256
+from pipeline.storage.validation import read_json
+from pipeline.tracking import lineage
+from pipeline.training import checkpoints
+from pipeline.training.base_module import Training
+
+# Configuration keys that may change on resume; any other change is refused. Files are compared by content.
+FREE = (
+    *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),
+    *("trainer.", "precision", "valid", "patience", "log_text"),
+    *("data.workers", "data.verify", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
+)
+FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")
+BEFORE = {  # of checkpoints that do not say it
+    "model.embeddings": "random",
+    "model.optimization.optimizer": "adamw",
+    "version": "0.7.0 or before",
+}
+
+
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested configuration -> dotted names."""
+    if not isinstance(config, dict) or not config:
+        return {prefix[:-1]: config}
+    return {name: value for key, part in config.items() for name, value in flat(part, f"{prefix}{key}.").items()}
+
+
+def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> None:
+    """Compares the configuration and data of a checkpoint with those of the run that would resume it.
+
+    Raises:
+        UserError: it is of another run: the difference is named.
+    """
+    before = former_names.current(before)
+    for name in sorted({*now, *before}, key=lambda name: (name.startswith("content of"), name)):
+        old, new = (values.get(name, BEFORE.get(name, now.get(name))) for values in (before, now))
+        if old == new:
+            continue
+        if name.startswith(FREE) and name not in FIXED:
+            print(f"Note: {name} is {new} now, and was {old}.")
+            continue
+        if name.startswith("content of"):
+            old, new = str(old)[:12], str(new)[:12]  # hashes
+        back = "Leave the change out" if name in before else f"Set ARGS=--{name}={old}"  # the default has changed
+        raise UserError(
+            f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. {back}, "
+            "or set OVERWRITE=1 to start anew."
+        )
+
+
+def newest_checkpoint(out: Path, module: Training, identity: dict[str, Any]) -> tuple[Path, dict[str, Any]] | None:
+    """The checkpoint to resume and what it holds; None: the run has not come to its first one.
+
+    Raises:
+        UserError: it is damaged, or of another run; or the run was finished and its checkpoint is gone.
+    """
+
+    def check(file: Path, state: dict[str, Any]) -> None:
+        check_same_run(file, identity, state.get("identity", identity))
+        checkpoints.check_fits(file, state, module)
+
+    newest = checkpoints.newest(out / "checkpoints", check)
+    if newest is None and (made := [name for name in ("metrics.json", "encoder", "model") if (out / name).exists()]):
+        raise UserError(f"{out} has {made[0]} and no checkpoint to resume; set OVERWRITE=1 to start anew.")
+    return newest
+
+
+def finished_product(out: Path) -> Path | None:
+    """The encoder or model that a run has made, if all is there; says what is damaged, and will be written again."""
+    made = next((out / name for name in ("encoder", "model") if (out / name).exists()), None)
+    if made is None or not (out / "metrics.json").exists():
+        return None
+    try:
+        read_json(out / "metrics.json", dict[str, Any])
+        lineage.read(made)
+        why = damage(made, sha256)
+    except UserError as error:
+        why = str(error)
+    if why is not None:
+        print(f"Warning: {why} It is written again from the checkpoint.")
+        return None
+    return made

@@ -1,0 +1,100 @@
+"""Lightning's trainer of a run, and its errors in plain words."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from pipeline.errors import UserError, is_out_of_memory
+from pipeline.training.checkpoints import WholeCheckpoints
+from pipeline.training.run_folder import begun
+
+UNKNOWN_METRIC = ("Early stopping conditioned on metric", "`ModelCheckpoint(monitor=")  # as Lightning says it
+
+
+def make_trainer(make: Callable[..., lightning.Trainer], settings: Any, out: Path, **options: Any) -> lightning.Trainer:
+    """The trainer of a configuration.
+
+    Args:
+        make: takes arguments of `lightning.Trainer`; the configuration has set the others.
+        settings: the configuration's section `trainer`.
+
+    Raises:
+        UserError: there is no such device, or the like.
+    """
+    strategy = copy.deepcopy(settings.strategy)  # an object belongs to one trainer
+    if (str(settings.devices) != "1" or settings.num_nodes > 1) and strategy in ("auto", "ddp"):
+        # Heads of pretraining are not used in fine-tuning, rare words not by every process. Buffers are the same
+        # everywhere; to send them at each step would hang where one process has fewer batches than another.
+        strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
+    try:
+        return make(
+            plugins=[*(settings.plugins or []), WholeCheckpoints(partial(begun, out))],
+            strategy=strategy,
+            use_distributed_sampler=False,  # batches are split over processes where they are made
+            max_epochs=-1,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            default_root_dir=out,
+            **options,
+        )
+    except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
+        said = str(error) or type(error).__name__
+        raise UserError(f"The trainer cannot be made: {said.splitlines()[0].rstrip('.')}.") from None
+
+
+def shards_weights(strategy: Any) -> bool:
+    """Whether each process will hold a part of the weights only: by name, as on the command line, or as an object."""
+    return "fsdp" in (strategy if isinstance(strategy, str) else type(strategy).__name__).lower()
+
+
+@contextlib.contextmanager
+def enough_memory(what: str) -> Iterator[None]:
+    """While a network is made.
+
+    Raises:
+        UserError: the machine has not the memory for it.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        size = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error))
+        at_once = f" (at once {size[1]})" if size else ""
+        raise UserError(f"There is not enough memory for {what}{at_once}; make it smaller.") from None
+
+
+def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size: int) -> UserError | None:
+    """What the user can do about an error of the machine in training; None for one of the program."""
+    said, step = str(error), trainer.global_step
+    if is_out_of_memory(error):
+        return UserError(
+            f"Memory ran out at step {step:,}, with {batch_size} rows in a batch. Raise "
+            "trainer.accumulate_grad_batches (the same gradient in smaller parts), or lower data.batch_size or "
+            "the length of rows, and start anew with OVERWRITE=1."
+        )
+    if "DataLoader worker" in said and ("killed by signal" in said or "exited unexpectedly" in said):
+        return UserError(
+            f"A process that makes batches died at step {step:,}, most often for lack of memory. Go on with "
+            "RESUME=1 from the last checkpoint, with a lower data.workers."
+        )
+    if said.startswith(UNKNOWN_METRIC):
+        named = f"; there are {', '.join(names)}" if (names := sorted(trainer.callback_metrics)) else ""
+        return UserError(f"One of trainer.callbacks monitors a figure that there is not: {_monitor(said)}{named}.")
+    return None
+
+
+def _monitor(said: str) -> str:
+    """The name of the metric in a complaint of Lightning's."""
+    found = re.search(r"conditioned on metric `(.*?)`|monitor='(.*?)'", said)
+    return (found[1] or found[2]) if found else said.splitlines()[0]
