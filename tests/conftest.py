@@ -8,10 +8,14 @@ import socket
 import string
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
+
+from tests import conformance
 
 # No more of the environment than this, so that what is tested is what a user has; W&B is offline, without a key.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # equal bits are promised, and tested, on processors
@@ -90,18 +94,26 @@ def figures(folder: Path) -> dict[str, float]:
 
 
 @pytest.fixture(scope="session")
-def pretrained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Model -> its run folder; pretrained once, by the first test of any worker that asks for it. Never written to."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "toys"
+    shared.mkdir(exist_ok=True)
+
+    def toy(model: str) -> Path:
+        folder = shared / model
+        with FileLock(f"{folder}.lock"):
+            if not (folder / "metrics.json").exists():
+                run("pretrain", "--out", str(folder), *conformance.pretraining(model))
+        return folder
+
+    return toy
+
+
+@pytest.fixture(scope="session")
+def pretrained(toys: Callable[[str], Path]) -> Path:
     """The run folder of a small BERT, pretrained on the sample for a few steps."""
-    folder = tmp_path_factory.mktemp("run") / "bert"
-    os.environ["PIPELINE_CACHE"] = str(cache)
-    steps = [
-        "--trainer.max_steps=300",
-        "--model.optimization.warmup_steps=50",
-        "--validate_every=150",
-        "--model.optimization.learning_rate=3e-3",
-    ]
-    run("pretrain", "--out", str(folder), *SMALL, *steps)
-    return folder
+    return toys("bert")
 
 
 def check_task(name: str, *, encoder: Path, folder: Path) -> None:

@@ -96,7 +96,7 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--model.optimization.betas=[2,3]"], "betas is"),
         (["--model.objective=pipeline.objectives.CausalLM"], "CausalLM needs a causal model, and Bert is masked"),
         (
-            ["--data.batches=pipeline.batches.BidirectionalLM", "--data.batches.carry=false"],
+            ["--data.batches=pipeline.batches.WordRows", "--data.batches.carry=false"],
             "BidirectionalLM needs a bidirectional model",
         ),
         (["--model.encoder.init_args.next_sentence=false"], "set model.objective.init_args.next_sentence"),

@@ -137,17 +137,6 @@ def test_tokenizers_agree(tmp_path: Path, lowercase: bool) -> None:
     assert len(other) == len(tokenizer)
 
 
-def test_padding_order_and_batch_do_not_matter(tokenizer: Tokenizer) -> None:
-    bert = small(tokenizer)
-    together = bert.encode([*TEXTS, ("one", "two three"), ["words", "in", "a", "list"]])
-    for i, text in enumerate([*TEXTS, ("one", "two three"), ["words", "in", "a", "list"]]):
-        alone = bert.encode([text])
-        length = int(alone.mask.sum())
-        assert int(together.mask[i].sum()) == length
-        assert (together.layers[-1][i, :length] - alone.layers[-1][0]).abs().max() < 1e-5
-    assert not together.layers[-1].requires_grad
-
-
 def test_long_texts_and_pairs_are_cut(tokenizer: Tokenizer) -> None:
     bert = small(tokenizer)
     long = "fox " * 100

@@ -10,7 +10,7 @@ import torch
 
 import pipeline
 from pipeline.data import token_store as store
-from pipeline.data.files import Source
+from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError

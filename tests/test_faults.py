@@ -23,7 +23,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 import pipeline
-from pipeline.data import files as text
+from pipeline.data import documents, hub
 from pipeline.errors import UserError
 from pipeline.storage.locks import built_once
 from pipeline.training import checkpoints
@@ -340,25 +340,30 @@ class Stream:
 
     def __init__(self, breaks: list[int], begin: int = 0) -> None:
         self.breaks, self.begin = breaks, begin
+        self.next = 0  # until a row is given, whatever was loaded: as of `datasets`
 
-    def skip(self, count: int) -> Stream:
-        return Stream(self.breaks, count)
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = state["next"]
 
     def __iter__(self) -> Iterator[dict[str, str]]:
         for number in range(self.begin, 20):
             if number in self.breaks:
                 self.breaks.remove(number)
                 raise TimeoutError("read timed out")
+            self.next = number + 1
             yield {"text": f"row {number}"}
 
 
 def test_a_stream_of_the_hub_that_breaks_off(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(text, "PAUSE", 0)
-    source = text.Source(hub={"path": "someone/texts", "split": "train"})
+    monkeypatch.setattr(hub, "PAUSE", 0)
+    source = documents.Source(hub={"path": "someone/texts", "split": "train"})
     breaks = [3, 3, 11]
-    monkeypatch.setattr(text, "open_hub", lambda **_: Stream(breaks))
+    monkeypatch.setattr(documents, "open_hub", lambda **_: Stream(breaks))
     rows = [document[0] for document, _ in source.documents()]
     assert rows == [f"row {number}" for number in range(20)]
     assert capsys.readouterr().err.count("trying again") == 3
@@ -373,7 +378,7 @@ def test_a_stream_of_the_hub_that_breaks_off(
             raise UserError("The hub cannot be reached.")
         return Stream(breaks)
 
-    monkeypatch.setattr(text, "open_hub", reach)
+    monkeypatch.setattr(documents, "open_hub", reach)
     assert len(list(source.documents())) == 20
 
 

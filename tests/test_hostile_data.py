@@ -25,9 +25,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pipeline.data import files as text
+from pipeline.data import documents, files
 from pipeline.data import token_store as store
-from pipeline.data.files import Source, find_files
+from pipeline.data.documents import Source
+from pipeline.data.files import find_files
 from pipeline.data.tables import read_rows
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
@@ -305,9 +306,9 @@ def test_a_corpus_is_walked_and_read_for_its_hash_once(tmp_path: Path, monkeypat
     folder.mkdir()
     for name in ("a.txt", "b.txt", "valid.txt", "notes.md"):
         (folder / name).write_text(f"A short document of {name}.\n\n" * 30)
-    walk, hash_of = Mock(wraps=text._named_files), Mock(wraps=text.file_hash)
-    monkeypatch.setattr(text, "_named_files", walk)
-    monkeypatch.setattr(text, "file_hash", hash_of)
+    walk, hash_of = Mock(wraps=files._named_files), Mock(wraps=documents.file_hash)
+    monkeypatch.setattr(files, "_named_files", walk)
+    monkeypatch.setattr(documents, "file_hash", hash_of)
     flags = [flag for flag in SMALL if "sample_documents" not in flag and flag.startswith("--data")]
     run("data", "--model", "gpt", "--corpus", str(folder), *flags)
     hashed = sorted(call.args[0].name for call in hash_of.call_args_list)

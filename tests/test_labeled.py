@@ -11,7 +11,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from pipeline.data import files as text
+from pipeline.data import hub
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.training import task_data as labeled
@@ -127,7 +127,7 @@ def test_labels_of_the_hub_have_names_but_right_answers_stay_numbers(monkeypatch
     columns = {"text": ["a", "b"], "label": [1, 0], "tags": [[0], [1, 1]]}
     features = {"text": datasets.Value("string"), "label": label, "tags": datasets.Sequence(label)}
     found = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
-    monkeypatch.setattr(text, "open_hub", lambda **_: found)
+    monkeypatch.setattr(hub, "open_hub", lambda **_: found)
     [(place, first), (_, second)] = rows_of(Sentiment(hub={"path": "a/b"}), None, "train") or []
     assert (place, first["label"], second["tags"]) == ("a/b (train), row 1", "yes", ["yes", "yes"])
     [(_, first), _] = rows_of(Prompted(hub={"path": "a/b"}), None, "train") or []

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pipeline.data import token_store as store
-from pipeline.data.files import Source
+from pipeline.data.documents import Source
 from pipeline.data.rows import SentenceWindows
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.synthetic import tasks as sample_tasks

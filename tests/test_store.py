@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.cli.config import pretraining
 from pipeline.data import token_store as store
-from pipeline.data.files import Source
+from pipeline.data.documents import Source
 from pipeline.data.rows import SentenceWindows, shuffled
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
@@ -168,7 +168,7 @@ def test_the_validation_part_of_a_stream_is_from_its_begin(monkeypatch: pytest.M
             read.append(number)
             yield {"text": f"This is document {number}.\nIt goes on."}
 
-    monkeypatch.setattr("pipeline.data.files.open_hub", stream)
+    monkeypatch.setattr("pipeline.data.documents.open_hub", stream)
     monkeypatch.setattr(corpus, "HELD_OUT", 2)
     monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path))
     hub = ["--data.sample_documents=null", "--data.hub={path: someone/texts}", "--data.validation_every=5"]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import lzma
+from collections.abc import Iterator
 from pathlib import Path
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pipeline.data.files import Source, find_files, root_of, sentences, split_of
+from pipeline.data import hub
+from pipeline.data.documents import Source
+from pipeline.data.files import find_files, root_of, split_of
+from pipeline.data.sentences import sentences
 from pipeline.errors import UserError
 
 
@@ -43,9 +49,36 @@ def test_parquet_and_another_column(tmp_path: Path) -> None:
 
 
 def test_a_hub_column_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.data.files.open_hub", lambda **_: [{"text": "a", "id": 3}])
+    monkeypatch.setattr("pipeline.data.documents.open_hub", lambda **_: [{"text": "a", "id": 3}])
     with pytest.raises(UserError, match="The column 'id' of some/corpus holds no text"):
         list(Source(hub={"path": "some/corpus"}, column="id").documents())
+
+
+class Breaking:
+    """A stream whose connection breaks after some rows."""
+
+    def __init__(self, stream: datasets.IterableDataset, after: int) -> None:
+        self.stream, self.after = stream, after
+        self.state_dict, self.load_state_dict = stream.state_dict, stream.load_state_dict
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        yield from itertools.islice(self.stream, self.after)
+        raise TimeoutError("read timed out")
+
+
+def test_a_broken_stream_resumes_at_its_next_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "PAUSE", 0)
+    files, names = [str(tmp_path / f"{n}.parquet") for n in range(3)], [f"row {n}" for n in range(60)]
+    for n, file in enumerate(files):
+        pyarrow.parquet.write_table(pyarrow.table({"text": names[20 * n : 20 * n + 20]}), file, row_group_size=7)
+    breaks = iter([5, 0, 2, 13, 1, 0, 30, 100])
+
+    def open_stream() -> Breaking:
+        stream = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+        return Breaking(stream, next(breaks))
+
+    rows = itertools.islice(hub.patient_rows(open_stream, "some/corpus"), 60)
+    assert [row["text"] for row in rows] == names
 
 
 def test_headings_begin_documents_in_wikitext(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ import torch
 from pipeline.bench.steps import fastest
 from pipeline.cli import parser as cli
 from pipeline.data import token_store as store
-from pipeline.data.files import Source, find_files, sentences, split_of
+from pipeline.data.documents import Source
+from pipeline.data.files import find_files, split_of
+from pipeline.data.sentences import sentences
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.objectives.batch import Batch

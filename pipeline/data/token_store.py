@@ -25,7 +25,8 @@ from pydantic import ConfigDict, Field
 from tqdm import tqdm
 from typing_extensions import TypedDict
 
-from pipeline.data.files import Source, sentences
+from pipeline.data.documents import Source
+from pipeline.data.sentences import sentences
 from pipeline.errors import UserError
 from pipeline.storage.checksums import SUMS, damage, digest, file_hash
 from pipeline.storage.folders import write_folder

@@ -147,7 +147,7 @@ def watched_embedding(encoder: Encoder) -> Iterator[list[Tensor]]:
 
 def stepwise(encoder: Encoder, batch: Batch) -> Iterator[Check]:
     """Token by token with the state of the model, compared with all tokens in one pass."""
-    state = encoder.empty_state()
+    state = encoder.new_cache()
     if state is None:
         return
     ids = batch.inputs["input_ids"][:STEPWISE_ROWS, :STEPWISE_LENGTH]

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import lightning
 from torch.utils.data import DataLoader
 
-from pipeline.data import files as text
+from pipeline.data import files
 from pipeline.data import token_store as store
-from pipeline.data.files import Source
+from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
@@ -188,12 +188,12 @@ class CorpusData(lightning.LightningDataModule):
                     write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
-        (found, ignored), root = text.sorted_out(self.files), text.root_of(self.files)
+        (found, ignored), root = files.find_and_ignore(self.files), files.root_of(self.files)
         places = {file: file.relative_to(root) for file in found}
         self.ignored = [file.relative_to(root) for file in ignored]
         parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
         for file, place in places.items():
-            parts[text.split_of(place)].append(file)
+            parts[files.split_of(place)].append(file)
         if len(found) == 1 or not parts["train"]:  # one file is the corpus, whatever its name
             return read(files=found), None
         self.left_out = [str(places[f]) for f in parts["test"]]
@@ -283,7 +283,7 @@ class CorpusData(lightning.LightningDataModule):
         if self.left_out:
             lines.append(f"left out    {', '.join(self.left_out)}: named as a test part")
         if self.ignored:
-            lines.append(f"left out    {listed(self.ignored)}: not {', '.join(text.FORMATS)}")
+            lines.append(f"left out    {listed(self.ignored)}: not {', '.join(files.FORMATS)}")
         return "\n".join(lines)
 
     # ------------------------------------------------------------------ token stores -> batches
@@ -385,7 +385,7 @@ def _code_of_sample() -> str:
 def _spread(source: Source, limit: int) -> Iterator[str]:
     """Lines of documents spread evenly over the corpus, at most `limit` characters: the same ones every time."""
     size = source.size() or 0
-    compressed = any(path.suffix in (*text.COMPRESSIONS, ".parquet") for path in source.files)
+    compressed = any(path.suffix in (*files.COMPRESSIONS, ".parquet") for path in source.files)
     share = min(1.0, limit / max(1, size * (3.5 if compressed else 1))) if size else 1.0
     taken = 0
     for number, (document, _) in enumerate(source.documents()):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from pipeline.data import files as text
+from pipeline.data import files, hub
 from pipeline.data.synthetic import tasks as sample_tasks
 from pipeline.data.tables import SUFFIXES, kind_of, read_rows
 from pipeline.errors import UserError
@@ -263,7 +263,7 @@ def rows_of(task: Task, files: str | None, split: str) -> list[Row] | None:
         if "path" not in task.hub:
             raise UserError("The task's hub has no path, which names the data set there.")
         name = task.hub_splits.get(split, task.splits[split])
-        rows, origin = text.open_hub(**task.hub, split=name), f"{task.hub['path']} ({name})"
+        rows, origin = hub.open_hub(**task.hub, split=name), f"{task.hub['path']} ({name})"
         if task.head != "none":  # a prompt's right answer is a number
             rows = with_label_names(rows)
     return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
@@ -315,7 +315,7 @@ def local_files(location: str, name: str) -> list[Path]:
     if not folder.is_dir() and not candidates:
         raise UserError(f"There is no task data at {location}: no such folder or pattern.")
     for path in candidates:
-        text.check_plain(path)
+        files.check_plain(path)
     last = name.rpartition("/")[2]
     return [path for path in candidates if kind_of(path) in SUFFIXES and fnmatch(path.name, f"{last}*")]
 

@@ -1,0 +1,158 @@
+"""Documents of a corpus: from files on disk or a hub data set, as one stream in constant memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.data.files import decoded, format_of, open_text, read_lines, unless_damaged
+from pipeline.data.hub import open_hub, patient_rows
+from pipeline.errors import UserError
+from pipeline.storage.checksums import digest, file_hash
+from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
+from pipeline.storage.validation import parse_json
+
+
+class Document(list[str]):
+    """The paragraphs of a document.
+
+    Attributes:
+        raw_bytes: UTF-8 bytes of its text as it was read, with the ends of lines and the blank lines around it.
+    """
+
+    raw_bytes = 0
+
+
+@dataclass
+class Source:
+    """The files or the hub data set (streamed) that a corpus is read from.
+
+    Args:
+        files: paths, in reading order.
+        hub: arguments of `datasets.load_dataset`: path, name, split, revision.
+        column: the column of `.jsonl`, `.parquet` and hub data that holds the text.
+        document_start: regular expression; a line that matches begins a document. Without it documents of `.txt`
+            files are separated by blank lines, and each row elsewhere is a document.
+        verify: read files whole for their hash, and also what was made of them (see checksums.file_hash).
+    """
+
+    files: list[Path] = field(default_factory=list)
+    hub: dict[str, Any] = field(default_factory=dict)
+    column: str = "text"
+    document_start: str | None = None
+    verify: bool = False
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the content of files, or of the address on the hub, and of how it is read; computed once."""
+        content: list[Any] = [file_hash(path, verify=self.verify) for path in self.files] or [self.hub]
+        return digest(content, self.column, self.document_start)
+
+    def size(self) -> int | None:
+        """Bytes on disk; None for a hub data set."""
+        return sum(path.stat().st_size for path in self.files) if self.files else None
+
+    def documents(self) -> Iterator[tuple[Document, int]]:
+        """Yields (document, bytes on disk read so far)."""
+        if not self.files:
+            yield from ((document, 0) for document in self._regroup(self._hub_rows()))
+        done = 0
+        for path in self.files:
+            position = [0]
+            for document in self._file_documents(path, position):
+                yield document, done + position[0]
+            done += path.stat().st_size
+
+    def _file_documents(self, path: Path, position: list[int]) -> Iterator[Document]:
+        kind = format_of(path)
+        if kind == ".parquet":
+            return self._regroup(self._parquet_rows(path))
+        if kind == ".jsonl":
+            return self._regroup(self._json_rows(path, position))
+        return paragraphs_to_documents(read_lines(path, position), self.document_start)
+
+    def _regroup(self, rows: Iterator[str]) -> Iterator[Document]:
+        """Rows -> documents: one each, unless `document_start` says where they begin."""
+        if self.document_start:
+            lines = (line for row in rows for line in re.split(r"(?<=\n)", row))
+            return paragraphs_to_documents(lines, self.document_start)
+        return (document for document in map(_document_of, rows) if document)
+
+    def _json_rows(self, path: Path, position: list[int]) -> Iterator[str]:
+        with open_text(path, position) as lines:
+            for number, line in enumerate(decoded(lines, path), start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = parse_json(line, f"{path}, line {number}")
+                except UserError as error:
+                    raise UserError(unless_damaged(path, str(error))) from None
+                if not isinstance(row, dict) or not isinstance(row.get(self.column), str):
+                    raise UserError(
+                        f"{path}, line {number} has no text under the key '{self.column}'; set data.text_column "
+                        "to the key that holds it."
+                    )
+                yield repair_surrogates(row[self.column]) if may_have_surrogates(line) else row[self.column]
+
+    def _parquet_rows(self, path: Path) -> Iterator[str]:
+        import pyarrow.parquet
+
+        try:
+            table = pyarrow.parquet.ParquetFile(path)
+        except pyarrow.ArrowInvalid:
+            raise UserError(f"{path} is not a Parquet file.") from None
+        strings = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
+        names = table.schema_arrow.names
+        if self.column not in names:
+            raise UserError(f"{path} has no column '{self.column}' (it has {', '.join(names)}); set data.text_column.")
+        if names.count(self.column) > 1:
+            raise UserError(f"{path} has {names.count(self.column)} columns named '{self.column}'; rename one of them.")
+        kind = table.schema_arrow.field(self.column).type
+        kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+        if not any(is_one(kind) for is_one in strings):
+            raise UserError(f"The column '{self.column}' of {path} holds {kind}, not text; set data.text_column.")
+        try:
+            for batch in table.iter_batches(batch_size=256, columns=[self.column]):
+                yield from (text for text in batch.column(0).to_pylist() if text)
+        except (OSError, pyarrow.ArrowException):
+            raise UserError(f"{path} is damaged: it cannot be read to its end.") from None
+        except UnicodeDecodeError:
+            raise UserError(f"The column '{self.column}' of {path} is not UTF-8 text.") from None
+
+    def _hub_rows(self) -> Iterator[str]:
+        for row in patient_rows(lambda: open_hub(**self.hub, streaming=True), self.hub["path"]):
+            if self.column not in row:
+                raise UserError(f"{self.hub['path']} has no column '{self.column}' (it has {', '.join(row)}).")
+            if not isinstance(row[self.column], str | None):
+                raise UserError(
+                    f"The column '{self.column}' of {self.hub['path']} holds no text; set data.text_column."
+                )
+            if row[self.column]:
+                yield row[self.column]
+
+
+def _document_of(row: str) -> Document:
+    document = Document(line for line in row.split("\n") if line.strip())
+    document.raw_bytes = len(row.encode())
+    return document
+
+
+def paragraphs_to_documents(lines: Iterator[str], document_start: str | None) -> Iterator[Document]:
+    """Groups lines into documents: between blank lines, or from each line on that matches `document_start`."""
+    starts = re.compile(document_start).search if document_start else None
+    document, ended = Document(), False
+    for line in lines:
+        blank = not line.strip()
+        if document and (starts(line) if starts else ended and not blank):
+            yield document
+            document = Document()
+        document.raw_bytes += len(line.encode())
+        ended = blank
+        if not blank:
+            document.append(line.strip())
+    if document:
+        yield document

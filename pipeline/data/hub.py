@@ -1,0 +1,92 @@
+"""Data sets of the Hugging Face hub: opened with a quick error when it cannot be reached, streamed with retries."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipeline.errors import UserError
+
+LOCAL_INSTEAD = (
+    "give local files instead (CORPUS=path for pretraining, DATA=folder for a task), or use CORPUS=sample and "
+    "TASK=sentiment."
+)
+RETRIES = 5  # in a row, without a row between them
+PAUSE = 2.0  # seconds before the first retry, doubled for each further one
+NETWORK = ("httpx", "httpx2", "httpcore", "aiohttp", "urllib3", "huggingface_hub")  # not all their errors are OSErrors
+
+
+def open_hub(*, path: str, **arguments: Any) -> Any:
+    """`datasets.load_dataset`, with an error within seconds when the hub cannot be reached.
+
+    Raises:
+        UserError: the hub cannot be reached, or has no such data set.
+    """
+    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("HF_DATASETS_OFFLINE")
+    if arguments.get("streaming") or not offline:
+        _check_connection(path)
+    import datasets  # takes a second
+
+    try:
+        return datasets.load_dataset(path, **arguments)
+    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(f"'{path}' cannot be read from the hub ({reason}); {LOCAL_INSTEAD}") from None
+
+
+def _check_connection(path: str) -> None:
+    import socket
+
+    host = os.environ.get("HF_ENDPOINT", "https://huggingface.co").split("//")[-1].split("/")[0]
+    try:
+        # A proxy resolves names itself; without one a failing look-up here returns at once.
+        if not (os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")):
+            socket.create_connection((host.split(":")[0], 443), timeout=5).close()
+    except OSError:
+        raise UserError(f"The hub ({host}) cannot be reached, so '{path}' cannot be read; {LOCAL_INSTEAD}") from None
+
+
+def patient_rows(open_stream: Callable[[], Any], name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a stream. When its connection breaks, the stream is opened again and resumes at the next row.
+
+    Args:
+        open_stream: gives a `datasets.IterableDataset`.
+        name: of the data set, for messages.
+
+    Raises:
+        UserError: the connection broke RETRIES + 1 times in a row.
+    """
+    stream, state, done, failures = open_stream(), None, 0, 0
+    while True:
+        before = done
+        try:
+            if stream is None:
+                stream = open_stream()
+                if state is not None:
+                    stream.load_state_dict(state)
+            for row in stream:
+                yield row
+                done, failures = done + 1, 0
+            return
+        except Exception as error:
+            still_away = stream is None and isinstance(error, UserError)
+            if (
+                not still_away
+                and not isinstance(error, OSError)
+                and type(error).__module__.split(".")[0] not in NETWORK
+            ):
+                raise
+            failures += 1
+            if failures > RETRIES:
+                raise UserError(
+                    f"'{name}' broke off after {done:,} rows and {RETRIES} further attempts ({type(error).__name__}: "
+                    f"{error}); run again when the hub can be reached. {LOCAL_INSTEAD[0].upper()}{LOCAL_INSTEAD[1:]}"
+                ) from None
+            print(f"'{name}' broke off after {done:,} rows ({type(error).__name__}); trying again.", file=sys.stderr)
+            if done > before:  # a stream that gave no row has no position of its own
+                state = stream.state_dict()
+            time.sleep(PAUSE * 2 ** (failures - 1))
+            stream = None
