@@ -25,17 +25,23 @@ CLASSES = {
     "pipeline.batches.WordRows": BIDIRECTIONAL,
     "pipeline.verify_resume": "pipeline.experiments.resume_test",
 }
-PATTERN = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, CLASSES)) + r")\b")
+KEYS = {"model.craft": "model.recipe"}
+NAMES = CLASSES | KEYS
+PATTERN = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, NAMES)) + r")\b")
 BATCHES, OBJECTIVE = "data.batches", "model.objective"
 FLAG = re.compile(rf"^--{re.escape(BATCHES)}(?=[.=]|$)")
 
 
-def current(value: Any) -> Any:
-    """A configuration, a part of it or a flag, with today's names; everything else unchanged."""
+def current(value: Any, section: str = "") -> Any:
+    """A configuration, a part of it or a flag, with today's names; everything else unchanged.
+
+    Args:
+        section: the keys above it, each with a dot behind it.
+    """
     if isinstance(value, str):
-        return PATTERN.sub(lambda match: CLASSES[match[0]], FLAG.sub(f"--{OBJECTIVE}", value))
+        return PATTERN.sub(lambda match: NAMES[match[0]], FLAG.sub(f"--{OBJECTIVE}", value))
     if isinstance(value, dict):
-        return _joined({key: current(part) for key, part in value.items()})
+        return _joined({_key(key, section): current(part, f"{section}{key}.") for key, part in value.items()})
     if isinstance(value, list):
         return [current(part) for part in value]
     return value
@@ -60,3 +66,10 @@ def _joined(config: dict[str, Any]) -> dict[str, Any]:
 def _section(part: Any) -> dict[str, Any]:
     """The settings of a class, which may be given by its name alone."""
     return {"class_path": part} if isinstance(part, str) else dict(part or {})
+
+
+def _key(key: Any, section: str) -> Any:
+    """A key of today: of a nested mapping by the keys above it, of a flat one with dots by itself."""
+    if not isinstance(key, str):
+        return key
+    return current(f"{section}{key}").removeprefix(section)

@@ -18,8 +18,9 @@ from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.finetuning.heads import SentenceHead
-from pipeline.finetuning.model import HeadOptions, TunedModel
+from pipeline.finetuning.heads.sentence import SentenceHead
+from pipeline.finetuning.model import FineTunedModel
+from pipeline.finetuning.options import HeadOptions
 from pipeline.interop.elmo_hdf5 import import_elmo
 from pipeline.models.base import apart
 from pipeline.models.elmo import Elmo
@@ -213,8 +214,8 @@ def test_what_takes_texts_in_another_order_carries_no_state(tmp_path: Path) -> N
     with pytest.raises(UserError, match="carries its state"):
         pipeline.prompting.score(elmo, [])
     craft = {"mix": False, "mix_dropout": 0.0, "lstm": 0, "dropout": 0.0, "words": "first", "crf": False, "cut": "head"}
-    told = HeadOptions(by_word=False, pairs=False, spans=False, columns={}, max_length=20, **craft)
-    model = TunedModel(elmo, labels=["a", "b"], options=told)
+    told = HeadOptions(name="sentence", pairs=False, columns={}, max_length=20, **craft)
+    model = FineTunedModel(elmo, labels=["a", "b"], options=told)
     texts = ["one two three", "a", "this is longer than the others"]
     together = [row["probability"] for row in model.predict(texts, batch_size=1)]
     assert together == pytest.approx([model.predict([text])[0]["probability"] for text in texts], abs=1e-6)

@@ -45,7 +45,7 @@ def test_learning_happens(encoders: dict[str, Path], model: str) -> None:
 def test_accumulated_parts_of_a_fine_tune_give_the_same_weights(encoders: dict[str, Path], tmp_path: Path) -> None:
     for parts in (1, 4):
         more = ["--out", str(tmp_path / f"tuned{parts}"), f"--trainer.accumulate_grad_batches={parts}"]
-        more += ["--data.epochs=1", "--model.craft.dropout=0", "--precision=32-true", "--task", "entailment"]
+        more += ["--data.epochs=1", "--model.recipe.dropout=0", "--precision=32-true", "--task", "entailment"]
         run("finetune", "--model", "elmo", "--from", str(encoders["elmo"] / "encoder"), *more, "--data.train_rows=200")
     one, four = (load_file(tmp_path / f"tuned{parts}/model/model.safetensors") for parts in (1, 4))
     assert all((one[name] - four[name]).abs().max() < 5e-4 for name in one)

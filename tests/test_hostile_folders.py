@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 import pipeline
 from pipeline import prompting
 from pipeline.errors import UserError
-from pipeline.finetuning.model import TunedModel
+from pipeline.finetuning.model import FineTunedModel
 from pipeline.inspection.generate import Sampling
 from pipeline.inspection.nearest_neighbors import nearest
 from pipeline.inspection.show import show
@@ -34,7 +34,7 @@ from tests.test_tuned import options
 TEXTS = ["a small text for a small tokenizer", "words and words, the film is good and the other is bad"] * 20
 SIZES: dict[str, Any] = {"size": 16, "layers": 2, "heads": 2, "inner_size": 64, "max_length": 32}
 SIZES |= {"dropout": 0.0, "attention_dropout": 0.0}
-TAGS = {"by_word": True, "columns": {"words": "words", "tags": "tags"}}
+TAGS = {"name": "token", "columns": {"words": "words", "tags": "tags"}}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def encoder_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers.BertModel(config).save_pretrained(root / "minilm")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(root / "bert" / name, root / "minilm" / name)
-    TunedModel(bert, labels=["no", "yes"], options=options(mix=True, lstm=8)).save(root / "tuned", card="")
+    FineTunedModel(bert, labels=["no", "yes"], options=options(mix=True, lstm=8)).save(root / "tuned", card="")
     return root
 
 
@@ -260,8 +260,8 @@ def test_what_was_never_trained_is_not_saved(
     encoder_folders: Path, tmp_path: Path, name: str, taken: bool, head: dict[str, Any], kind: str | None
 ) -> None:
     encoder, receipt = pipeline.encoders.load_with_receipt(encoder_folders / name, weights=taken)
-    labels = ["O", "B-x"] if head.get("by_word") else ["no", "yes"]
-    model = TunedModel(encoder, labels=labels, options=options(**head))
+    labels = ["O", "B-x"] if head.get("name") else ["no", "yes"]
+    model = FineTunedModel(encoder, labels=labels, options=options(**head))
     model.save(tmp_path / "model", card="")
     saved = load_file(tmp_path / "model/model.safetensors")
     fresh = {key for key in receipt.new if key.startswith(("cls.", "output."))}
@@ -274,7 +274,7 @@ def test_what_was_never_trained_is_not_saved(
     if kind is not None and kind != "Elmo":
         loaded = getattr(transformers, kind).from_pretrained(tmp_path / "model", output_loading_info=True)[1]
         assert not loaded["missing_keys"]
-    texts: list[Any] = [["a", "film"]] if head.get("by_word") else ["a film"]
+    texts: list[Any] = [["a", "film"]] if head.get("name") else ["a film"]
     assert pipeline.load(tmp_path / "model").predict(texts) == model.predict(texts)
 
     # The next one in a chain has them random again, and saves them as little.

@@ -36,7 +36,7 @@ def test_processes_with_other_data_are_told(tmp_path: Path) -> None:
 def test_fine_tuning_in_two_processes_with_ragged_ends(pretrained: Path, tmp_path: Path) -> None:
     # 129 rows in batches of 32: the last has one row, so one process has none; the parts to score are uneven too.
     settings = ["--task", "tagging", "--from", str(pretrained / "encoder"), "--data.train_rows=129", "--data.epochs=4"]
-    settings += ["--model.craft.dropout=0", "--precision=32-true", "--trainer.log_every_n_steps=1"]
+    settings += ["--model.recipe.dropout=0", "--precision=32-true", "--trainer.log_every_n_steps=1"]
     run("finetune", "--out", str(tmp_path / "one"), *settings)
     done = command("finetune", "--out", str(tmp_path / "two"), *settings, *TWO)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from pipeline.prompting.few_shot import fit_right, with_examples
 from pipeline.prompting.metrics import Answer, metrics_of
 from pipeline.prompting.requests import Progress, Request, Scorer
 from pipeline.prompting.scoring import score_with, scorer_of
-from tasks.base import Row, Task
+from tasks.dataset import DataSet, Row
 from tasks.prompts import Prompt, Question, fill
 
 SHOWN = 60  # characters of a text in a message
@@ -39,7 +39,7 @@ class Result:
 
 def evaluate(
     encoder: Encoder,
-    task: Task,
+    task: DataSet,
     rows: Sequence[Row],
     demonstrations: Mapping[int, Sequence[Row]] | None = None,
     *,
@@ -73,7 +73,7 @@ def evaluate(
     return results
 
 
-def fill_all(prompt: Prompt, number: int, task: Task, rows: Sequence[Row]) -> list[Question]:
+def fill_all(prompt: Prompt, number: int, task: DataSet, rows: Sequence[Row]) -> list[Question]:
     """The questions of a prompt about rows.
 
     Raises:
@@ -90,7 +90,7 @@ def fill_all(prompt: Prompt, number: int, task: Task, rows: Sequence[Row]) -> li
         raise UserError(f"Prompt {number} uses the field {error}; the task's rows have only {fields}.") from None
 
 
-def _question(prompt: Prompt, task: Task, row: Row) -> Question:
+def _question(prompt: Prompt, task: DataSet, row: Row) -> Question:
     label = task.names(row)[0] if task.label_names else None
     try:
         return fill(prompt, fields_of(task, row), task.label_names, label)
@@ -98,7 +98,7 @@ def _question(prompt: Prompt, task: Task, row: Row) -> Question:
         raise UserError(f"{row[0]} cannot be asked: {error}.") from None
 
 
-def fields_of(task: Task, row: Row) -> dict[str, Any]:
+def fields_of(task: DataSet, row: Row) -> dict[str, Any]:
     """What a prompt may name: the columns of a row, and its texts by their roles."""
     roles = {role: row[1][column] for role, column in task.columns.items() if column in row[1]}
     return {**row[1], **roles}

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pipeline.errors import UserError
 from pipeline.models.base import left_to_first
 from pipeline.prompting.requests import Scorer, beginning
-from tasks.base import Row, Task
+from tasks.dataset import DataSet, Row
 from tasks.prompts import Question
 
 BETWEEN = "\n\n"  # examples of a few-shot prompt
 JOINTS = 2  # tokens that texts may have more when they are joined: one at either side of the candidate
 
 
-def demonstrations(task: Task, examples: Sequence[Row], shots: int, seed: int) -> list[Row]:
+def demonstrations(task: DataSet, examples: Sequence[Row], shots: int, seed: int) -> list[Row]:
     """`shots` rows, of all labels in turn where there are labels; the same for every question.
 
     Raises:

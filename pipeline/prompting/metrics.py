@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pipeline import metrics
 from pipeline.prompting.calibration import RULES
 from pipeline.prompting.requests import Scored
-from tasks.base import Row
+from tasks.dataset import Row
 from tasks.prompts import Question
 
 WORD = re.compile(r"\w+|[^\w\s]")

@@ -26,14 +26,15 @@ from pipeline.tracking import lineage, plots
 from pipeline.tracking import loggers as tracking
 from pipeline.training.run_folder import begun, clear
 from pipeline.training.task_data import rows_of
-from tasks.base import Row, Task
+from tasks.base import Task
+from tasks.dataset import DataSet, Row
 
 LOGGED_ROWS = 200  # of a table in Weights & Biases
 
 
 def run(
     encoder: Encoder,
-    task: Task,
+    task: DataSet,
     out: Path,
     *,
     files: str | None,
@@ -101,7 +102,7 @@ def run(
             log_to_wandb(wandb_run, out, metrics, predictions if log_text else [])
 
 
-def read(task: Task, files: str | None, *, limit: int, with_examples: bool) -> tuple[list[Row], list[Row]]:
+def read(task: DataSet, files: str | None, *, limit: int, with_examples: bool) -> tuple[list[Row], list[Row]]:
     """The rows of the test part, and those of the training part.
 
     Raises:
@@ -113,22 +114,22 @@ def read(task: Task, files: str | None, *, limit: int, with_examples: bool) -> t
         raise UserError("The task has no test part" + (f" at {files}." if files else "."))
     if with_examples and not examples:
         raise UserError("SHOTS needs a training part, which this task has not.")
-    if task.head != "none":
+    if isinstance(task, Task):
         task.learn_labels(examples or rows)
     kept = [row for row in rows if not task.is_ignored(row)]
     if not kept:
         raise UserError("No row of the task's test part has a label.")
     for row in kept:
-        if task.head != "none":
-            task.example(row, {name: i for i, name in enumerate(task.label_names)})
+        if isinstance(task, Task):
+            task.example(row)
     return kept[: limit or None], [row for row in examples if not task.is_ignored(row)]
 
 
-def _has(task: Task, split: str) -> bool:
+def _has(task: DataSet, split: str) -> bool:
     return task.sample is not None or split in task.splits
 
 
-def requests_of(task: Task, rows: Sequence[Row]) -> int:
+def requests_of(task: DataSet, rows: Sequence[Row]) -> int:
     """How many texts are scored for one number of shots."""
     return sum(1 if p.shape == "last_word" else len(p.candidates) for p in task.prompts) * len(rows)
 
@@ -136,7 +137,7 @@ def requests_of(task: Task, rows: Sequence[Row]) -> int:
 # ---------------------------------------------------------------------- metrics
 
 
-def metrics_of_run(task: Task, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> dict[str, Any]:
+def metrics_of_run(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> dict[str, Any]:
     """`zeroshot/NAME` over templates, `.../template_1/NAME` of each, `zeroshot/shots_4/...` for further shots."""
     metrics: dict[str, Any] = {"zeroshot/rows": len(rows)}
     for count, parts in results.items():
@@ -149,7 +150,7 @@ def metrics_of_run(task: Task, rows: Sequence[Row], results: Mapping[int, Sequen
 
 
 def unigram_baseline(
-    source: Source, task: Task, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]
+    source: Source, task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]
 ) -> dict[str, float]:
     """Accuracy of the frequency of words alone, and by group."""
     counts = word_counts(paragraph for document, _ in source.documents() for paragraph in document)
@@ -167,7 +168,7 @@ def _credits(part: Result) -> list[float]:
     return [answer.credit("sum") for answer in part.answers]
 
 
-def _by_groups(prefix: str, task: Task, rows: Sequence[Row], credits: Sequence[float]) -> dict[str, float]:
+def _by_groups(prefix: str, task: DataSet, rows: Sequence[Row], credits: Sequence[float]) -> dict[str, float]:
     return {
         f"{prefix}/{column}/{name}": accuracy
         for column in getattr(task, "groups", [])
@@ -200,7 +201,7 @@ def predictions_of(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def report(task: Task, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> str:
+def report(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> str:
     """Tables to read: a row for each template and number of shots, then one for each group."""
     first = next(iter(results.values()))[0]
     rules = [name for name in first.metrics if name.startswith("accuracy_")]

@@ -22,11 +22,13 @@ from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
 from pipeline.tracking import loggers as tracking
 from pipeline.tracking.loggers import is_main
+from tasks.base import kinds
 
 # What a run writes: OVERWRITE=1 removes these and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
-    *("predictions.jsonl", "curves.png", "confusion.png", "types.png", "mix.png", "shots.png"),
+    *("predictions.jsonl", "curves.png", "mix.png", "shots.png"),
+    *(f"{name}.png" for kind in kinds().values() for name in kind.pictures),
     *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
 )
 SIGN = lineage.FILE  # of a folder that a run made: the first that it writes, the last that is cleared
