@@ -99,9 +99,9 @@ def modules(**other: Any) -> tuple[Pretraining, CorpusData]:
     return module, data
 
 
-def trainer(steps: int) -> lightning.Trainer:
+def trainer(steps: int, **more: Any) -> lightning.Trainer:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    return lightning.Trainer(max_steps=steps, accelerator="cpu", gradient_clip_val=1.0, **quiet)  # type: ignore[arg-type]
+    return lightning.Trainer(max_steps=steps, accelerator="cpu", gradient_clip_val=1.0, **quiet, **more)  # type: ignore[arg-type]
 
 
 def test_lightning_alone_trains_the_weights_of_the_command(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_loss_that_is_not_finite_stops_lightning_alone(monkeypatch: pytest.Mon
     module, data = modules()
     monkeypatch.setattr(CausalLM, "forward", broken)
     with pytest.raises(UserError, match="loss is not finite at step 0"):
-        trainer(2).fit(module, data)
+        trainer(2, num_sanity_val_steps=0).fit(module, data)
 
 
 def test_module_and_data_share_their_objective() -> None:
