@@ -21,8 +21,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipeline import encoders
 from pipeline.bench.duel import Built, Contender
 from pipeline.models.bert import Bert
-from pipeline.models.elmo import Elmo, collate_words
+from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
+from pipeline.models.layers.spelled_words import collate_words
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.bidirectional_lm import BidirectionalLM

@@ -15,7 +15,8 @@ import torch
 from pipeline.data.rows import WordBlocks
 from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder
-from pipeline.models.layers.spelled_words import BEGIN, END, UNKNOWN, collate_words, output_class
+from pipeline.models.layers.char_cnn import BEGIN, END
+from pipeline.models.layers.spelled_words import UNKNOWN, collate_words, output_class
 from pipeline.models.losses import Loss
 from pipeline.objectives.base import Objective, perplexity
 from pipeline.objectives.batch import Batch, Target

@@ -15,7 +15,8 @@ from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models.base import Encoder, apart
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import flatten_pairs
 from pipeline.models.losses import Loss
 from pipeline.objectives.batch import Batch
 from pipeline.storage.checksums import digest
@@ -122,7 +123,7 @@ class Training(lightning.LightningModule):
 
     def texts_of(self, batch: Batch) -> list[str]:
         """The texts of a batch as the encoder reads them, for people."""
-        texts = self.trained.texts_of(apart(batch.inputs | batch.shared))
+        texts = self.trained.texts_of(flatten_pairs(batch.inputs | batch.shared))
         if batch.mask.ndim == 3:
             return [f"{first} | {second}" for first, second in zip(texts[::2], texts[1::2], strict=True)]
         return texts

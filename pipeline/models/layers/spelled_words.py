@@ -1,4 +1,4 @@
-"""Words as characters: ids of the published ELMo models, and batches of words that spell each distinct word once.
+"""Batches of spelled words, in which each distinct word is spelled once, and their classes in the softmax.
 
 Shapes: B rows, T positions (words), W distinct words of a batch, C characters of a word.
 """
@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Character ids of the published models: bytes are 0 to 255; all are raised by one, 0 masks.
-TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING, CHARACTERS = 256, 257, 258, 259, 260, 261
-BEGIN, END = b"\x00<S>", b"\x00</S>"  # in place of a word: marks of the begin and end of a sentence
-WIDEST = 7  # characters: the widest convolution that was published
+from pipeline.models.layers.char_cnn import BEGIN, END, spell
+
 UNKNOWN = 2  # its class in the softmax; 0 and 1 are the two marks
 
 
@@ -36,27 +34,3 @@ def collate_words(rows: list[list[bytes]], outputs: dict[bytes, int], *, max_cha
 
 def output_class(word: bytes, outputs: dict[bytes, int]) -> int:
     return 0 if word == BEGIN else 1 if word == END else outputs.get(word, UNKNOWN)
-
-
-def spell(words: list[bytes], max_characters: int) -> np.ndarray:
-    """Character ids (W, C) as the published models have them: marks of begin and end, padding, all raised by one.
-
-    C is as short as leaves one place where every convolution sees only padding, which is enough: the maximum
-    over more such places is the same.
-    """
-    bodies = [word[: max_characters - 2] for word in words]
-    sizes = np.array([1 if word in (BEGIN, END) else len(word) for word in bodies])
-    width = min(max_characters, int(sizes.max()) + 2 + WIDEST)
-    ids = np.full((len(words), width), PADDING, dtype=np.int64)
-    ids[:, 0] = WORD_BEGIN
-    ids[np.arange(len(words)), sizes + 1] = WORD_END
-    for number, word in enumerate(words):
-        if word in (BEGIN, END):
-            ids[number, 1] = TEXT_BEGIN if word == BEGIN else TEXT_END
-    plain = np.array([number for number, word in enumerate(words) if word not in (BEGIN, END)], dtype=np.int64)
-    if len(plain):
-        text = np.frombuffer(b"".join(bodies[i] for i in plain), dtype=np.uint8)
-        begins = np.concatenate([[0], np.cumsum(sizes[plain])[:-1]])
-        row = np.repeat(plain, sizes[plain])
-        ids[row, 1 + np.arange(len(text)) - np.repeat(begins, sizes[plain])] = text
-    return ids + 1
