@@ -18,6 +18,8 @@ from pipeline.objectives.bidirectional_lm import BidirectionalLM
 from pipeline.objectives.causal_lm import CausalLM
 from tests.conftest import run
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48"]
 
 
