@@ -26,6 +26,7 @@ from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import cache_folder
+from pipeline.tracking.tables import markdown_table
 from pipeline.training.hardware import best_precision
 
 SMALL = Sizes(rows=32, length=128, size=256, layers=4, heads=4, vocab=8192)
@@ -218,7 +219,7 @@ def measure(options: argparse.Namespace) -> int:
                 f"  against {row['against']}: {row['ratio']:.2f} times as fast "
                 f"({row['ours']:,.1f} and {row['theirs']:,.1f} {row['unit']}{memory})"
             )
-    print("\n" + table(found))
+    print("\n" + table(found), end="")
     return 0
 
 
@@ -250,11 +251,11 @@ def write(file: Path, rows: list[Row]) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| work | against | ours is faster by | share of matrix peak |", "| --- | --- | --- | --- |"]
+    lines = []
     for row in rows:
         peak = f"{row['share_of_peak']:.0%}" if row.get("share_of_peak") else ""
-        lines.append(f"| {row['work']} | {row['against']} | {row['ratio']:.2f} | {peak} |")
-    return "\n".join(lines)
+        lines.append([row["work"], row["against"], f"{row['ratio']:.2f}", peak])
+    return markdown_table(["work", "against", "ours is faster by", "share of matrix peak"], lines)
 
 
 if __name__ == "__main__":

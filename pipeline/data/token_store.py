@@ -137,7 +137,7 @@ class TokenStore:
         return self.sentences[self.documents]
 
     def unigram_entropy(self, vocab_size: int) -> float:
-        """Nats per token of the best guess that ignores context: the floor that a loss must fall below."""
+        """Nats per token of the best prediction that ignores context: a language model's loss should fall below it."""
         counts = np.zeros(vocab_size, dtype=np.int64)
         for begin in range(0, len(self.tokens), 1 << 24):
             counts += np.bincount(self.tokens[begin : begin + (1 << 24)], minlength=vocab_size)

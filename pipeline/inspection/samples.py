@@ -82,13 +82,3 @@ def _words(logits: Tensor, names: dict[int, str]) -> str:
 
 def _on_device(encoder: Encoder, texts: list[list[int]] | list[list[bytes]]) -> dict[str, Tensor]:
     return {name: value.to(encoder.device) for name, value in encoder.collate(texts).items()}
-
-
-def table(columns: list[str], rows: list[list[str]]) -> str:
-    """As Markdown."""
-    cells = [columns, ["---"] * len(columns), *([_cell(cell) for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

@@ -17,7 +17,7 @@ from pipeline.models.losses import Loss, classification_loss
 
 
 class Objective(Protocol):
-    """The first loss is the language model's: its floor is the unigram entropy."""
+    """The first loss is the language model's: its baseline is the unigram entropy."""
 
     def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]: ...
 

@@ -20,7 +20,9 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
-from pipeline.tracking import loggers as tracking
+from pipeline.tracking.history import write_metrics
+from pipeline.tracking.tables import markdown_line, markdown_table
+from pipeline.tracking.wandb import closing_run, use_artifact, wandb_logger
 from pipeline.training.run_folder import begun, clear
 from pipeline.training.task_data import rows_of
 from tasks.base import Row, Task
@@ -83,21 +85,21 @@ def run(
     run_stage = partial(lineage.run_stage, "zeroshot", out, seed=seed, config=config)
     lineage.write(out, [*came, run_stage()])  # now the folder is known for a run's
     write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-    logger = tracking.wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
+    logger = wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
     lineage.write(out, [*came, run_stage()])  # with its id in W&B
     found = [row for parts in results.values() for part in parts for row in zeroshot.predictions(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, found)))
     if len(shots) > 1:
         plots.plot_shots({count: zeroshot.summary(parts) for count, parts in results.items()}, out / "shots.png")
-    tracking.write_metrics(out, figures)
+    write_metrics(out, figures)
     begun(out)  # an upload that is interrupted costs no answers
     print(report(task, rows, results))
     if unigram is not None:
         print(f"frequency of words alone {figures['baseline/unigram']:.3f}")
     print(f"Saved metrics.json and predictions.jsonl in {out}")
     if logger is not None:
-        with tracking.last_words(logger) as wandb_run:
-            tracking.use_artifact(logger, folder)
+        with closing_run(logger) as wandb_run:
+            use_artifact(logger, folder)
             tell(wandb_run, out, figures, found if log_text else [])
 
 
@@ -149,14 +151,14 @@ def report(task: Task, rows: list[Row], results: dict[int, list[Result]]) -> str
     first = next(iter(results.values()))[0].figures
     rules = [name for name in first if name.startswith("accuracy_")]
     head = ["shots", "template", "accuracy", *[name[9:].replace("_", " ") for name in rules], "chosen"]
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    lines = markdown_table(head, []).splitlines()
     for count, parts in results.items():
         for number, part in enumerate(parts, start=1):
             f = part.figures
             others = [f"{f[name]:.3f}" if name in f else "" for name in rules]
             chosen = " ".join(f"{f[name]:.2f}" for name in f if name.startswith("chosen_"))
             cells = [str(count), str(number), f"{f['accuracy']:.3f} ± {f['standard_error']:.3f}", *others, chosen]
-            lines.append("| " + " | ".join(cells) + " |")
+            lines.append(markdown_line(cells).rstrip())
             if part.dropped:
                 lines.append(f"({part.dropped:,} examples did not fit in front of template {number})")
             if part.shortened:

@@ -12,7 +12,7 @@ from pipeline.models.base import Receipt
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import plots
-from pipeline.tracking.loggers import is_main
+from pipeline.tracking.rank import is_main
 from pipeline.training import checkpoints
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.run import Run
@@ -127,7 +127,7 @@ def predictions(answers: Answers, data: LabeledData) -> list[dict[str, Any]]:
 def plot(training: Run, module: FineTuning, data: LabeledData, found: Scores) -> list[str]:
     """PNGs of a run; returns their names."""
     out = training.out
-    plots.plot_curves(training.history, out / "curves.png", floors={}, losses=["train/task_loss", "val/loss"])
+    plots.plot_curves(training.history, out / "curves.png", baselines={}, losses=["train/task_loss", "val/loss"])
     names = ["curves.png"]
     if found.confusion and len(data.task.label_names) <= 40:
         plots.plot_confusion(found.confusion, data.task.label_names, out / "confusion.png")

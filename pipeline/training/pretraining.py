@@ -24,7 +24,7 @@ from pipeline.objectives.ppmi_init import begin_with_cooccurrences
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.tokenization.base import Tokenizer
-from pipeline.tracking.loggers import History
+from pipeline.tracking.history import History
 from pipeline.training import checkpoints
 from pipeline.training import optimizers as optim
 from pipeline.training.corpus_data import CorpusData
@@ -267,11 +267,11 @@ class Pretraining(Training):
         self.make_encoder, self.objective, self.optimization = encoder, objective, optimization
         self.embeddings = embeddings
         self.encoder: Encoder
-        self.floors: dict[str, float] = {}
+        self.baselines: dict[str, float] = {}
         self.warned = False
 
     def build(self, data: CorpusData) -> None:
-        """Makes the encoder for the tokenizer, and the floors that the loss must fall below.
+        """Makes the encoder for the tokenizer, and the baselines that the loss must fall below.
 
         Raises:
             UserError: settings of encoder, batches and corpus do not go together.
@@ -298,7 +298,7 @@ class Pretraining(Training):
             raise UserError("model.embeddings: cooccurrence needs an encoder with a vector for each token; set random.")
         self.encoder.config["training_length"] = data.length
         uniform, unigram = data.maker.floors(data.train, data.tokenizer)
-        self.floors = {"floor/uniform": uniform, "floor/unigram": unigram}
+        self.baselines = {"baseline/uniform": uniform, "baseline/unigram": unigram}
         self.note_matrices()
         self.per_byte = data.maker.predictions_per_byte(data.maker.windows(data.valid, data.tokenizer, data.length, 0))
 
@@ -317,7 +317,7 @@ class Pretraining(Training):
                 f"({self.trainer.max_steps:,}); lower model.optimization.warmup_steps."
             )
         if self.global_step == 0:
-            self.log_all(self.floors)
+            self.log_all(self.baselines)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -350,18 +350,18 @@ class Pretraining(Training):
         self.log_dict(figures, logger=False)
         if not self.trainer.sanity_checking:
             self.log_all({**figures, "tokens": float(self.tokens_seen)})
-            self._warn_at_floor(losses[0])
+            self._warn_at_baseline(losses[0])
             self.history.save()
         self.encoder.memory = self.set_aside
 
-    def _warn_at_floor(self, loss: float) -> None:
+    def _warn_at_baseline(self, loss: float) -> None:
         patience = max(2 * self.optimization.warmup_steps, self.trainer.max_steps // 5)
-        floor = self.floors["floor/unigram"]
-        if not self.warned and self.global_step >= patience and loss > floor - 0.1:
+        unigram = self.baselines["baseline/unigram"]
+        if not self.warned and self.global_step >= patience and loss > unigram - 0.1:
             self.warned = True
             self.print(
-                f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram floor "
-                f"({floor:.2f}): the model guesses by frequency alone. Likely causes: a learning rate too high or "
+                f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram baseline "
+                f"({unigram:.2f}): the model guesses by frequency alone. Likely causes: a learning rate too high or "
                 "too low, a warm-up too short, many repeated lines in the corpus (see `make data`), too few steps."
             )
 
