@@ -60,7 +60,7 @@ help: ## this list
 	@echo "             random = the head alone on fresh weights"
 	@echo "  SEEDS      for finetune and compare: so many seeds in one command, and what they gained over scratch; for worth"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
-	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/VERB/MODEL-TASK, results/NAME] what is written"
+	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME] what is written"
 	@echo "  RESUME=1   go on with the run in OUT (0, no, false: not)"
 	@echo "  OVERWRITE=1  start anew over the run in OUT; for compare, run what is finished too"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""

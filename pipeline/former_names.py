@@ -1,4 +1,4 @@
-"""Class paths of versions up to 0.13, in users' YAML files, in run folders and in checkpoints -> where they are now."""
+"""Class paths and keys of versions up to 0.13, in YAML files, flags, run folders and checkpoints -> those of today."""
 
 from __future__ import annotations
 
@@ -17,15 +17,28 @@ CLASSES = {
     "pipeline.verify_resume": "pipeline.experiments.resume_test",
     "pipeline.batches.WordRows": "pipeline.objectives.batches.WordRows",
 }
-PATTERN = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, CLASSES)) + r")\b")
+KEYS = {"model.craft": "model.recipe"}
+NAMES = CLASSES | KEYS
+PATTERN = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, NAMES)) + r")\b")
 
 
-def current(value: Any) -> Any:
-    """A configuration, or a part of it, with today's class paths; everything else as it is."""
+def current(value: Any, section: str = "") -> Any:
+    """A configuration, or a part of it, with today's class paths and keys; everything else unchanged.
+
+    Args:
+        section: the keys above it, each with a dot behind it.
+    """
     if isinstance(value, str):
-        return PATTERN.sub(lambda found: CLASSES[found[0]], value)
+        return PATTERN.sub(lambda found: NAMES[found[0]], value)
     if isinstance(value, dict):
-        return {key: current(part) for key, part in value.items()}
+        return {_key(key, section): current(part, f"{section}{key}.") for key, part in value.items()}
     if isinstance(value, list):
         return [current(part) for part in value]
     return value
+
+
+def _key(key: Any, section: str) -> Any:
+    """A key of today: of a nested mapping by the keys above it, of a flat one with dots by itself."""
+    if not isinstance(key, str):
+        return key
+    return current(f"{section}{key}").removeprefix(section)

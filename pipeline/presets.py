@@ -17,6 +17,7 @@ from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.validation import read_yaml
 from tasks.base import Task
+from tasks.dataset import DataSet
 
 ArmName = Literal["full", "scratch", "frozen", "random"]  # in the order of tables
 ARMS = get_args(ArmName)
@@ -24,7 +25,7 @@ FROZEN = ("frozen", "random")  # a head alone is trained
 FRESH = ("scratch", "random")  # on fresh weights
 INPUTS = ("lines", "tsv", "csv", "jsonl")  # what predict reads
 
-set_parsing_settings(subclasses_enabled=[Task])  # a YAML names the kind of task: a dataclass of its own
+set_parsing_settings(subclasses_enabled=[DataSet, Task])  # a YAML names the kind of task: a dataclass of its own
 _load_yaml = get_loader("yaml")
 set_loader("yaml", lambda text: former_names.current(_load_yaml(text)), exceptions=(yaml.YAMLError,))
 
@@ -49,7 +50,7 @@ def known(kind: str) -> str:
 
 
 # Parts of a configuration that have settings of their own; those in the second line may be the name of a class alone.
-SECTIONS = ("trainer", "model", "data", "model.optimization", "model.craft", "data.tokenizer")
+SECTIONS = ("trainer", "model", "data", "model.optimization", "model.recipe", "data.tokenizer")
 CLASSES = ("model.encoder", "model.objective", "data.batches", "data.task")
 
 
@@ -158,7 +159,7 @@ def recipe(file: Path) -> str:
     return digest(repr((shared, content)), *(file_hash(Path(inspect.getfile(kind))) for kind in kinds))
 
 
-def task_of(file: Path) -> Task:
+def task_of(file: Path) -> DataSet:
     """The task alone of its YAML file.
 
     Raises:
@@ -167,8 +168,21 @@ def task_of(file: Path) -> Task:
     task = task_in(file)
     load_kind(file, task)
     reader = ArgumentParser(exit_on_error=False)
-    reader.add_argument("--task", type=Task, required=True)
+    reader.add_argument("--task", type=DataSet, required=True)
     try:
         return reader.instantiate(reader.parse_object({"task": task})).task
     except (ArgumentError, TypeError, KeyError, ValueError) as error:
         raise UserError(f"{file} is not valid: {first_sentence(str(error))}") from None
+
+
+def trained_task(name: str) -> Task:
+    """TASK= -> a task that there is something to train for.
+
+    Raises:
+        UserError: there is no such task, or it has prompts only.
+    """
+    file = task_file(name)
+    task = task_of(file)
+    if not isinstance(task, Task):
+        raise UserError(f"{file.stem} has prompts and nothing to train on; use make zeroshot TASK={name}.")
+    return task

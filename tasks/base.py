@@ -1,192 +1,203 @@
-"""What a task is: labelled data of one kind, in plain Python."""
+"""A kind of task: what its labels are, how they are read, scored, guessed without a model, and reported.
+
+A kind is one file here, a subclass of `Task`, in plain Python; a data set of that kind is a YAML file with its fields.
+The network that learns it is the head that the kind names: one file in `pipeline/finetuning/heads`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from tasks.errors import TaskError, UserError
-from tasks.prompts import Prompt
+from tasks.dataset import DataSet, Row
+from tasks.errors import UserError
 
-SPLITS = ("train", "valid", "test")
-Row = tuple[str, Mapping[Any, Any]]  # where it stands, as "dev.tsv, line 3", and its columns
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-
-def shortened(text: str, most: int = 60) -> str:
-    """A text as a message shows it: a column that is another than it seems can hold whole documents."""
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
-def listed(names: Iterable[Any], most: int = 12) -> str:
-    """Names as a message shows them: the first few, and how many more there are."""
-    shown = [shortened(str(name)) for name in names]
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most:,} more" if len(shown) > most else "")
-
-
-def is_missing(value: Any) -> bool:
-    """None, or NaN, as tables write an empty cell into JSON."""
-    return value is None or (isinstance(value, float) and value != value)
-
-
-def is_plain_list(value: Any) -> bool:
-    """Whether it is a list of texts or numbers."""
-    return isinstance(value, list) and not any(isinstance(part, (list, dict)) or is_missing(part) for part in value)
+Text = str | tuple[str, str] | list[str]
 
 
 @dataclass
 class Example:
-    """One labelled text, pair of texts or list of words; labels are indices into the task's label names."""
+    """A labelled text, pair of texts or list of words.
 
-    text: str | tuple[str, str] | list[str]
-    label: int | list[int]
+    `label` is what the kind of task makes of it, and only the kind and its head look inside:
 
-    @property
-    def labels(self) -> list[int]:
-        """One, or one for each word."""
-        return self.label if isinstance(self.label, list) else [self.label]
+    - one class: an int, the index of its name; tags: a list of them, one for each word; a score: a float.
+    - a set of labels: a list of indices, which the head collates to a row of zeros and ones and decodes by a
+      threshold.
+    - an answer in the text: (first character, one behind the last), for which `Feature` would keep the offsets of
+      its tokens, as it keeps the words of a tagged sentence.
+    - one of several candidates: `text` is then a list of pairs, which the head reads as so many rows, and the label
+      the index of the right one.
+    - a target text: a str, which the head tokenizes in `collate` and generates in `decode`.
+    """
+
+    text: Text
+    label: Any
 
 
 @dataclass
-class Task:
-    """Labelled data of one kind; a data set is a YAML file with these fields.
+class Prediction:
+    """A model's label of a text, of the same type as the examples', and its probabilities.
 
-    Args:
-        columns: role (`text`, `label`; the kind of task says which) -> name of the column. A column that is called
-            as its role is found too.
-        labels: the value in the file -> the name of the label, in the order of the classes; a name stands for
-            itself too. None: whatever the training part has, sorted.
-        ignore: values of rows without a label, which are left out.
-        hub: arguments of `datasets.load_dataset`: path, name, revision.
-        splits: `train`, `valid`, `test` -> the split's name: on the hub, and the begin of a local file's name.
-            Without `valid`, `valid_rows` rows of the training part are set aside.
-        hub_splits: names on the hub that differ from those in `splits`.
-        valid_rows: how many, but a fifth of the training part at most; below 1 their share of it, as 0.1.
-        sample: instead of hub or files, the name of a built-in synthetic set.
-        prompts: templates for zero-shot evaluation.
+    Attributes:
+        probabilities: of one class those of all classes, of tags that of each word's tag; none of a score.
     """
 
-    columns: dict[str, str]
-    labels: dict[str, str] | None = None
-    ignore: list[str] = field(default_factory=list)
-    hub: dict[str, Any] | None = None
-    splits: dict[str, str] = field(default_factory=lambda: {split: split for split in SPLITS})
-    hub_splits: dict[str, str] = field(default_factory=dict)
-    valid_rows: int | float = 0
-    sample: str | None = None
-    prompts: list[Prompt] = field(default_factory=list)
+    label: Any
+    probabilities: list[float] = field(default_factory=list)
 
-    head: ClassVar[str] = "sentence"  # "token": one label a word; "none": nothing to train
-    roles: ClassVar[tuple[str, ...]] = ()  # the columns that hold text
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.columns, dict):
-            raise TaskError("columns is role -> name of a column")
-        for name in ("splits", "hub_splits"):
-            parts = getattr(self, name)
-            if not isinstance(parts, dict) or not set(parts) <= set(SPLITS):
-                raise TaskError(f"{name} names parts of the data, {', '.join(SPLITS)}, and has {parts}")
-        if "split" in (self.hub or {}):
-            raise TaskError("hub has a split: name the parts in splits, or in hub_splits")
-        if not (0 <= self.valid_rows < 1 or (self.valid_rows >= 1 and self.valid_rows % 1 == 0)):
-            raise TaskError(f"valid_rows is {self.valid_rows}; it is a number of rows, or a share of them below 1")
-        if any(isinstance(key, bool) for key in self.labels or {}):
-            raise TaskError("labels has a key that YAML reads as true or false: put it in quotes")
-        if self.labels is not None:
-            self.labels = {str(key): str(name) for key, name in self.labels.items()}
-        self.label_names = list(dict.fromkeys(self.labels.values())) if self.labels is not None else []
+@dataclass
+class Scores:
+    """Metrics of a part of the data, by name.
+
+    Attributes:
+        figures: logged at each validation.
+        details: of the test alone, as `PER/f1`.
+    """
+
+    figures: dict[str, float]
+    details: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Task(DataSet, ABC):
+    """A data set of one kind. The class variables and methods below are what a kind has to say.
+
+    Attributes:
+        kind: its name, as in `make new-task KIND=`; None of a class that others build on.
+        template: lines of a new data set's YAML file that this kind alone has.
+        pictures: the names of its plots.
+        formats: kinds of files that a new data set's YAML file speaks of.
+    """
+
+    kind: ClassVar[str | None] = None
+    pictures: ClassVar[tuple[str, ...]] = ()
+    template: ClassVar[str] = ""
+    formats: ClassVar[str] = ".tsv or .csv with a header, .jsonl, .parquet"
+
+    @classmethod
+    def default_columns(cls) -> dict[str, str]:
+        """The columns of a data set whose YAML file names none."""
+        [columns] = [field for field in fields(cls) if field.name == "columns"]
+        return columns.default_factory() if columns.default_factory is not MISSING else {}
+
+    # ------------------------------------------------------------------ labels
 
     @property
-    def metric(self) -> str:
-        """What chooses the checkpoint and heads the report."""
-        return "accuracy"
+    def outputs(self) -> list[str]:
+        """Names of the numbers that the head gives for a text, or for each word."""
+        return self.label_names
 
-    def learn_labels(self, rows: Sequence[Row]) -> None:
-        """Takes the labels from the training part, unless they are declared.
+    @property
+    def head_options(self) -> dict[str, Any]:
+        """What of the head's options follows from the task."""
+        return {}
 
-        Raises:
-            UserError: a row without a label.
-        """
-        if self.labels is None:
-            self.label_names = sorted({name for row in rows if not self.is_ignored(row) for name in self.names(row)})
+    def check_label_names(self) -> None:
+        """Raises: UserError, there are too few."""
 
-    def names(self, row: Row) -> list[str]:
-        """The names of the labels of a row."""
-        return self.named(row, [self.plain(row, "label")])
-
-    def named(self, row: Row, values: Sequence[Any]) -> list[str]:
-        """Values of a row -> names of labels.
+    @abstractmethod
+    def label(self, row: Row) -> Any:
+        """The label of a row.
 
         Raises:
-            UserError: one is empty.
+            UserError: it is missing, or is none; names the row.
         """
-        names = [self.name_of(value) for value in values]
-        if "" in names:
-            raise UserError(f"{row[0]} has an empty label; `ignore` in the task's YAML leaves such rows out.")
-        return names
 
-    def name_of(self, value: Any) -> str:
-        plain = str(value).strip()
-        return (self.labels or {}).get(plain, plain)
-
-    def column(self, row: Row, role: str) -> Any:
-        """What a row has in the column of a role, or in one that is called as the role is.
-
-        Raises:
-            UserError: nothing; the text says where.
-        """
-        place, columns = row
-        name = self.columns.get(role, role)
-        if name not in columns and role in columns:
-            name = role
-        if name not in columns:
-            raise UserError(f"{place} has no '{name}' (it has {listed(columns)}).")
-        if is_missing(columns[name]):
-            raise UserError(f"{place} has nothing under '{name}'.")
-        return columns[name]
-
-    def plain(self, row: Row, role: str) -> str:
-        """The text or label in the column of a role.
-
-        Raises:
-            UserError: a list or another thing that is no text.
-        """
-        value = self.column(row, role)
-        if isinstance(value, (list, tuple, dict, bytes)):
-            raise UserError(f"{row[0]} has {str(value)[:40]} as its {role}, which is no text.")
-        return str(value).strip()
-
-    def examples(self, rows: Iterable[Row]) -> list[Example]:
-        """Rows -> examples.
-
-        Raises:
-            UserError: a column is missing, or a label is unknown; names the row.
-        """
-        known = {name: index for index, name in enumerate(self.label_names)}
-        return [self.example(row, known) for row in rows if not self.is_ignored(row)]
-
-    def is_ignored(self, row: Row) -> bool:
-        return bool(self.ignore) and str(self.column(row, "label")).strip() in self.ignore
-
-    def example(self, row: Row, known: dict[str, int]) -> Example:
-        """A row -> an example, with `known` label names.
+    def example(self, row: Row) -> Example:
+        """A row as an example.
 
         Raises:
             UserError: other than one text or two, which a kind of task joins in an `example` of its own.
         """
-        [label] = self.indices(row, known)
+        label = self.label(row)
         texts = [self.plain(row, role) for role in self.roles]
         if len(texts) not in (1, 2):
             raise UserError(f"A task of {len(texts)} texts needs a method `example` that says how they are joined.")
         return Example(text=texts[0] if len(texts) == 1 else (texts[0], texts[1]), label=label)
 
-    def indices(self, row: Row, known: dict[str, int]) -> list[int]:
-        names = self.names(row)
-        for name in names:
-            if name not in known:
-                there = f"the training part has only {listed(known)}"
-                if self.labels is not None:
-                    pairs = [key if key == label else f"{key} ({label})" for key, label in self.labels.items()]
-                    there = f"the task knows {listed(pairs)}"
-                raise UserError(f"{row[0]} has the label '{shortened(name)}'; {there}.")
-        return [known[name] for name in names]
+    def examples(self, rows: Iterable[Row]) -> list[Example]:
+        """Rows as examples, without those to be ignored.
+
+        Raises:
+            UserError: a column is missing, or a label is unknown; names the row.
+        """
+        return [self.example(row) for row in rows if not self.is_ignored(row)]
+
+    @abstractmethod
+    def check_labels(self, train: Sequence[Example]) -> None:
+        """Raises: UserError, all training labels are the same, so that there is nothing to learn."""
+
+    @abstractmethod
+    def describe_labels(self, train: Sequence[Example]) -> str:
+        """The labels in a few words, as `labels negative, positive`."""
+
+    @abstractmethod
+    def made_up(self, number: int) -> dict[str, Any]:
+        """A row as a file could have it, the `number`-th of several with different labels, to try a data set with."""
+
+    # ------------------------------------------------------------------ scores
+
+    @property
+    @abstractmethod
+    def metric(self) -> str:
+        """The figure that chooses the checkpoint and heads the report."""
+
+    @property
+    def mode(self) -> Literal["max", "min"]:
+        """Whether more or less of the metric is better."""
+        return "max"
+
+    @property
+    def bound(self) -> float:
+        """The largest size that the metric can have."""
+        return 1.0
+
+    @abstractmethod
+    def scores(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Scores:
+        """Metrics of predicted labels, text by text."""
+
+    @abstractmethod
+    def baselines(self, train: Sequence[Example], test: Sequence[Example]) -> dict[str, float]:
+        """The metric of simple models, learned from `train` and scored on `test`.
+
+        A name with a slash, as `mean/mse`, is of another metric, and is not compared with the task's.
+        """
+
+    def is_degenerate(self, predicted: Sequence[Any]) -> bool:
+        """Whether all texts have the same answer."""
+        return all(label == predicted[0] for label in predicted)
+
+    # ------------------------------------------------------------------ report
+
+    @abstractmethod
+    def headline(self, figures: dict[str, float]) -> str:
+        """The scores of a test in one line."""
+
+    @abstractmethod
+    def row(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """A line of `predictions.jsonl`."""
+
+    @abstractmethod
+    def worst(self, rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+        """The most wrong lines of `predictions.jsonl`, as columns and rows of a table."""
+
+    def plots(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, Figure]:
+        """Plots of a test, by the names of their files."""
+        return {}
+
+
+def kinds() -> dict[str, type[Task]]:
+    """The kinds of task in this package, by name."""
+    package = importlib.import_module("tasks")
+    modules = [importlib.import_module(f"tasks.{found.name}") for found in pkgutil.iter_modules(package.__path__)]
+    classes = (value for module in modules for value in vars(module).values() if isinstance(value, type))
+    return {cls.kind: cls for cls in classes if issubclass(cls, Task) and cls.kind and "kind" in vars(cls)}

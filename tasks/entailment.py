@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from tasks.base import Task
+from tasks.classification import Classification
 
 
 @dataclass
-class Entailment(Task):
+class Entailment(Classification):
     """Texts in the columns `premise` and `hypothesis`, the class of the pair in the column `label`."""
 
     columns: dict[str, str] = field(
         default_factory=lambda: {"premise": "premise", "hypothesis": "hypothesis", "label": "label"}
     )
 
-    roles = ("premise", "hypothesis")
+    kind: ClassVar[str | None] = "pair"
+    roles: ClassVar[tuple[str, ...]] = ("premise", "hypothesis")

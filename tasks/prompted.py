@@ -1,15 +1,14 @@
-"""Sets that are asked by prompts alone: rows with a right answer, and nothing to train on."""
+"""Sets for prompts alone: rows with a right answer, and nothing to train on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from tasks.base import Task
+from tasks.labels import NamedLabels
 
 
 @dataclass
-class Prompted(Task):
+class Prompted(NamedLabels):
     """Rows of any columns; its prompts name them.
 
     Args:
@@ -18,5 +17,3 @@ class Prompted(Task):
 
     columns: dict[str, str] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
-
-    head: ClassVar[str] = "none"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from tasks.base import Task
+from tasks.classification import Classification
 
 
 @dataclass
-class Sentiment(Task):
+class Sentiment(Classification):
     """A text in the column `text`, its class in the column `label`."""
 
     columns: dict[str, str] = field(default_factory=lambda: {"text": "text", "label": "label"})
 
-    roles = ("text",)
+    kind: ClassVar[str | None] = "sentence"
+    roles: ClassVar[tuple[str, ...]] = ("text",)

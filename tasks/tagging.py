@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tasks.base import Example, Row, Task, is_plain_list, shortened
-from tasks.bio import bio_tags, to_bio
+from tasks import metrics, plots
+from tasks.base import Example, Prediction, Scores, Task
+from tasks.baselines import known_spans
+from tasks.bio import bio_tags, spans, to_bio
+from tasks.dataset import Row, is_plain_list, shortened
 from tasks.errors import TaskError, UserError
+from tasks.labels import NamedLabels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MARKS = ("B-", "I-", "E-", "S-")
+WORST = 100  # rows of the table of wrong answers
 
 
 @dataclass
-class Tagging(Task):
+class Tagging(NamedLabels, Task):
     """Lists in the columns `words` and `tags`, or what spaces separate; files in CoNLL columns have numbers instead.
+
+    A label is a list of indices, one for each word.
 
     Args:
         conll: role -> number of the column, from 0, in files of CoNLL columns.
@@ -26,8 +37,16 @@ class Tagging(Task):
     conll: dict[str, int] = field(default_factory=lambda: {"words": 0, "tags": 1})
     spans: bool = True
 
-    head: ClassVar[str] = "token"
+    kind: ClassVar[str | None] = "tagging"
+    head: ClassVar[str | None] = "token"
+    pictures: ClassVar[tuple[str, ...]] = ("types", "confusion")
     roles: ClassVar[tuple[str, ...]] = ("words",)
+    formats: ClassVar[str] = ".tsv or .csv with a header, .jsonl, .parquet, CoNLL columns"
+    template: ClassVar[str] = """\
+conll: {words: 0, tags: 1} # in files of CoNLL columns: their numbers, from 0
+spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tags, scored by accuracy
+# labels: {"0": O, "1": B-x, "2": I-x} # value in the files: name of the label; else whatever the training part has
+"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,9 +57,11 @@ class Tagging(Task):
         if self.spans:
             self.label_names = bio_tags(self.label_names)
 
+    # ------------------------------------------------------------------ labels
+
     @property
-    def metric(self) -> str:
-        return "span_f1" if self.spans else "token_accuracy"
+    def head_options(self) -> dict[str, Any]:
+        return {"spans": self.spans}
 
     def learn_labels(self, rows: Sequence[Row]) -> None:
         super().learn_labels(rows)
@@ -63,12 +84,102 @@ class Tagging(Task):
     def names(self, row: Row) -> list[str]:
         tags = self.named(row, self.column(row, "tags"))
         if self.spans and (wrong := [tag for tag in tags if tag != "O" and tag[:2] not in MARKS]):
-            said = "which is no tag of BIO or IOBES; set spans: false for plain tags"
-            raise UserError(f"{row[0]} has the tag '{shortened(wrong[0])}', {said}.")
+            hint = "which is no tag of BIO or IOBES; set spans: false for plain tags"
+            raise UserError(f"{row[0]} has the tag '{shortened(wrong[0])}', {hint}.")
         return to_bio(tags) if self.spans else tags
 
-    def example(self, row: Row, known: dict[str, int]) -> Example:
-        words, tags = self.column(row, "words"), self.indices(row, known)
+    def label(self, row: Row) -> list[int]:
+        return self.indices(row)
+
+    def indices_of(self, label: list[int]) -> list[int]:
+        return label
+
+    def example(self, row: Row) -> Example:
+        words, tags = self.column(row, "words"), self.label(row)
         if len(words) != len(tags):
             raise UserError(f"{row[0]} has {len(words)} words but {len(tags)} tags.")
         return Example(text=words, label=tags)
+
+    def made_up(self, number: int) -> dict[str, Any]:
+        values = list(self.labels or {}) or ["O", "B-x", "I-x"]
+        tag = values[number % len(values)]
+        return {self.columns["words"]: ["some", "few", "words"], self.columns["tags"]: [tag, values[0], tag]}
+
+    # ------------------------------------------------------------------ scores
+
+    @property
+    def metric(self) -> str:
+        return "span_f1" if self.spans else "token_accuracy"
+
+    def scores(self, gold: Sequence[list[int]], predicted: Sequence[list[int]]) -> Scores:
+        """F1 of spans, in all and by type, with token accuracy; of plain tags as of classes, word by word."""
+        sides = [label for labels in gold for label in labels], [label for labels in predicted for label in labels]
+        figures = metrics.class_scores(*sides, len(self.label_names), name="token_accuracy")
+        if not self.spans:
+            return Scores(figures)
+        by_type = metrics.span_scores(self._tags(gold), self._tags(predicted))
+        over_all = {f"span_{name}": by_type.pop(name) for name in ("precision", "recall", "f1", "support")}
+        details = {f"{kind}/{name}": value for kind, scores in by_type.items() for name, value in scores.items()}
+        return Scores({**over_all, "token_accuracy": figures["token_accuracy"]}, details)
+
+    def _tags(self, labels: Sequence[list[int]]) -> list[list[str]]:
+        return [[self.label_names[index] for index in indices] for indices in labels]
+
+    def baselines(self, train: Sequence[Example], test: Sequence[Example]) -> dict[str, float]:
+        """The list of the training spans; of plain tags the most frequent one, of all and of each word."""
+        guesses = self._span_guesses(train, test) if self.spans else _tag_guesses(train, test)
+        gold = [example.label for example in test]
+        return {name: self.scores(gold, labels).figures[self.metric] for name, labels in guesses.items()}
+
+    def _span_guesses(self, train: Sequence[Example], test: Sequence[Example]) -> dict[str, list[list[int]]]:
+        known: dict[tuple[str, ...], Counter[str]] = {}
+        for example in train:
+            for kind, first, last in spans([self.label_names[label] for label in example.label]):
+                known.setdefault(tuple(example.text[first : last + 1]), Counter())[kind] += 1
+        index = {name: number for number, name in enumerate(self.label_names)}
+        return {"training_spans": [[index[tag] for tag in known_spans(list(e.text), known)] for e in test]}
+
+    def is_degenerate(self, predicted: Sequence[list[int]]) -> bool:
+        return len({label for labels in predicted for label in labels}) < 2
+
+    # ------------------------------------------------------------------ report
+
+    def headline(self, figures: dict[str, float]) -> str:
+        """Spans are counted as conlleval counts them, tokens apart."""
+        if not self.spans:
+            return metrics.headline(self.metric, figures)
+        return (
+            f"test span F1 {figures['span_f1']:.4f} (conlleval; precision {figures['span_precision']:.4f}, recall "
+            f"{figures['span_recall']:.4f}, {figures['span_support']:,} spans), "
+            f"token accuracy {figures['token_accuracy']:.4f}"
+        )
+
+    def row(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        [gold, tags] = self._tags([example.label, prediction.label])
+        probabilities = [round(p, 6) for p in prediction.probabilities]
+        return {"words": example.text, "gold": gold, "tags": tags, "probabilities": probabilities}
+
+    def worst(self, rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+        wrong = [row for row in rows if row["gold"] != row["tags"]]
+        cells = [[" ".join(row["words"]), " ".join(row["gold"]), " ".join(row["tags"])] for row in wrong]
+        return ["words", "gold", "tags"], cells[:WORST]
+
+    def plots(self, gold: Sequence[list[int]], predicted: Sequence[list[int]]) -> dict[str, Figure]:
+        if self.spans:
+            by_type = metrics.span_scores(self._tags(gold), self._tags(predicted))
+            return plots.types({name: scores for name, scores in by_type.items() if isinstance(scores, dict)})
+        sides = [label for labels in gold for label in labels], [label for labels in predicted for label in labels]
+        return plots.confusion(*sides, self.label_names)
+
+
+def _tag_guesses(train: Sequence[Example], test: Sequence[Example]) -> dict[str, list[list[int]]]:
+    by_word: dict[str, Counter[int]] = {}
+    for example in train:
+        for word, tag in zip(example.text, example.label, strict=True):
+            by_word.setdefault(word, Counter())[tag] += 1
+    [(frequent, _)] = sum(by_word.values(), Counter()).most_common(1)
+    tags = {word: counts.most_common(1)[0][0] for word, counts in by_word.items()}
+    return {
+        "majority": [[frequent] * len(example.text) for example in test],
+        "most_frequent_tag": [[tags.get(word, frequent) for word in example.text] for example in test],
+    }

@@ -8,10 +8,15 @@ import socket
 import string
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from filelock import FileLock
+
+from tests import conformance
 
 # No more of the environment than this, so that what is tested is what a user has; W&B is offline, without a key.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # equal bits are promised, and tested, on processors
@@ -90,42 +95,48 @@ def figures(folder: Path) -> dict[str, float]:
 
 
 @pytest.fixture(scope="session")
-def pretrained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Model -> its run folder; pretrained once, by the first test of any worker that asks for it. Never written to."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "toys"
+    shared.mkdir(exist_ok=True)
+
+    def toy(model: str) -> Path:
+        folder = shared / model
+        with FileLock(f"{folder}.lock"):
+            if not (folder / "metrics.json").exists():
+                run("pretrain", "--out", str(folder), *conformance.pretraining(model))
+        return folder
+
+    return toy
+
+
+@pytest.fixture(scope="session")
+def pretrained(toys: Callable[[str], Path]) -> Path:
     """The run folder of a small BERT, pretrained on the sample for a few steps."""
-    folder = tmp_path_factory.mktemp("run") / "bert"
-    os.environ["PIPELINE_CACHE"] = str(cache)
-    steps = [
-        "--trainer.max_steps=300",
-        "--model.optimization.warmup_steps=50",
-        "--validate_every=150",
-        "--model.optimization.learning_rate=3e-3",
-    ]
-    run("pretrain", "--out", str(folder), *SMALL, *steps)
-    return folder
+    return toys("bert")
 
 
 def check_task(name: str, *, encoder: Path, folder: Path) -> None:
     """A task, by its name in configs/tasks or its file, reads its columns, keeps its labels, is scored and trains."""
     from pipeline import presets
     from pipeline.cli import config as conf
-    from pipeline.finetuning import metrics as scores
     from pipeline.training.finetuning import FineTuning
-    from pipeline.training.task_data import LabeledData
-    from tasks.base import SPLITS
+    from pipeline.training.task_data import TaskData
+    from tasks.base import Prediction, Task
+    from tasks.dataset import SPLITS
 
     file = presets.task_file(name)
     alone = presets.task_of(file)
-    if alone.head == "none":
+    if not isinstance(alone, Task):
         check_prompts(alone, name, encoder=encoder, folder=folder)
         return
-    built = conf.parse(
-        FineTuning, LabeledData, [presets.CONFIGS / "finetune.yaml", file], [], cli_class=conf.FineTuneCLI
-    )
+    built = conf.parse(FineTuning, TaskData, [presets.CONFIGS / "finetune.yaml", file], [], cli_class=conf.FineTuneCLI)
     task, flags = built.data.task, ["--data.train_rows=8"]
     if task.prompts:
         check_prompts(task, name, encoder=encoder, folder=folder)
     if task.sample is None:  # files as the YAML says that they are
-        data, rows = folder / "data", task_rows(task)
+        data, rows = folder / "data", [task.made_up(number) for number in range(12)]
         for split, begin in task.splits.items():
             place = data / f"{begin.replace('*', 'x')}.jsonl"
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -137,9 +148,10 @@ def check_task(name: str, *, encoder: Path, folder: Path) -> None:
         task.learn_labels([("row", row) for row in rows])
         examples = task.examples([("row", row) for row in rows])
         for row, example in zip(rows, examples, strict=True):
-            assert [task.label_names[label] for label in example.labels] == task.names(("row", row))
-        gold = [example.labels for example in examples]
-        assert scores.scores(scores.Answers(gold, gold, []), task).figures[task.metric] == pytest.approx(1)
+            line = task.row(example, Prediction(example.label, [1.0] * len(task.outputs)))
+            assert np.atleast_1d(line["gold"]).tolist() == (task.names(("row", row)) or [example.label])
+        gold = [example.label for example in examples]
+        assert task.scores(gold, gold).figures[task.metric] == pytest.approx(task.bound if task.mode == "max" else 0)
     out = folder / "run"
     small = [
         "--validations=1",
@@ -149,7 +161,7 @@ def check_task(name: str, *, encoder: Path, folder: Path) -> None:
         "--data.max_length=32",
     ]
     run("finetune", "--task", name, "--from", str(encoder), "--out", str(out), *small, *flags)
-    assert 0 <= figures(out)[f"test/{task.metric}"] <= 1
+    assert f"test/{task.metric}" in figures(out)
 
 
 def check_prompts(task: Any, name: str, *, encoder: Path, folder: Path) -> None:
@@ -162,7 +174,7 @@ def check_prompts(task: Any, name: str, *, encoder: Path, folder: Path) -> None:
         row |= {task.columns[role]: f"a text {role}" for role in task.roles}
         row |= {column: next(iter(values)) for p in task.prompts for column, values in p.values.items()}
         row |= {p.gold: 1 for p in task.prompts if isinstance(p.gold, str)}
-        if task.head != "none":
+        if task.head is not None:
             row[task.columns["label"]] = next(iter(task.labels or task.prompts[0].candidates))
         begin = task.splits["test"].replace("*", "x") or "x"
         place = folder / "asked" / f"{begin}.jsonl"
@@ -171,21 +183,3 @@ def check_prompts(task: Any, name: str, *, encoder: Path, folder: Path) -> None:
         where += ["--data", str(folder / "asked")]
     run("zeroshot", "--task", name, *where)
     assert 0 <= figures(folder / "zeroshot")["zeroshot/accuracy"] <= 1
-
-
-def task_rows(task: Any) -> list[dict[str, Any]]:
-    """A few rows with the columns of a task and labels that it knows."""
-    rows = []
-    names = list(task.labels or {}) or (
-        ["O", "B-x", "I-x"] if getattr(task, "spans", False) else ["one", "two", "three"]
-    )
-    for number in range(12):
-        label = names[number % len(names)]
-        if task.head == "token":
-            rows.append(
-                {task.columns["words"]: ["some", "few", "words"], task.columns["tags"]: [label, names[0], label]}
-            )
-        else:
-            texts = {task.columns[role]: f"text {number} of {role}" for role in task.roles}
-            rows.append({**texts, task.columns["label"]: label})
-    return rows

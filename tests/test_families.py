@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 import transformers
 from safetensors.torch import load_file
 
-import pipeline
-from pipeline.errors import Interrupted, UserError
-from pipeline.training.checkpoints import Latest
+from pipeline.errors import UserError
+from tests.conformance import flags
 from tests.conftest import figures, run
 
-SHARED = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48", "--data.batch_size=16"]
-SHARED += ["--data.validation_rows=64", "--trainer.log_every_n_steps=2", "--precision=32-true", "--validate_every=8"]
-SIZES = {
-    "gpt": ["size=64", "layers=2", "heads=2", "inner_size=256", "max_length=48"],
-    "elmo": ["character_size=8", "filters=[[1,8],[2,16],[3,24]]", "projection=24", "cell=48", "cutoffs=[100,200]"],
-}
-MODELS = sorted(SIZES)
-
-
-def flags(model: str, *more: str) -> list[str]:
-    sizes = [f"--model.encoder.init_args.{size}" for size in SIZES[model]]
-    return ["--model", model, *SHARED, *sizes, "--model.optimization.warmup_steps=2", *more]
+MODELS = ["elmo", "gpt"]
+SAMPLE = "--data.sample_documents=300"  # of which the toys are
 
 
 @pytest.fixture(scope="module")
-def encoders(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("families")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIPELINE_CACHE", str(cache))
-        for model in MODELS:
-            rate = "--model.optimization.learning_rate=4e-3"
-            run("pretrain", "--out", str(folder / model), *flags(model, rate, "--trainer.max_steps=120"))
-    return {model: folder / model for model in MODELS}
+def encoders(toys: Callable[[str], Path]) -> dict[str, Path]:
+    """Model -> its run folder."""
+    return {model: toys(model) for model in MODELS}
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -58,76 +42,39 @@ def test_learning_happens(encoders: dict[str, Path], model: str) -> None:
     assert f"{'bytes' if model == 'elmo' else 'tokens'}) for 120 steps of 16 rows of at most 48" in card
 
 
-@pytest.mark.parametrize(
-    ("model", "change"),
-    [
-        ("gpt", "model.optimization.optimizer=muon"),
-        ("gpt", "data.batches.init_args.packing=document"),
-        ("elmo", "model.optimization.optimizer=adamw"),
-        ("elmo", "data.batches.init_args.carry=true"),
-    ],
-)
-def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, model: str, change: str) -> None:
-    more = ["--trainer.max_steps=20", "--model.encoder.init_args.dropout=0.1", f"--{change}"]
-    run("pretrain", "--out", str(tmp_path / "straight"), *flags(model, *more))
-    original = Latest.between_steps
-
-    def stop(self: Latest, trainer: object) -> None:
-        self.asked |= trainer.global_step == 13  # type: ignore[attr-defined]
-        original(self, trainer)  # type: ignore[arg-type]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Latest, "between_steps", stop)
-        with pytest.raises(Interrupted):
-            run("pretrain", "--out", str(tmp_path / "halves"), *flags(model, *more))
-    run("pretrain", "--out", str(tmp_path / "halves"), "--resume", *flags(model, *more))
-    one, two = (load_file(tmp_path / name / "encoder/model.safetensors") for name in ("straight", "halves"))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-
-
-def test_accumulated_parts_give_the_same_weights(tmp_path: Path) -> None:
-    for model in MODELS:
-        for parts in (1, 4):
-            more = ["--trainer.max_steps=4", f"--trainer.accumulate_grad_batches={parts}"]
-            run("pretrain", "--out", str(tmp_path / f"{model}{parts}"), *flags(model, *more))
-        one, four = (load_file(tmp_path / f"{model}{parts}/encoder/model.safetensors") for parts in (1, 4))
-        assert all((one[name] - four[name]).abs().max() < 5e-4 for name in one)
-    encoder = tmp_path / "elmo1/encoder"
+def test_accumulated_parts_of_a_fine_tune_give_the_same_weights(encoders: dict[str, Path], tmp_path: Path) -> None:
     for parts in (1, 4):
         more = ["--out", str(tmp_path / f"tuned{parts}"), f"--trainer.accumulate_grad_batches={parts}"]
-        more += ["--data.epochs=1", "--model.craft.dropout=0", "--precision=32-true", "--task", "entailment"]
-        run("finetune", "--model", "elmo", "--from", str(encoder), *more)
+        more += ["--data.epochs=1", "--model.recipe.dropout=0", "--precision=32-true", "--task", "entailment"]
+        run("finetune", "--model", "elmo", "--from", str(encoders["elmo"] / "encoder"), *more, "--data.train_rows=200")
     one, four = (load_file(tmp_path / f"tuned{parts}/model/model.safetensors") for parts in (1, 4))
     assert all((one[name] - four[name]).abs().max() < 5e-4 for name in one)
-    more = ["--trainer.accumulate_grad_batches=2", "--data.batches.init_args.carry=true"]
+
+
+def test_a_carried_state_goes_without_accumulation(tmp_path: Path) -> None:
+    more = ["trainer.accumulate_grad_batches=2", "data.batches.init_args.carry=true"]
     with pytest.raises(UserError, match="without accumulation"):
         run("pretrain", "--out", str(tmp_path / "carry"), *flags("elmo", *more))
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_evaluate_gives_the_losses_of_validation(
-    encoders: dict[str, Path], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_evaluate_warns_where_unknown_words_are_an_easy_guess(
+    encoders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = ["--from", str(encoders[model] / "encoder"), "--data.batch_size=16", *SHARED[:1]]
-    run("evaluate", "--model", model, *args)
-    printed = capsys.readouterr().out
-    shown = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2)
-    end = figures(encoders[model])
-    assert float(shown["unknown"]) == pytest.approx(end["val/unknown"], abs=0.02)
-    assert ("is an easy guess" in printed) == (float(shown["unknown"]) > 0.02)
-    for name in ("perplexity", "bits_per_byte"):  # there on 64 rows, here on all
-        assert float(shown[name]) == pytest.approx(end[f"val/{name}"], rel=0.1)
-    if model == "elmo":  # a text of unknown words looks easy
-        (tmp_path / "strange.txt").write_text("qxzv kwpf zzrt vvkq plgh mnbt.\n\n" * 400)
-        run("evaluate", "--model", model, *args[:3], "--corpus", str(tmp_path / "strange.txt"), "--data.length=48")
-        printed = capsys.readouterr().out
-        assert "% of what is predicted is unknown to this encoder" in printed
-    if model == "gpt":
-        with pytest.raises(UserError, match="only 48 positions"):
-            run("evaluate", "--model", model, *args, "--data.length=64")
-        for flag in ("--data.validation_rows=8", "--model.encoder.init_args.dropout=0", "--trainer.max_steps=1"):
-            with pytest.raises(UserError, match=f"leave out {flag}"):
-                run("evaluate", "--model", model, *args, flag)
+    args = ["--from", str(encoders["elmo"] / "encoder"), "--data.batch_size=16"]
+    run("evaluate", "--model", "elmo", *args, SAMPLE)
+    assert "is an easy guess" in capsys.readouterr().out
+    (tmp_path / "strange.txt").write_text("qxzv kwpf zzrt vvkq plgh mnbt.\n\n" * 400)
+    run("evaluate", "--model", "elmo", *args, "--corpus", str(tmp_path / "strange.txt"), "--data.length=48")
+    assert "% of what is predicted is unknown to this encoder" in capsys.readouterr().out
+
+
+def test_evaluate_refuses_what_is_of_training(encoders: dict[str, Path]) -> None:
+    args = ["--from", str(encoders["gpt"] / "encoder"), "--data.batch_size=16", SAMPLE]
+    with pytest.raises(UserError, match="only 48 positions"):
+        run("evaluate", "--model", "gpt", *args, "--data.length=64")
+    for flag in ("--data.validation_rows=8", "--model.encoder.init_args.dropout=0", "--trainer.max_steps=1"):
+        with pytest.raises(UserError, match=f"leave out {flag}"):
+            run("evaluate", "--model", "gpt", *args, flag)
 
 
 def test_evaluate_takes_rows_as_long_as_those_of_pretraining(
@@ -136,7 +83,16 @@ def test_evaluate_takes_rows_as_long_as_those_of_pretraining(
     """As config.json says, or else the run that the folder lies in; longer rows are warned of."""
 
     def shown(folder: Path, *args: str) -> str:
-        run("evaluate", "--model", "gpt", "--from", str(folder), "--data.batch_size=16", *SHARED[:1], *args)
+        run(
+            "evaluate",
+            "--model",
+            "gpt",
+            "--from",
+            str(folder),
+            "--data.batch_size=16",
+            "--data.sample_documents=300",
+            *args,
+        )
         return capsys.readouterr().out
 
     run_of_24 = tmp_path / "run"
@@ -166,45 +122,6 @@ def test_evaluate_takes_rows_as_long_as_those_of_pretraining(
             shown(folder)
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("arm", ["full", "frozen", "scratch"])
-def test_fine_tuning_in_three_arms(encoders: dict[str, Path], tmp_path: Path, model: str, arm: str) -> None:
-    folder = encoders[model] / "encoder"
-    args = ["--model", model, "--arm", arm, "--from", str(folder), "--out", str(tmp_path / "run"), "--data.epochs=2"]
-    run("finetune", *args, "--precision=32-true")
-    end = figures(tmp_path / "run")
-    assert end["test/rows"] == 500
-    assert end["test/loss"] < 1
-    tuned = load_file(tmp_path / "run/model/model.safetensors")
-    before = load_file(folder / "model.safetensors")
-    same = all(torch.equal(tuned[name], before[name]) for name in before)
-    assert same == (arm == "frozen")
-    predicted = pipeline.load(tmp_path / "run/model").predict(["The soup was delicious.", "A"])
-    row = json.loads((tmp_path / "run/predictions.jsonl").read_text().splitlines()[0])
-    assert set(row["probabilities"]) == set(predicted[0]["probabilities"])
-    assert (tmp_path / "run/mix.png").exists() == (arm == "frozen")
-
-
-@pytest.mark.parametrize("model", ["bert", "gpt", "elmo"])
-@pytest.mark.parametrize("arm", ["full", "frozen"])
-def test_pairs_are_classified(
-    encoders: dict[str, Path], pretrained: Path, tmp_path: Path, model: str, arm: str
-) -> None:
-    folder = (encoders | {"bert": pretrained})[model] / "encoder"
-    args = ["--model", model, "--arm", arm, "--from", str(folder), "--out", str(tmp_path / "run"), "--data.epochs=1"]
-    run("finetune", "--task", "entailment", *args, "--precision=32-true")
-    end = figures(tmp_path / "run")
-    assert end["test/rows"] == 500
-    assert 0.3 < end["baseline/majority"] < 0.34
-    rows = [json.loads(line) for line in (tmp_path / "run/predictions.jsonl").read_text().splitlines()]
-    tuned = pipeline.load(tmp_path / "run/model")
-    again = tuned.predict([tuple(row["text"]) for row in rows[:20]])
-    for row, result in zip(rows[:20], again, strict=True):
-        assert row["probabilities"] == pytest.approx(result["probabilities"], abs=1e-4)
-    with pytest.raises(UserError, match="reads pairs"):
-        tuned.predict(["one text"])
-
-
 def test_try(encoders: dict[str, Path], pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gpt = ["try", "--model", "gpt", "--from", str(encoders["gpt"] / "encoder")]
     run(*gpt, "--prompt", "The soup", "--tokens", "8")
@@ -219,7 +136,16 @@ def test_try(encoders: dict[str, Path], pretrained: Path, capsys: pytest.Capture
     run("try", "--model", "bert", "--from", str(pretrained / "encoder"), "--prompt", "The [MASK] was [MASK].")
     shown = capsys.readouterr().out.splitlines()
     assert [line[:8] for line in shown[1:]] == ["[MASK] 1", "[MASK] 2"]
-    run("try", "--model", "elmo", "--from", str(encoders["elmo"] / "encoder"), "--word", "was", *SHARED[:1])
+    run(
+        "try",
+        "--model",
+        "elmo",
+        "--from",
+        str(encoders["elmo"] / "encoder"),
+        "--word",
+        "was",
+        "--data.sample_documents=300",
+    )
     shown = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("  layer") for line in shown) == 6
     assert sum("[was]" in line for line in shown) >= 2
@@ -237,7 +163,7 @@ def test_try(encoders: dict[str, Path], pretrained: Path, capsys: pytest.Capture
         ("bert", ["--prompt", "no mask"], r"no \[MASK\]"),
         ("bert", ["--prompt", "word " * 99 + "[MASK]"], "a mask is cut off"),
         ("elmo", ["--prompt", "a"], "set WORD="),
-        ("elmo", ["--word", "qwertz", *SHARED[:1]], "stands in 0 sentences"),
+        ("elmo", ["--word", "qwertz", SAMPLE], "stands in 0 sentences"),
     ],
 )
 def test_try_refuses(encoders: dict[str, Path], pretrained: Path, model: str, args: list[str], message: str) -> None:
@@ -250,13 +176,13 @@ def test_try_refuses(encoders: dict[str, Path], pretrained: Path, model: str, ar
 def test_the_tokenizer_must_be_of_the_right_scheme(encoders: dict[str, Path], tmp_path: Path) -> None:
     file = encoders["gpt"] / "encoder/tokenizer.json"
     with pytest.raises(UserError, match="is a bpe tokenizer; this model needs words"):
-        run("pretrain", "--out", str(tmp_path / "run"), *flags("elmo", f"--data.tokenizer.file={file}"))
+        run("pretrain", "--out", str(tmp_path / "run"), *flags("elmo", f"data.tokenizer.file={file}"))
     with pytest.raises(UserError, match="GPT needs a tokenizer of scheme bpe"):
-        run("pretrain", "--out", str(tmp_path / "run"), *flags("gpt", "--data.tokenizer.scheme=wordpiece"))
+        run("pretrain", "--out", str(tmp_path / "run"), *flags("gpt", "data.tokenizer.scheme=wordpiece"))
     for setting, message in (("filters=[[9,8]]", "from 1 to 7"), ("cutoffs=[200,100]", "must be positive and rise")):
         with pytest.raises(UserError, match=message):
-            run("pretrain", "--out", str(tmp_path / "run"), *flags("elmo", f"--model.encoder.init_args.{setting}"))
+            run("pretrain", "--out", str(tmp_path / "run"), *flags("elmo", f"model.encoder.init_args.{setting}"))
     with pytest.raises(UserError, match="holds a gpt encoder, not elmo"):
         run("finetune", "--model", "elmo", "--from", str(encoders["gpt"] / "encoder"))
     with pytest.raises(UserError, match="lowercase does not go with bpe"):
-        run("pretrain", "--out", str(tmp_path / "run"), *flags("gpt", "--data.tokenizer.lowercase=true"))
+        run("pretrain", "--out", str(tmp_path / "run"), *flags("gpt", "data.tokenizer.lowercase=true"))

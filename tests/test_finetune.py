@@ -100,7 +100,7 @@ def test_dropout_is_on_in_what_is_trained(
         return original(self, batch, batch_idx)
 
     monkeypatch.setattr(FineTuning, "training_step", looks)
-    more = ["--arm", arm, "--out", str(tmp_path / "run"), "--data.train_rows=64", "--model.craft.dropout=0.2"]
+    more = ["--arm", arm, "--out", str(tmp_path / "run"), "--data.train_rows=64", "--model.recipe.dropout=0.2"]
     run("finetune", "--from", str(pretrained / "encoder"), *FAST, *more)
     assert len(modes) == 4  # after the first validation too
     assert all(mode == ({0.2}, {arm in ("full", "scratch")}, True) for mode in modes)

@@ -145,7 +145,7 @@ BATCHES: dict[str, dict[str, str]] = {
         "input_ids": "33033a533943b040",
         "token_type_ids": "cdafc8997e834171",
         "mask": "0fd98f40f5402177",
-        "word_of": "6c1c7b01fd00761e",
+        "word_ids": "6c1c7b01fd00761e",
         "labels": "b91edf96f7df897f",
         "rows": "f9522710bab84626",
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pipeline.finetuning.heads import ScalarMix
+from pipeline.finetuning.heads.scalar_mix import ScalarMix
 
 
 def test_scalar_mix_is_the_formula() -> None:

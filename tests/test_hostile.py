@@ -233,8 +233,8 @@ def test_weights_are_counted_before_they_are_made(pretrained: Path, tmp_path: Pa
     assert torch.equal(state, torch.get_rng_state())
     with pytest.raises(UserError, match=r"weights alone would need about 52 TB; this machine has [\d,]+ [MGT]B"):
         run("pretrain", *SMALL, "--model.encoder.init_args.inner_size=50000000000", "--out", "out")
-    with pytest.raises(UserError, match=r"would need about 32 TB.*Lower the sizes in model.craft"):
-        run("finetune", "--from", str(pretrained / "encoder"), "--model.craft.lstm=1000000", "--out", "out")
+    with pytest.raises(UserError, match=r"would need about 32 TB.*Lower the sizes in model.recipe"):
+        run("finetune", "--from", str(pretrained / "encoder"), "--model.recipe.lstm=1000000", "--out", "out")
 
 
 def test_nodes_that_cannot_meet_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

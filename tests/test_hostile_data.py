@@ -369,19 +369,19 @@ def test_sketches_of_lines_estimate_what_is_shared(monkeypatch: pytest.MonkeyPat
     assert store.shared_lines(TokenStore(empty, empty, empty, {}), stores[0]) is None
 
 
-def labelled(folder: Path, **parts: list[str]) -> labeled.LabeledData:
+def labelled(folder: Path, **parts: list[str]) -> labeled.TaskData:
     for name, texts in parts.items():
         rows = "".join(f"{text}\t{number % 2}\n" for number, text in enumerate(texts))
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + rows)
     options: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
-    return labeled.LabeledData(task=Sentiment(valid_rows=100), files=str(folder), **options)
+    return labeled.TaskData(task=Sentiment(valid_rows=100), files=str(folder), **options)
 
 
 def test_what_is_odd_about_a_task_is_reported(tmp_path: Path) -> None:
     texts = [f"text number {number}" for number in range(20)]
     data = labelled(tmp_path, train=texts, test_old=[f" {text} " for text in texts])
-    data.examples = data._read()
-    data.items = {split: [] for split in data.examples}
+    data.examples = data.read()
+    data.features = {split: [] for split in data.examples}
     report = data.report()
     assert "valid 4 rows (4 of 20 training rows set aside: valid_rows 100 is capped at a fifth)" in report
     assert "test 20 rows (16 of the same text as a training row)" in report
@@ -389,8 +389,8 @@ def test_what_is_odd_about_a_task_is_reported(tmp_path: Path) -> None:
     assert "Warning: the test part is read from test_old.tsv, whose name only begins as 'test'" in report
     (tmp_path / "test_old.tsv").unlink()
     data = labelled(tmp_path, train=texts, test=["new"])
-    data.examples = data._read()
-    data.items = {split: [] for split in data.examples}
+    data.examples = data.read()
+    data.features = {split: [] for split in data.examples}
     assert "Warning" not in data.report()
 
 
@@ -400,7 +400,7 @@ def test_swapped_columns_are_told_in_a_short_line(tmp_path: Path) -> None:
     for name, part in (("train", rows[:40]), ("valid", rows[40:]), ("test", rows[40:])):
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(part) + "\n")
     with pytest.raises(UserError, match=r"has the label 'O+\.\.\.'; .* and 28 more") as caught:
-        labelled(tmp_path)._read()
+        labelled(tmp_path).read()
     assert len(str(caught.value)) < 2000
 
 

@@ -6,7 +6,6 @@ environment than a user would.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from collections.abc import Callable
@@ -19,13 +18,15 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import pipeline
+from pipeline import prompting
 from pipeline.errors import UserError
-from pipeline.finetuning.model import TunedModel
-from pipeline.inspection import trying
+from pipeline.finetuning.model import FineTunedModel
+from pipeline.inspection.generate import Sampling
+from pipeline.inspection.nearest_neighbors import nearest
+from pipeline.inspection.show import show
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
-from pipeline.prompting import scoring as prompting
 from pipeline.tokenization.registry import train
 from tests.conftest import run
 from tests.test_tuned import options
@@ -33,7 +34,7 @@ from tests.test_tuned import options
 TEXTS = ["a small text for a small tokenizer", "words and words, the film is good and the other is bad"] * 20
 SIZES: dict[str, Any] = {"size": 16, "layers": 2, "heads": 2, "inner_size": 64, "max_length": 32}
 SIZES |= {"dropout": 0.0, "attention_dropout": 0.0}
-TAGS = {"by_word": True, "columns": {"words": "words", "tags": "tags"}}
+TAGS = {"name": "token", "columns": {"words": "words", "tags": "tags"}}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def encoder_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers.BertModel(config).save_pretrained(root / "minilm")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(root / "bert" / name, root / "minilm" / name)
-    TunedModel(bert, labels=["no", "yes"], options=options(mix=True, lstm=8)).save(root / "tuned", card="")
+    FineTunedModel(bert, labels=["no", "yes"], options=options(mix=True, lstm=8)).save(root / "tuned", card="")
     return root
 
 
@@ -259,8 +260,8 @@ def test_what_was_never_trained_is_not_saved(
     encoder_folders: Path, tmp_path: Path, name: str, taken: bool, head: dict[str, Any], kind: str | None
 ) -> None:
     encoder, receipt = pipeline.encoders.load_with_receipt(encoder_folders / name, weights=taken)
-    labels = ["O", "B-x"] if head.get("by_word") else ["no", "yes"]
-    model = TunedModel(encoder, labels=labels, options=options(**head))
+    labels = ["O", "B-x"] if head.get("name") else ["no", "yes"]
+    model = FineTunedModel(encoder, labels=labels, options=options(**head))
     model.save(tmp_path / "model", card="")
     saved = load_file(tmp_path / "model/model.safetensors")
     fresh = {key for key in receipt.new if key.startswith(("cls.", "output."))}
@@ -273,7 +274,7 @@ def test_what_was_never_trained_is_not_saved(
     if kind is not None and kind != "Elmo":
         loaded = getattr(transformers, kind).from_pretrained(tmp_path / "model", output_loading_info=True)[1]
         assert not loaded["missing_keys"]
-    texts: list[Any] = [["a", "film"]] if head.get("by_word") else ["a film"]
+    texts: list[Any] = [["a", "film"]] if head.get("name") else ["a film"]
     assert pipeline.load(tmp_path / "model").predict(texts) == model.predict(texts)
 
     # The next one in a chain has them random again, and saves them as little.
@@ -390,9 +391,9 @@ def test_scores_that_are_not_finite_are_refused(encoder_folders: Path) -> None:
         prompting.log_likelihoods(gpt, [("a", " film")])
 
 
-def tried(**changes: Any) -> argparse.Namespace:
-    base = {"prompt": "The film", "word": None, "score": False, "tokens": 3, "temperature": 0.8, "seed": 0}
-    return argparse.Namespace(**{**base, "top_k": 0, "top_p": 1.0, **changes})
+def shown(encoder: Any, *, prompt: str = "The film", score: bool = False, **changes: Any) -> str:
+    settings = {"tokens": 3, "temperature": 0.8, "seed": 0, "top_k": 0, "top_p": 1.0}
+    return show(encoder, prompt, score=score, sampling=Sampling(**{**settings, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -408,18 +409,18 @@ def tried(**changes: Any) -> argparse.Namespace:
 )
 def test_what_cannot_be_tried(encoder_folders: Path, name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        trying.show(pipeline.encoders.load(encoder_folders / name), tried(**changes))
+        shown(pipeline.encoders.load(encoder_folders / name), **changes)
 
 
 def test_a_temperature_of_almost_nothing_is_none(encoder_folders: Path) -> None:
     gpt = pipeline.encoders.load(encoder_folders / "gpt")
-    assert trying.show(gpt, tried(temperature=1e-320)) == trying.show(gpt, tried(temperature=0.0))
+    assert shown(gpt, temperature=1e-320) == shown(gpt, temperature=0.0)
 
 
 def test_a_word_is_not_its_own_neighbour(encoder_folders: Path) -> None:
     elmo = pipeline.encoders.load(encoder_folders / "elmo")
     vectors = elmo.encode([["good", "good", "bad", "film"]]).layers[0][0, 1:5]
     words = ["good", "good", "bad", "film"]
-    assert {words[index] for index, _ in trying._nearest(vectors, 0, words)} == {"bad", "film"}
+    assert {words[index] for index, _ in nearest(vectors, 0, words)} == {"bad", "film"}
     with pytest.raises(UserError, match="is not valid UTF-8"):
         run("try", "--model", "elmo", "--from", str(encoder_folders / "elmo"), "--word", "\udcff")

@@ -16,7 +16,8 @@ from pipeline.presets import CONFIGS, REPOSITORY, named_config
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.pretraining import Pretraining
-from pipeline.training.task_data import LabeledData
+from pipeline.training.task_data import TaskData
+from tasks.sentiment import Sentiment
 from tests.conftest import check_task
 
 LIGHTNING = {"training", "tracking"}  # and what stands above them
@@ -145,7 +146,7 @@ def test_every_machine_builds(machine: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted((CONFIGS / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_sweep_names_what_its_command_knows(file: Path) -> None:
-    found = sweep.load(file, ["--model", "bert"], "accuracy")
+    found = sweep.load(file, ["--model", "bert"], Sentiment())
     assert found["metric"]["name"] in ("val/loss", "val/best_accuracy")
     assert found["method"] in ("grid", "random", "bayes")
     assert found["command"][2:4] == ["pipeline", file.stem]
@@ -158,7 +159,7 @@ def test_every_sweep_names_what_its_command_knows(file: Path) -> None:
         parse(Pretraining, CorpusData, files, flags)
     else:
         files = [CONFIGS / "finetune.yaml", CONFIGS / "tasks/sentiment.yaml"]
-        parse(FineTuning, LabeledData, files, flags, cli_class=FineTuneCLI)
+        parse(FineTuning, TaskData, files, flags, cli_class=FineTuneCLI)
 
 
 def test_no_configuration_is_overlooked() -> None:

@@ -58,9 +58,9 @@ def test_words_and_tags_in_a_table() -> None:
     row = ("row", {"words": "Anna saw Bonn", "tags": "B-PER O B-LOC"})
     task = Tagging()
     task.learn_labels([row])
-    example = task.example(row, {name: index for index, name in enumerate(task.label_names)})
+    example = task.example(row)
     assert example.text == ["Anna", "saw", "Bonn"]
-    assert [task.label_names[label] for label in example.label] == ["B-PER", "O", "B-LOC"]  # type: ignore[union-attr]
+    assert [task.label_names[label] for label in example.label] == ["B-PER", "O", "B-LOC"]
     with pytest.raises(ValueError, match="no labels of rows to ignore"):
         Tagging(ignore=["-"])
 
@@ -95,8 +95,8 @@ def test_columns_read_by_their_role_are_reported(tmp_path: Path) -> None:
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\ngood\tyes\nbad\tno\n")
     task = Sentiment(columns={"text": "sentence", "label": "label"})
     options: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
-    data = labeled.LabeledData(task=task, files=str(tmp_path), **options)
-    data._read()
+    data = labeled.TaskData(task=task, files=str(tmp_path), **options)
+    data.read()
     assert data.report().splitlines()[0].endswith("read from the column text (there is no sentence)")
 
 
@@ -112,7 +112,7 @@ def test_parts_that_there_are_not(tmp_path: Path) -> None:
     settings: dict = {"batch_size": 2, "max_length": None, "cut": "head", "workers": 0}
     for epochs in (math.nan, math.inf):
         with pytest.raises(UserError, match=f"data.epochs is {epochs}; it must be above 0"):
-            labeled.LabeledData(task=Sentiment(), files=str(tmp_path), epochs=epochs, **settings)
+            labeled.TaskData(task=Sentiment(), files=str(tmp_path), epochs=epochs, **settings)
 
 
 def test_a_task_of_three_texts_says_how_they_are_joined() -> None:
@@ -155,26 +155,26 @@ def test_a_part_is_set_aside_only_where_it_was_asked_for(tmp_path: Path) -> None
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a\t0\nb\t1\n" * 4)
     settings: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
     with pytest.raises(UserError, match="no validation part"):
-        labeled.LabeledData(task=Sentiment(), files=str(tmp_path), **settings)._read()
+        labeled.TaskData(task=Sentiment(), files=str(tmp_path), **settings).read()
     for wanted, count in ((3, 1), (1, 1), (0.25, 2)):  # a fifth at most, unless it is a share
-        data = labeled.LabeledData(task=Sentiment(valid_rows=wanted), files=str(tmp_path), **settings)
-        assert len(data._read()["valid"]) == count
+        data = labeled.TaskData(task=Sentiment(valid_rows=wanted), files=str(tmp_path), **settings)
+        assert len(data.read()["valid"]) == count
     for wrong in (-1, 2.5, math.nan, math.inf):
         with pytest.raises(UserError, match="number of rows, or a share"):
             Sentiment(valid_rows=wrong)
     hashes = set()
     for wanted, note in ((1, "set aside from training"), (0.5, "set aside from training"), (3, "1 of 8 training rows")):
-        data = labeled.LabeledData(task=Sentiment(valid_rows=wanted), files=str(tmp_path), **settings)
-        data.examples = data._read()
+        data = labeled.TaskData(task=Sentiment(valid_rows=wanted), files=str(tmp_path), **settings)
+        data.examples = data.read()
         assert data.set_aside.startswith(note)
         hashes.add(data.stage("sentiment")["sha256"])
     assert len(hashes) == 2  # a run is not resumed with other rows set aside
-    parts = [labeled.LabeledData(task=Sentiment(valid_rows=3), files=str(tmp_path), seed=s, **settings) for s in (0, 1)]
-    assert parts[0]._read() == parts[1]._read()
+    parts = [labeled.TaskData(task=Sentiment(valid_rows=3), files=str(tmp_path), seed=s, **settings) for s in (0, 1)]
+    assert parts[0].read() == parts[1].read()
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a\t0\n" * 8)
     task = Sentiment(valid_rows=3, labels={"0": "no", "1": "yes"})
     with pytest.raises(UserError, match="one label only"):
-        labeled.LabeledData(task=task, files=str(tmp_path), **settings)._read()
+        labeled.TaskData(task=task, files=str(tmp_path), **settings).read()
 
 
 TEXTS = ["plain", 'say "b"', '"Great"', "one, two; three|four", "two\nlines", "a\ttab", '"', '""', " spaces ", "'"]

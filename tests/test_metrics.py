@@ -7,7 +7,6 @@ import random
 import pytest
 import seqeval.metrics as seqeval
 
-from pipeline.finetuning.metrics import Answers, baselines, scores
 from pipeline.metrics import span_scores, spans
 from tasks.base import Example
 from tasks.entailment import Entailment
@@ -71,15 +70,15 @@ def test_baselines_of_texts() -> None:
     single = Sentiment(labels={"0": "bad", "1": "good"})
     train = [Example("a good film", 1), Example("a bad film", 0)] * 5
     test = [Example("good", 1), Example("so bad", 0), Example("so bad", 0), Example("bad", 1)]
-    assert baselines(single, train, test) == {"majority": 0.5, "bag_of_words": 0.75}
-    assert baselines(single, train[:1] * 4, test)["bag_of_words"] == 0.5  # one class alone
-    assert baselines(single, [Example(" ", 1), Example("", 1), Example("", 0)], test)["bag_of_words"] == 0.5
+    assert single.baselines(train, test) == {"majority": 0.5, "bag_of_words": 0.75}
+    assert single.baselines(train[:1] * 4, test)["bag_of_words"] == 0.5  # one class alone
+    assert single.baselines([Example(" ", 1), Example("", 1), Example("", 0)], test)["bag_of_words"] == 0.5
     single.__class__ = type("ByF1", (Sentiment,), {"metric": "macro_f1"})
-    assert baselines(single, train, test)["majority"] == pytest.approx(1 / 3)  # (2/3 + 0) / 2, in the task's metric
-    assert baselines(single, [Example("x", 0), Example("y", 0), Example("z", 1)], test[:1])["majority"] == 0
+    assert single.baselines(train, test)["majority"] == pytest.approx(1 / 3)  # (2/3 + 0) / 2, in the task's metric
+    assert single.baselines([Example("x", 0), Example("y", 0), Example("z", 1)], test[:1])["majority"] == 0
     pairs = Entailment(labels={"0": "no", "1": "yes"})
     train = [Example(("it rains", "not so"), 0), Example(("it snows", "just so"), 1)] * 5
-    found = baselines(pairs, train, [Example(("it snows", "not so"), 0), Example(("it snows", "just so"), 1)])
+    found = pairs.baselines(train, [Example(("it snows", "not so"), 0), Example(("it snows", "just so"), 1)])
     assert (found["majority"], found["hypothesis_only"]) == (0.5, 1.0)
 
 
@@ -93,16 +92,15 @@ def test_baselines_of_tags() -> None:
     train = [example("Anna Lee saw New York", "B-PER I-PER O B-LOC I-LOC"), example("Anna went", "B-PER O")]
     test = [example("Anna Lee left York and Anna", "B-PER I-PER O B-LOC O B-PER")]
     # The longest known span first; "York" alone was none: 2 of 2 found are right, of 3.
-    assert baselines(names, train, test)["training_spans"] == pytest.approx(2 * 2 / (2 + 3))
+    assert names.baselines(train, test)["training_spans"] == pytest.approx(2 * 2 / (2 + 3))
     parts = Tagging(labels={tag: tag for tag in ("N", "V")}, spans=False)
     train = [Example(["time", "flies"], [0, 1]), Example(["flies", "time", "flies"], [0, 0, 0])]
-    found = baselines(parts, train, [Example(["flies", "time", "unseen"], [0, 0, 1])])
+    found = parts.baselines(train, [Example(["flies", "time", "unseen"], [0, 0, 1])])
     assert found == {"majority": pytest.approx(2 / 3), "most_frequent_tag": pytest.approx(2 / 3)}
 
 
 @pytest.mark.parametrize("gold", [[0] * 9 + [1], [1] * 9 + [0], [0, 1] * 5])
 def test_one_answer_for_all_has_no_correlation(gold: list[int]) -> None:
-    answers = Answers([[label] for label in gold], [[1]] * len(gold), [])
-    figures = scores(answers, Sentiment(labels={"a": "a", "b": "b"})).figures
+    figures = Sentiment(labels={"a": "a", "b": "b"}).scores(gold, [1] * len(gold)).figures
     assert figures["matthews"] == 0
     assert figures["accuracy"] == sum(gold) / len(gold)

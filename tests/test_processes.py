@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import UserError
 from tests.conftest import SMALL, command, figures, run
-from tests.test_families import flags as of_model
 
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
 EVERY = ["--trainer.log_every_n_steps=1", "--validate_every=10", "--trainer.max_steps=20"]
@@ -19,38 +17,6 @@ EVERY = ["--trainer.log_every_n_steps=1", "--validate_every=10", "--trainer.max_
 def losses(folder: Path) -> list[float]:
     with open(folder / "metrics.csv", newline="") as file:
         return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
-
-
-def rows_seen(trace: Path) -> dict[int, list[int]]:
-    """Micro-batch -> the rows that all processes saw in it."""
-    found: dict[int, list[int]] = {}
-    for line in trace.read_text().splitlines():
-        row = json.loads(line)
-        found[row["batch"]] = sorted([*found.get(row["batch"], []), *row["rows"]])
-    return found
-
-
-@pytest.mark.parametrize("model", ["bert", "gpt", "elmo"])
-def test_pretraining_in_two_processes_is_that_in_one(tmp_path: Path, model: str) -> None:
-    zero = ["--model.encoder.init_args.dropout=0", "--trainer.accumulate_grad_batches=2"]
-    if model != "elmo":
-        zero += ["--model.encoder.init_args.attention_dropout=0", "--model.embeddings=cooccurrence"]
-    settings = [*(SMALL if model == "bert" else of_model(model)), *zero, *EVERY]
-    traces = {name: ["--trainer.callbacks+=pipeline.experiments.resume_test.Trace"] for name in ("one", "two")}
-    for name, flags in traces.items():
-        flags.append(f"--trainer.callbacks.file={tmp_path / name}.jsonl")
-    run("pretrain", "--out", str(tmp_path / "one"), *settings, *traces["one"])
-    done = command("pretrain", "--out", str(tmp_path / "two"), *settings, *TWO, *traces["two"])
-    assert done.returncode == 0, done.stderr
-    assert rows_seen(tmp_path / "one.jsonl") == rows_seen(tmp_path / "two.jsonl")
-    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
-    assert len(one) == len(two) == 20
-    assert one == pytest.approx(two, abs=1e-5)
-    ends = [figures(tmp_path / name) for name in ("one", "two")]
-    assert ends[0]["tokens"] == ends[1]["tokens"]
-    for name in ends[0]:
-        if name.startswith("val/"):
-            assert ends[0][name] == pytest.approx(ends[1][name], rel=1e-5), name
 
 
 def test_processes_with_other_data_are_told(tmp_path: Path) -> None:
@@ -70,7 +36,7 @@ def test_processes_with_other_data_are_told(tmp_path: Path) -> None:
 def test_fine_tuning_in_two_processes_with_ragged_ends(pretrained: Path, tmp_path: Path) -> None:
     # 129 rows in batches of 32: the last has one row, so one process has none; the parts to score are uneven too.
     settings = ["--task", "tagging", "--from", str(pretrained / "encoder"), "--data.train_rows=129", "--data.epochs=4"]
-    settings += ["--model.craft.dropout=0", "--precision=32-true", "--trainer.log_every_n_steps=1"]
+    settings += ["--model.recipe.dropout=0", "--precision=32-true", "--trainer.log_every_n_steps=1"]
     run("finetune", "--out", str(tmp_path / "one"), *settings)
     done = command("finetune", "--out", str(tmp_path / "two"), *settings, *TWO)
     assert done.returncode == 0, done.stderr

@@ -13,13 +13,17 @@ from transformers import BertForPreTraining, GPT2LMHeadModel
 
 import pipeline
 from pipeline.errors import UserError
-from pipeline.inspection import trying
+from pipeline.inspection.token_scores import token_scores
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo, collate_words
 from pipeline.models.gpt import Gpt
-from pipeline.prompting import evaluate as zeroshot
-from pipeline.prompting import report as asking
-from pipeline.prompting.scoring import Request, beginning, log_likelihoods, score
+from pipeline.prompting import Request, log_likelihoods, score
+from pipeline.prompting.evaluate import answer, check, evaluate
+from pipeline.prompting.few_shot import BETWEEN, with_examples
+from pipeline.prompting.metrics import metrics_of
+from pipeline.prompting.report import read
+from pipeline.prompting.requests import beginning
+from pipeline.prompting.scoring import scorer_of
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
 from tasks.prompted import Prompted
@@ -168,16 +172,16 @@ def test_prompts_are_filled() -> None:
 def test_rules(gpt: Gpt) -> None:
     prompt = Prompt("choice", "{text} was it", {"no": " small", "yes": " a dog"})
     questions = [fill(prompt, {"text": text}, ["no", "yes"], "yes") for text in ("the cat", "words")]
-    answers = zeroshot.answer(gpt, prompt, questions, [], lambda n: None)
+    answers = answer(scorer_of(gpt), prompt, questions, [])
     sums = [log_likelihoods(gpt, [(f"{t} was it", " small"), (f"{t} was it", " a dog")]) for t in ("the cat", "words")]
     domain = log_likelihoods(gpt, [("was it", " small"), ("was it", " a dog")])
     free = []
     for text in ("N/A was it", "was it", "[MASK] was it"):
         p = [math.exp(nats) for nats in log_likelihoods(gpt, [(text, " small"), (text, " a dog")])]
-        free.append([one / sum(p) for one in p])
+        free.append([share / sum(p) for share in p])
     mean = [sum(column) / 3 for column in zip(*free, strict=True)]
     tokens = [len(ids) for ids in gpt.tokenizer.encode_batch([" small", " a dog"])]
-    for answer, totals in zip(answers, sums, strict=True):
+    for one, totals in zip(answers, sums, strict=True):
         p = [math.exp(nats) for nats in totals]
         expected = {
             "sum": totals,
@@ -188,8 +192,8 @@ def test_rules(gpt: Gpt) -> None:
             "calibrated": [math.log(p[k] / sum(p) / mean[k]) for k in range(2)],
         }
         for rule, values in expected.items():
-            assert answer.scores[rule] == pytest.approx(values, abs=1e-4), rule
-    result = zeroshot.figures_of(answers, placed=True)
+            assert one.scores[rule] == pytest.approx(values, abs=1e-4), rule
+    result = metrics_of(answers, placed=True)
     assert (result["chance"], result["majority"]) == (0.5, 1.0)
     assert result["chosen_0"] + result["chosen_1"] == pytest.approx(1)
 
@@ -200,9 +204,9 @@ def test_a_score_is_divided_by_the_length_of_what_was_scored(gpt: Gpt, elmo: Elm
     prompt = Prompt("cloze", "{text} was [MASK] , the dog saw", {"no": "a", "yes": "the"})
     question = fill(prompt, {"text": "it"}, ["no", "yes"], "yes")
     for encoder, behind in ((gpt, " , the dog saw"), (elmo, " , the dog saw"), (bert, "")):
-        [answer] = zeroshot.answer(encoder, prompt, [question], [], lambda n: None)
-        expected = [answer.scores["sum"][i] / len(word + behind) for i, word in enumerate(("a", "the"))]
-        assert answer.scores["per_character"] == answer.scores["per_byte"] == pytest.approx(expected)
+        [one] = answer(scorer_of(encoder), prompt, [question], [])
+        expected = [one.scores["sum"][i] / len(word + behind) for i, word in enumerate(("a", "the"))]
+        assert one.scores["per_character"] == one.scores["per_byte"] == pytest.approx(expected)
 
 
 def test_what_answers_are_measured_by_has_the_same_words_and_examples(pretrained: Path) -> None:
@@ -210,9 +214,9 @@ def test_what_answers_are_measured_by_has_the_same_words_and_examples(pretrained
     prompt = Prompt("cloze", "{text} we were [MASK].", {"no": "angry", "yes": "happy"})
     questions = [fill(prompt, {"text": "The soup was good."}, ["no", "yes"], "yes")]
     shown = [fill(prompt, {"text": "It rained."}, ["no", "yes"], "no")]
-    for examples, before in (([], ""), (shown, "It rained. we were angry." + zeroshot.BETWEEN)):
-        asked, _ = zeroshot.with_examples(bert, questions, examples)
-        [found] = zeroshot.answer(bert, prompt, asked, examples, lambda n: None)
+    for examples, before in (([], ""), (shown, "It rained. we were angry." + BETWEEN)):
+        asked, _ = with_examples(scorer_of(bert), questions, examples)
+        [found] = answer(scorer_of(bert), prompt, asked, examples)
         empty, said = (
             [score(bert, [Request(before + text, word, ".")])[0].total for word in ("angry", "happy")]
             for text in ("we were ", "N/A we were ")
@@ -271,7 +275,7 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
     yaml = "data:\n  task:\n    class_path: tasks.sentiment.Sentiment\n    init_args:\n      sample: sentiment\n"
     cases = {
         "": "has no prompts",
-        "{shape: choice, text: '{txt} We', candidates: {negative: ' a', positive: ' b'}}": "a field 'txt'.*text, label",
+        "{shape: choice, text: '{txt} We', candidates: {negative: ' a', positive: ' b'}}": "field 'txt'.*only text, ",
         "{shape: choice, text: '{text}', candidates: {negative: ' a', positive: ' A'}}": "have the same tokens",
         "{shape: choice, text: '{text}', candidates: {negative: ' ', positive: ' b'}}": "empty candidate",
         "{shape: choice, text: '{text.body}', candidates: {negative: ' a', positive: ' b'}}": "has the field text.body",
@@ -285,19 +289,19 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
             run("zeroshot", "--task", str(file), *where)
     asked = Prompted(prompts=[Prompt("choice", "{text}", {"no": " a", "yes": " b"})])
     with pytest.raises(UserError, match="a candidate for each label, but this task has no labels"):
-        zeroshot.evaluate(elmo, asked, [("row 1", {"text": "a"})], [], shots=0, seed=0)
+        evaluate(elmo, asked, [("row 1", {"text": "a"})])
     asked = Prompted(prompts=[Prompt("choice", "{text}", [" a", " b"], gold="label")])
     with pytest.raises(UserError, match="row 1 cannot be asked"):
-        zeroshot.evaluate(elmo, asked, [("row 1", {"text": "a", "label": None})], [], shots=0, seed=0)
+        evaluate(elmo, asked, [("row 1", {"text": "a", "label": None})])
     (tmp_path / "unlabelled").mkdir()
     (tmp_path / "unlabelled/test.tsv").write_text("text\tlabel\nfine\t-1\n")
     task = Sentiment(splits={"test": "test"}, labels={"0": "bad", "1": "good"}, ignore=["-1"])
     with pytest.raises(UserError, match="No row of the task's test part has a label"):
-        asking.read(task, str(tmp_path / "unlabelled"), limit=0, with_examples=False)
+        read(task, str(tmp_path / "unlabelled"), limit=0, with_examples=False)
     prompt = Prompt("choice", "{text}", {"no": " unicorn", "yes": " dog"})
     question = fill(prompt, {"text": "a"}, ["no", "yes"], "no")
     with pytest.raises(UserError, match="does not predict the word 'unicorn' of label no"):
-        zeroshot.check(prompt, 1, [question], elmo, ["no", "yes"])
+        check(scorer_of(elmo), prompt, 1, [question], ["no", "yes"])
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
     for flags, message in (
         (["--shots", "many"], "must be numbers"),
@@ -317,7 +321,7 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
 def test_try_shows_what_each_token_costs(family: str, request: pytest.FixtureRequest, pretrained: Path) -> None:
     encoder = pipeline.encoders.load(pretrained / "encoder") if family == "bert" else request.getfixturevalue(family)
     text = "the dog saw a cat"
-    lines = trying.token_nats(encoder, text).splitlines()
+    lines = token_scores(encoder, text).splitlines()
     total = float(lines[-1].split()[1])
     if family == "gpt":
         assert total == pytest.approx(log_likelihoods(encoder, [("", text)])[0], abs=0.01)
@@ -337,10 +341,10 @@ def test_what_does_not_fit_leaves_the_candidate(
     prompt = Prompt("cloze", "it was [MASK] . {text}", {"no": "a", "yes": "the"})
     task = Sentiment(labels={"no": "no", "yes": "yes"}, prompts=[prompt])
     rows = [(f"row {n}", {"text": "the dog saw a cat . " * 40, "label": "no"}) for n in range(2)]
-    [result] = zeroshot.evaluate(encoder, task, rows, [], shots=0, seed=0)
-    assert (result.shortened, result.figures["ties"], result.figures["cut"]) == (2, 0, 0)
+    [result] = evaluate(encoder, task, rows)[0]
+    assert (result.shortened, result.metrics["ties"], result.metrics["cut"]) == (2, 0, 0)
     assert len(result.answers[0].question.right) > 20
-    [short] = zeroshot.evaluate(encoder, task, [("row", {"text": "the dog .", "label": "no"})], [], shots=0, seed=0)
+    [short] = evaluate(encoder, task, [("row", {"text": "the dog .", "label": "no"})])[0]
     assert short.shortened == 0
 
 
@@ -370,6 +374,26 @@ def test_equal_candidates_share_a_point(pretrained: Path) -> None:
     """Texts that differ in unknown characters only are the same to an encoder."""
     bert = pipeline.encoders.load(pretrained / "encoder")
     asked = [Question("", texts, "", 0) for texts in (["the ☃ saw", "the ♞ saw"], ["the dog saw", "a cat"])]
-    tie, other = zeroshot.answer(bert, Prompt("pair", candidates=["{a}", "{b}"]), asked, [], lambda n: None)
+    tie, other = answer(scorer_of(bert), Prompt("pair", candidates=["{a}", "{b}"]), asked, [])
     assert (tie.is_tie(), tie.credit("sum")) == (True, 0.5)
     assert (other.is_tie(), other.credit("sum")) == (False, float(other.choice("sum") == 0))
+
+
+@pytest.mark.parametrize("family", ["gpt", "elmo", "bert"])
+def test_each_text_is_tokenized_once(
+    family: str, request: pytest.FixtureRequest, pretrained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = pipeline.encoders.load(pretrained / "encoder") if family == "bert" else request.getfixturevalue(family)
+    prompt = Prompt("cloze", "{text} was [MASK] , the dog saw", {"no": "a", "yes": "the"})
+    task = Sentiment(labels={"no": "no", "yes": "yes"}, prompts=[prompt])
+    rows = [(f"row {n}", {"text": text, "label": "no"}) for n, text in enumerate(["the dog", "a cat", "it"])]
+    tokenized: list[str] = []
+    tokenize = type(encoder).tokenize
+
+    def counted(self: Any, texts: list[str]) -> list[Any]:
+        tokenized.extend(texts)
+        return tokenize(self, texts)
+
+    monkeypatch.setattr(type(encoder), "tokenize", counted)
+    evaluate(encoder, task, rows, {0: [], 2: rows[:2]})
+    assert len(tokenized) == len(set(tokenized)) > 3

@@ -14,12 +14,13 @@ import pipeline
 from pipeline.data.rows import word_windows
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
-from pipeline.finetuning.crf import Crf
-from pipeline.finetuning.features import collate, items_of
-from pipeline.finetuning.heads import TokenHead
+from pipeline.finetuning.features import collate, features_of
+from pipeline.finetuning.heads.crf import Crf
+from pipeline.finetuning.heads.token import TokenHead
 from pipeline.metrics import span_scores
 from tasks.bio import spans, to_bio
 from tasks.tagging import Tagging
+from tests.test_tuned import options
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -77,7 +78,7 @@ def test_tags_of_any_scheme_become_bio() -> None:
     task.learn_labels(rows)
     assert task.label_names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     [example] = task.examples(rows)
-    assert [task.label_names[tag] for tag in example.label] == ["B-PER", "O", "B-LOC"]  # type: ignore[union-attr]
+    assert [task.label_names[tag] for tag in example.label] == ["B-PER", "O", "B-LOC"]
     for broken, message in (
         ({"words": ["a", "b"], "tags": ["O"]}, "two has 2 words but 1 tags"),
         ({"words": ["a"], "tags": ["B-ORG"]}, "two has the label 'B-ORG'; the training part has only O, B-LOC"),
@@ -136,9 +137,9 @@ def test_crf_equals_all_sequences() -> None:
 @pytest.mark.parametrize("words", ["first", "mean"])
 def test_a_word_is_read_from_its_pieces(pretrained: Path, words: str) -> None:
     encoder = pipeline.encoders.load(pretrained / "encoder")
-    head = TokenHead(encoder, words=words, crf=False, classes=4, dropout=0.0, mix=False, mix_dropout=0.0, lstm=0)
+    head = TokenHead(encoder, outputs=4, options=options(name="token", words=words))
     texts = [["unbelievably", "\u200b", "good"], ["yes"]]
-    items = items_of(encoder, texts, by_word=True, room=40, cut="head")
+    items = features_of(encoder, texts, by_word=True, max_length=40, cut="head")
     batch = collate(encoder, items)
     with torch.no_grad():
         logits = head(encoder, batch, encoder(batch))

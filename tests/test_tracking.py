@@ -236,7 +236,7 @@ def test_runs_of_one_process_leave_nothing_to_each_other(
 def test_verify_resume(pretrained: Path, tmp_path: Path) -> None:
     """Three epochs with gradual unfreezing, accumulation and loader processes, killed at four moments."""
     settings = {"data.train_rows": 160, "data.epochs": 3, "data.workers": 1, "precision": "32-true"}
-    settings |= {"model.craft.unfreeze_share": 0.5, "trainer.accumulate_grad_batches": 2}
+    settings |= {"model.recipe.unfreeze_share": 0.5, "trainer.accumulate_grad_batches": 2}
     request = FineTuneRequest(encoder=pretrained / "encoder").override(settings)
     found = verify_resume.verify("finetune", request, Path("proof"), seed=0)  # a relative path, as users give
     assert found["passed"], found["differences"]

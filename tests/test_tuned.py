@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,19 @@ import transformers
 
 import pipeline
 from pipeline.errors import UserError
-from pipeline.finetuning.features import items_of, shorten
-from pipeline.finetuning.model import HeadOptions, TunedModel, place_words
+from pipeline.finetuning.features import features_of, shorten
+from pipeline.finetuning.model import FineTunedModel
+from pipeline.finetuning.options import HeadOptions
 from pipeline.finetuning.predict_files import form_of, predict
+from pipeline.finetuning.words import place_words
 from pipeline.models.base import Encoder
 from pipeline.models.bert import Bert
+from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training import optimizers as optim
 from pipeline.training.finetuning import balanced
-from pipeline.training.task_data import LabeledData
+from pipeline.training.task_data import TaskData
 from tasks.base import Example
 from tasks.sentiment import Sentiment
 from tests.conftest import command, figures, run
@@ -32,7 +36,7 @@ TINY = ["--validations=2", "--precision=32-true", "--data.max_length=24", "--dat
 
 
 def options(**changes: object) -> HeadOptions:
-    base: dict = {"by_word": False, "pairs": False, "spans": False, "columns": {"text": "text", "label": "label"}}
+    base: dict = {"name": "sentence", "pairs": False, "columns": {"text": "text", "label": "label"}}
     base |= {"mix": False, "mix_dropout": 0.0, "lstm": 0, "dropout": 0.0, "words": "first", "crf": False}
     return HeadOptions(**{**base, "max_length": 32, "cut": "head", **changes})
 
@@ -61,7 +65,9 @@ def test_a_tuned_model_opens_in_transformers(
 ) -> None:
     encoder: Encoder = request.getfixturevalue(family)
     columns = {"words": "words", "tags": "tags"} if by_word else {"text": "text", "label": "label"}
-    model = TunedModel(encoder, labels=["no", "yes", "?"], options=options(by_word=by_word, columns=columns)).eval()
+    model = FineTunedModel(
+        encoder, labels=["no", "yes", "?"], options=options(name="token" if by_word else "sentence", columns=columns)
+    ).eval()
     torch.nn.init.normal_(model.head.classifier.weight)
     model.save(tmp_path / "model", card="")
     kind = "TokenClassification" if by_word else "SequenceClassification"
@@ -72,13 +78,13 @@ def test_a_tuned_model_opens_in_transformers(
     assert not loading["unexpected_keys"]
     assert theirs.config.id2label == {0: "no", 1: "yes", 2: "?"}
     words = ["some", "few", "words"]
-    [item] = model.items([words if by_word else "some few words"])
+    [item] = model.features([words if by_word else "some few words"])
     batch = encoder.collate([item.ids])
     with torch.no_grad():
         expected = theirs.eval()(batch["input_ids"], attention_mask=batch["mask"].long()).logits[0]
         if by_word:
-            batch["word_of"] = torch.tensor([[-1, *item.word_of, -1]])
-            places = [1 + item.word_of.index(word) for word in range(3)]
+            batch["word_ids"] = torch.tensor([[-1, *item.word_ids, -1]])
+            places = [1 + item.word_ids.index(word) for word in range(3)]
             expected = expected[places]
         ours = model(batch)[0][0]
     assert (ours - expected).abs().max() < 1e-4
@@ -90,21 +96,23 @@ def test_a_tuned_model_opens_in_transformers(
 
 def test_cut_of_long_texts() -> None:
     ids = list(range(100))
-    assert shorten(ids, 22, "head", joined=True) == ids[:20]
-    assert shorten(ids, 22, "tail", joined=True) == ids[80:]
-    assert shorten(ids, 22, "both", joined=True) == ids[:5] + ids[85:]
-    assert shorten(ids[:20], 22, "tail", joined=True) == ids[:20]
-    first, second = shorten((ids, ids[:6]), 23, "tail", joined=True)
+    joined: Any = SimpleNamespace(special=Bert.special, joins_pairs=True)
+    one_by_one: Any = SimpleNamespace(special=Elmo.special, joins_pairs=False)
+    assert shorten(ids, joined, 22, "head") == ids[:20]
+    assert shorten(ids, joined, 22, "tail") == ids[80:]
+    assert shorten(ids, joined, 22, "both") == ids[:5] + ids[85:]
+    assert shorten(ids[:20], joined, 22, "tail") == ids[:20]
+    first, second = shorten((ids, ids[:6]), joined, 23, "tail")
     assert (first, second) == (ids[86:], ids[:6])  # the longer text is cut
-    assert [len(side) for side in shorten((ids, ids), 23, "head", joined=True)] == [10, 10]
-    assert [len(side) for side in shorten((ids, ids), 23, "head", joined=False)] == [21, 21]
+    assert [len(side) for side in shorten((ids, ids), joined, 23, "head")] == [10, 10]
+    assert [len(side) for side in shorten((ids, ids), one_by_one, 23, "head")] == [21, 21]
 
 
 def test_long_words_and_long_lines(bert: Bert) -> None:
     long = "very " * 20_000
-    [item] = items_of(bert, [long], by_word=False, room=32, cut="both")
+    [item] = features_of(bert, [long], by_word=False, max_length=32, cut="both")
     assert (len(item), item.was_cut) == (30, True)
-    model = TunedModel(bert, labels=["O", "B-x"], options=options(by_word=True, spans=True, columns={"words": "w"}))
+    model = FineTunedModel(bert, labels=["O", "B-x"], options=options(name="token", spans=True, columns={"words": "w"}))
     text = "x" * 100_000 + " 🙂 שלום e\u200d " + "word " * 100
     [found] = model.predict([text])
     assert len(found["tags"]) == len(found["words"]) == len(found["probabilities"]) > 100
@@ -120,9 +128,9 @@ def test_long_words_and_long_lines(bert: Bert) -> None:
 
 
 def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureFixture[str]) -> None:
-    model = TunedModel(bert, labels=["no", "yes"], options=options())
+    model = FineTunedModel(bert, labels=["no", "yes"], options=options())
 
-    def answers(text: str, form: str, model: TunedModel = model) -> list[dict]:
+    def answers(text: str, form: str, model: FineTunedModel = model) -> list[dict]:
         target = io.StringIO()
         count = predict(model, io.StringIO(text), "input", form=form, target=target, batch_size=2)
         rows = [json.loads(line) for line in target.getvalue().splitlines()]
@@ -136,7 +144,7 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
     assert by_lines == answers("".join(json.dumps({"text": text}) + "\n" for text in texts), "jsonl")
     assert by_lines == answers("id,text\n" + "".join(f"1,{text}\n" for text in texts), "csv")
     assert by_lines == answers("text\n" + "".join(f"{text}\n" for text in texts), "tsv")  # a blank line is a text
-    with pytest.raises(UserError, match="A batch of 0 texts"):
+    with pytest.raises(UserError, match="--batch-size is 0; it must be at least 1"):
         predict(model, io.StringIO("a"), "input", form="lines", target=io.StringIO(), batch_size=0)
     assert [row["label"] for row in by_lines] == [row["label"] for row in model.predict(texts)]
     assert [row["text"] for row in answers('id;text\n1;"a; ""b"""\n', "csv")] == ['a; "b"']
@@ -149,7 +157,7 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
     with pytest.raises(UserError, match="line 2 has no text under 'text', which this model reads"):
         answers('{"text": "a"}\n{"other": "b"}\n', "jsonl")
     columns = {"premise": "p", "hypothesis": "h", "label": "l"}
-    pairs = TunedModel(bert, labels=["no", "yes"], options=options(pairs=True, columns=columns))
+    pairs = FineTunedModel(bert, labels=["no", "yes"], options=options(pairs=True, columns=columns))
     assert answers("a\tb\n", "lines", pairs) == answers("p\th\na\tb\n", "tsv", pairs)
     with pytest.raises(UserError, match="line 1 needs two texts with a tab"):
         answers("a\n", "lines", pairs)
@@ -164,11 +172,11 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
             bert.encode(wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="line 1 has 3 under 'text', which is no text"):
         answers('{"text": 3}\n', "jsonl")
-    joined = TunedModel(bert, labels=["no", "yes"], options=options(columns={"title": "title", "body": "body"}))
+    joined = FineTunedModel(bert, labels=["no", "yes"], options=options(columns={"title": "title", "body": "body"}))
     assert len(answers("a b\n", "lines", joined)) == 1
-    with pytest.raises(UserError, match="reads title, body as its task joins them"):
+    with pytest.raises(UserError, match="joins title and body in its own way"):
         answers('{"title": "a", "body": "b"}\n', "jsonl", joined)
-    tagger = TunedModel(bert, labels=["O", "B-X", "I-X"], options=options(by_word=True, columns={"words": "words"}))
+    tagger = FineTunedModel(bert, labels=["O", "B-X", "I-X"], options=options(name="token", columns={"words": "words"}))
     assert answers('{"words": ["In", 1999]}\n', "jsonl", tagger)[0]["words"] == ["In", "1999"]
     for row, words in (('{"words": "U.S. -based"}', ["U.S.", "-based"]), ('{"text": "U.S."}', ["U", ".", "S", "."])):
         assert answers(row + "\n", "jsonl", tagger)[0]["words"] == words  # words as the task reads them; any text
@@ -182,7 +190,7 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
 
 
 def test_a_text_is_read_as_in_training_without_space_around_it(gpt: Gpt) -> None:
-    model = TunedModel(gpt, labels=["no", "yes"], options=options())
+    model = FineTunedModel(gpt, labels=["no", "yes"], options=options())
     plain, *others = model.predict(["words", " words", "words \n"])
     assert all(other == plain for other in others)
     assert model.predict(["words and"]) != [plain]
@@ -228,7 +236,7 @@ def test_weights_of_rare_classes_are_larger() -> None:
     from sklearn.utils.class_weight import compute_class_weight
 
     labels = [0] * 6 + [1] * 3 + [2]
-    data = LabeledData(task=Sentiment(labels={"a": "a", "b": "b", "c": "c"}), **DATA)
+    data = TaskData(task=Sentiment(labels={"a": "a", "b": "b", "c": "c"}), **DATA)
     data.examples["train"] = [Example("x", label) for label in labels]
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
     assert balanced(data).tolist() == pytest.approx(expected.tolist())
@@ -239,11 +247,11 @@ def test_weights_of_rare_classes_are_larger() -> None:
 DATA: dict[str, Any] = {"batch_size": 4, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
 MUON = ["--model.optimization.layer_decay=0.8", "--model.optimization.optimizer=muon"]
 CRAFT = [
-    ("tagging", "full", ["--model.craft.crf=true", "--model.craft.words=mean"]),
-    ("tagging", "frozen", ["--model.craft.lstm=8", "--trainer.accumulate_grad_batches=4"]),
-    ("entailment", "frozen", ["--model.craft.lstm=8", "--model.craft.mix_dropout=0.2"]),
-    ("sentiment", "full", ["--model.craft.class_weights=balanced", "--model.craft.label_smoothing=0.1"]),
-    ("sentiment", "full", ["--model.craft.unfreeze_share=0.5", *MUON]),
+    ("tagging", "full", ["--model.recipe.crf=true", "--model.recipe.words=mean"]),
+    ("tagging", "frozen", ["--model.recipe.lstm=8", "--trainer.accumulate_grad_batches=4"]),
+    ("entailment", "frozen", ["--model.recipe.lstm=8", "--model.recipe.mix_dropout=0.2"]),
+    ("sentiment", "full", ["--model.recipe.class_weights=balanced", "--model.recipe.label_smoothing=0.1"]),
+    ("sentiment", "full", ["--model.recipe.unfreeze_share=0.5", *MUON]),
     ("sentiment", "random", ["--patience=1", "--data.cut=both"]),
 ]
 
@@ -268,7 +276,7 @@ def test_layers_join_from_the_top() -> None:
 
 def test_frozen_layers_do_not_move(pretrained: Path, tmp_path: Path) -> None:
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
-    flags = ["--model.craft.unfreeze_share=3", "--data.epochs=2"]  # the lowest layers would join after the end
+    flags = ["--model.recipe.unfreeze_share=3", "--data.epochs=2"]  # the lowest layers would join after the end
     run("finetune", *where, *TINY, *flags)
     before = pipeline.encoders.load(pretrained / "encoder").layer_groups()
     after = pipeline.load(tmp_path / "run/model").encoder.layer_groups()
@@ -280,9 +288,12 @@ def test_frozen_layers_do_not_move(pretrained: Path, tmp_path: Path) -> None:
 def test_what_does_not_go_together(pretrained: Path, tmp_path: Path) -> None:
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run"), *TINY]
     for flags, message in (
-        (["--model.craft.crf=true"], "crf and words are for tagging"),
-        (["--model.craft.lm_weight=0.5"], "lm_weight is GPT's"),
-        (["--task", "tagging", "--model.craft.crf=true", "--model.craft.label_smoothing=0.1"], "neither class weights"),
+        (["--model.recipe.crf=true"], "crf and words are for tagging"),
+        (["--model.recipe.lm_weight=0.5"], "needs an encoder that predicts from left to right, as GPT; bert does not"),
+        (
+            ["--task", "tagging", "--model.recipe.crf=true", "--model.recipe.label_smoothing=0.1"],
+            "neither class weights",
+        ),
         (["--data.max_length=4"], "at least 8 positions"),
     ):
         with pytest.raises(UserError, match=message):

@@ -21,7 +21,7 @@ from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.models.gpt import Gpt
-from pipeline.prompting.scoring import log_likelihoods
+from pipeline.prompting import log_likelihoods
 from pipeline.storage.json_lines import json_line
 
 CHOICES = {"output_type": "multiple_choice", "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}]}

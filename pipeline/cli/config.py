@@ -24,7 +24,7 @@ from pipeline.presets import (
     known,
     named_config,
     task_file,
-    task_of,
+    trained_task,
 )
 from pipeline.storage.paths import path_of
 from pipeline.training.corpus_data import CorpusData
@@ -33,8 +33,9 @@ from pipeline.training.hardware import best_precision, know_node, prepare_nodes
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import CorpusRequest, FineTuneRequest
 from pipeline.training.run import Configuration
-from pipeline.training.task_data import LabeledData
+from pipeline.training.task_data import TaskData
 
+PRECISION = "auto: bf16-mixed where the processor multiplies it natively, else 32-true"
 LOG_TEXT = "texts of local files may go to Weights & Biases"
 PRECISIONS = Literal["auto", "bf16-mixed", "32-true"]  # float16 would need its gradients unscaled before clipping
 
@@ -60,8 +61,8 @@ class CLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--precision", type=PRECISIONS, required=True)
-        parser.add_argument("--validate_every", type=int, required=True, help="optimiser steps between validations")
+        parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
+        parser.add_argument("--validate_every", type=int, required=True, help="optimizer steps between validations")
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
     def before_instantiate_classes(self) -> None:
@@ -83,9 +84,14 @@ class CLI(LightningCLI):
 
 class FineTuneCLI(CLI):
     def add_arguments_to_parser(self, parser: Any) -> None:
-        parser.add_argument("--precision", type=PRECISIONS, required=True)
+        parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
-        parser.add_argument("--patience", type=int, required=True, help="validations without a better one")
+        parser.add_argument(
+            "--patience",
+            type=int,
+            required=True,
+            help="stop after that many validations without a better one; 0: never",
+        )
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
 
@@ -208,10 +214,9 @@ def finetuning(request: FineTuneRequest) -> Configuration:
         UserError: there is no such task, or a setting is not valid.
     """
     file = task_file(request.task)
-    if task_of(file).head == "none":
-        raise UserError(f"{file.stem} has prompts and nothing to train on; use make zeroshot TASK={request.task}.")
+    trained_task(request.task)
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
     data = [] if request.data is None else ["--data.files", request.data]
     flags = [*data, *seeds, f"--model.arm={request.arm}", *request.overrides]
     files = [SHARED[0], file, *SHARED[1:]] if request.arm in FROZEN else [SHARED[0], file]
-    return parse(FineTuning, LabeledData, files, flags, cli_class=FineTuneCLI)
+    return parse(FineTuning, TaskData, files, flags, cli_class=FineTuneCLI)

@@ -45,6 +45,7 @@ def main(args: list[str]) -> None:
     Raises:
         UserError: whatever the user can put right.
     """
+    _quiet()
     options, flags = parser().parse_known_args(split_arguments(args))
     if "overrides" in options:
         options.overrides = tuple(flags)
@@ -54,7 +55,6 @@ def main(args: list[str]) -> None:
         )
     from pipeline.training import run_folder  # torch and Lightning take seconds, so only now
 
-    _quiet()
     try:
         options.run(options)
     finally:

@@ -2,48 +2,60 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import lightning
+
 from pipeline.cli.arguments import Stage
 from pipeline.cli.config import finetuning, pretraining
-from pipeline.cli.validate import INSTEAD
 from pipeline.training.requests import CorpusRequest, FineTuneRequest
 from pipeline.training.resume import flat
 
-WIDTH, VALUES = 118, 54
+WIDTH, COLUMN = 118, 52  # of a line, and where descriptions begin
+# Settings that other flags set, or that a task's file describes.
+HIDDEN = ("seed_everything", "model.seed", "data.seed", "model.arm", "trainer.precision", "data.task.init_args.")
+SHOWN = ("trainer.max_steps", "trainer.accumulate_grad_batches")  # also where they are as Lightning has them
+OTHERS = "    and every other argument of lightning.Trainer: --trainer.num_nodes=2, --trainer.strategy=ddp, ..."
 
 
 def settings_of(stage: Stage) -> str:
     """A line for each setting, as a flag with its default, by section."""
-    request: CorpusRequest | FineTuneRequest = CorpusRequest() if stage == "pretrain" else FineTuneRequest()
-    about = f"MODEL={request.model} "
-    if isinstance(request, CorpusRequest):
-        configuration, about = pretraining(request), f"{about}CORPUS={request.corpus}"
+    if stage == "pretrain":
+        request = CorpusRequest()
+        configuration, about = pretraining(request), f"MODEL={request.model} CORPUS={request.corpus}"
     else:
-        configuration, about = finetuning(request), f"TASK={request.task} ARM={request.arm}"
-    settings = flat(configuration.resolved)
-    lines = [f"settings, and what they are with {about}:"]
-    section = ""
-    for name, value in sorted(settings.items(), key=lambda item: (item[0].rpartition(".")[0], item[0])):
-        if name.removeprefix("trainer.") in INSTEAD or name in ("model.seed", "data.seed", "model.arm"):
-            continue
-        if name.rpartition(".")[0] != section:
-            section = name.rpartition(".")[0]
-            lines.append(f"\n  {section}:")
-        lines += entry(name, value, configuration.descriptions.get(name, ""))
-    return "\n".join(lines)
+        tuning = FineTuneRequest()
+        configuration, about = finetuning(tuning), f"TASK={tuning.task} ARM={tuning.arm}"
+    sections: dict[str, list[str]] = {}
+    for name, value in flat(configuration.resolved).items():
+        if not name.startswith(HIDDEN) and not _is_lightnings(name, value):
+            flag = name.removesuffix(".class_path")
+            section = sections.setdefault(flag.rpartition(".")[0].removesuffix(".init_args"), [])
+            section += entry(flag, value, configuration.descriptions.get(name, ""))
+    sections["trainer"].append(OTHERS)
+    parts = [f"  {section or 'run'}:\n" + "\n".join(lines) for section, lines in sections.items()]
+    return "\n\n".join([f"settings, with their defaults for {about}:", *parts])
 
 
-def entry(name: str, value: Any, description: str) -> Iterator[str]:
-    shown = f"    --{name}={'null' if value is None else value}"
-    if not description:
-        yield shown
-        return
-    first, *others = textwrap.wrap(description, WIDTH - VALUES) or [""]
-    if len(shown) >= VALUES:
+def _is_lightnings(name: str, value: Any) -> bool:
+    """Whether a setting of the trainer is as Lightning has it."""
+    section, _, key = name.partition(".")
+    arguments = inspect.signature(lightning.Trainer.__init__).parameters
+    return section == "trainer" and name not in SHOWN and (key not in arguments or arguments[key].default == value)
+
+
+def entry(flag: str, value: Any, description: str) -> Iterator[str]:
+    """`--flag=value`, and the first sentence of its description beside it."""
+    shown = f"    --{flag}={value if isinstance(value, str) else json.dumps(value)}"
+    sentence = re.split(r"\.? Default: |\. (?=[A-Z])", description)[0].rstrip(".")
+    first, *rest = textwrap.wrap(sentence, WIDTH - COLUMN) or [""]
+    if first and len(shown) >= COLUMN:
         yield shown
         shown = ""
-    yield f"{shown:<{VALUES}}{first}"
-    yield from (" " * VALUES + line for line in others)
+    yield f"{shown:<{COLUMN}}{first}".rstrip()
+    yield from (" " * COLUMN + line for line in rest)

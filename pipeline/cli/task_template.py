@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from string import Template
 
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
+from tasks.base import Task, kinds
 
 LONGEST = 100  # characters of a name, which is that of files too
-KINDS = {
-    "sentence": ("tasks.sentiment.Sentiment", "columns: {text: text, label: label}"),
-    "pair": (
-        "tasks.entailment.Entailment",
-        "columns: {premise: premise, hypothesis: hypothesis, label: label}",
-    ),
-    "tagging": ("tasks.tagging.Tagging", "columns: {words: words, tags: tags}"),
-}
-YAML = """\
-# NAME: what it is, and who made it.
-# `make finetune TASK=NAME DATA=folder` reads it from a folder of files whose names begin as `splits` says:
-# .tsv or .csv with a header, .jsonl, .parquetCONLL.
+KINDS = kinds()
+YAML = Template("""\
+# $name: what it is, and who made it.
+# `make finetune TASK=$name DATA=folder` reads it from a folder of files whose names begin as `splits` says:
+# $formats.
 data:
   task:
-    class_path: CLASS
+    class_path: $class_path
     init_args:
-      COLUMNS # what the task reads: the column of your files
-EXTRA      # labels: LABELS # value in the files: name of the label; else whatever the training part has
-      # hub: {path: owner/name} # where to read it from without DATA
+      columns: {$columns} # what the task reads: the column of your files
+$own      # hub: {path: owner/name} # where to read it from without DATA
       splits: {train: train, test: test} # add valid: dev where there is such a part
       valid_rows: 100 # without one, so many rows of the training part choose the checkpoint
   epochs: 5
-"""
-TAGGING = """\
-      conll: {words: 0, tags: 1} # in files of CoNLL columns: their numbers, from 0
-      spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tags, scored by accuracy
-"""
-TEST = '''\
-"""The task NAME reads its columns, keeps its labels, is scored, and trains."""
+""")
+TEST = Template('''\
+"""The task $name reads its columns, keeps its labels, is scored, and trains."""
 
 from __future__ import annotations
 
@@ -46,9 +36,9 @@ from pathlib import Path
 from tests.conftest import check_task
 
 
-def test_NAME(pretrained: Path, tmp_path: Path) -> None:
-    check_task("NAME", encoder=pretrained / "encoder", folder=tmp_path)
-'''
+def test_$function(pretrained: Path, tmp_path: Path) -> None:
+    check_task("$name", encoder=pretrained / "encoder", folder=tmp_path)
+''')
 
 
 def new_task(name: str, kind: str, folder: Path, *, packaged: Path) -> list[Path]:
@@ -65,19 +55,26 @@ def new_task(name: str, kind: str, folder: Path, *, packaged: Path) -> list[Path
         raise UserError(f"NAME={name} must be small letters, digits and hyphens, beginning with a letter.")
     if len(name) > LONGEST:
         raise UserError(f"NAME has {len(name)} characters; it may have {LONGEST}.")
-    snake = name.replace("-", "_")
-    yaml, test = folder / "configs/tasks" / f"{name}.yaml", folder / "tests" / f"test_task_{snake}.py"
+    function = name.replace("-", "_")
+    yaml, test = folder / "configs/tasks" / f"{name}.yaml", folder / "tests" / f"test_task_{function}.py"
     for file in (yaml, packaged / yaml.name, test):
         if file.exists():
             raise UserError(f"{file} is there already; choose another NAME.")
-    class_path, columns = KINDS[kind]
-    tagging = kind == "tagging"
-    text = YAML.replace("EXTRA", TAGGING if tagging else "").replace("CONLL", ", CoNLL columns" if tagging else "")
-    text = text.replace("LABELS", '{"0": O, "1": B-x, "2": I-x}' if tagging else '{"0": negative, "1": positive}')
-    text = text.replace("CLASS", class_path).replace("COLUMNS", columns).replace("NAME", name)
-    write_atomically(yaml, text)
+    write_atomically(yaml, yaml_of(name, KINDS[kind]))
     conftest = test.with_name("conftest.py")
     if not conftest.is_file() or "def check_task(" not in conftest.read_text(encoding="utf-8", errors="replace"):
         return [yaml]  # installed from a package: the user's tests are another's
-    write_atomically(test, TEST.replace("test_NAME", f"test_{snake}").replace("NAME", name))
+    write_atomically(test, TEST.substitute(name=name, function=function))
     return [yaml, test]
+
+
+def yaml_of(name: str, kind: type[Task]) -> str:
+    """The YAML file of a new data set of a kind."""
+    columns = ", ".join(f"{role}: {column}" for role, column in kind.default_columns().items())
+    return YAML.substitute(
+        name=name,
+        formats=kind.formats,
+        class_path=f"{kind.__module__}.{kind.__name__}",
+        columns=columns,
+        own="".join(f"      {line}\n" for line in kind.template.splitlines()),
+    )

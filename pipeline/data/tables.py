@@ -15,7 +15,7 @@ from pipeline.data.files import unless_damaged
 from pipeline.errors import UserError
 from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
 from pipeline.storage.validation import parse_json
-from tasks.base import Row, shortened
+from tasks.dataset import Row, shortened
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -54,10 +54,19 @@ def pretrained_arm(arms: list[str]) -> str | None:
 
 
 def best_baseline(rows: Rows) -> tuple[str, list[float]]:
-    """The name of the baseline that is best on the mean, and its score beside each run: training rows may differ."""
-    found = {name: [float(row[name]) for row in rows] for name in rows[0] if name.startswith("baseline/")}
-    best = max(found, key=lambda name: sum(found[name]))
+    """The name of the baseline that is best on the mean, and its score beside each run: training rows may differ.
+
+    Of those in the metric of the task: one in another metric has a second slash.
+    """
+    names = [name for name in rows[0] if name.startswith("baseline/") and name.count("/") == 1]
+    found = {name: [float(row[name]) for row in rows] for name in names}
+    best = max(found, key=lambda name: sign_of(rows) * sum(found[name]))
     return best.removeprefix("baseline/").replace("_", " "), found[best]
+
+
+def sign_of(rows: Rows) -> int:
+    """1 where more of the metric is better, -1 where less is: a gain is positive where pretraining helped."""
+    return -1 if rows[0].get("mode") == "min" else 1
 
 
 def table(rows: Rows) -> str:
@@ -77,7 +86,7 @@ NOTE = """\
 Scores on the test part: mean ± standard deviation over seeds (all runs). A gain is the mean of the differences of
 runs with the same seed, with its 95 % interval (paired t) where there are several; where a baseline is better than
 scratch, the gain over it is added. "No gain": one of the intervals is not all above 0 (with one seed: a difference
-is not). N†: N of the runs predict one label for all rows. Tokens and minutes are means of the runs.
+is not). N†: N of the runs predict the same for all rows. Tokens and minutes are means of the runs.
 """
 
 
@@ -90,7 +99,8 @@ def _cells(rows: Rows, task: str, model: str, arms: list[str]) -> list[str]:
     name, values = best_baseline(rows)
     if tuned := pretrained_arm(arms):
         beside = [value for value, row in zip(values, rows, strict=True) if row["arm"] == tuned]
-        cells.append(gain_over_scratch(by_arm[tuned], by_arm["scratch"], beside))
+        signed = [[sign_of(rows) * score for score in scores] for scores in (by_arm[tuned], by_arm["scratch"], beside)]
+        cells.append(gain_over_scratch(*signed))
     cells.append(f"{sum(values) / len(values):.3f} ({name})")
     tokens, minutes = (sum(row[name] for row in rows) / len(rows) for name in ("tokens", "minutes"))
     return [*cells, f"{tokens:,.0f}", f"{minutes:.1f}"]
@@ -141,16 +151,17 @@ def plot(rows: Rows, file: Path) -> None:
             pairs = list(zip(*(scores_of(rows, model, task, side) for side in (arm, "scratch")), strict=False))
             if not pairs:
                 continue
+            mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
             mean, half = metrics.paired_gain(*zip(*pairs, strict=True))
-            axes.errorbar(number + offset, mean, yerr=half, fmt="o", color=f"C{place}", capsize=3)
-            _, values = best_baseline([row for row in rows if (row["task"], row["model"]) == (task, model)])
-            over = sum(values) / len(values) - sum(score for _, score in pairs) / len(pairs)
+            axes.errorbar(number + offset, sign_of(mine) * mean, yerr=half, fmt="o", color=f"C{place}", capsize=3)
+            _, values = best_baseline(mine)
+            over = sign_of(mine) * (sum(values) / len(values) - sum(score for _, score in pairs) / len(pairs))
             axes.plot(number + offset, over, "x", color=f"C{place}", alpha=0.6)
         axes.plot([], [], "o", color=f"C{place}", label=model)
     axes.plot([], [], "x", color="grey", label="best baseline")
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xticks(range(len(tasks)), [Path(task).stem for task in tasks])
-    axes.set_ylabel(f"{arm} minus scratch")
+    axes.set_ylabel(f"gain of {arm} over scratch")
     if any(row["seed"] for row in rows):
         axes.set_title("bars: 95 % interval over seeds", fontsize="medium")
     axes.legend()

@@ -46,7 +46,7 @@ def measure(
     """
     file, settings = task_file(request.task), settings_in(request.overrides)
     task = task_of(file)
-    if task.metric != "accuracy" or not task.prompts:
+    if not isinstance(task, Task) or task.metric != "accuracy" or not task.prompts:
         raise UserError(f"{file.stem} has no prompts, or is not scored by accuracy: there is nothing to compare.")
     if any(name.startswith("data.train_rows") for name in settings):
         raise UserError("worth varies data.train_rows itself; remove that flag.")

@@ -13,7 +13,7 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
 from pipeline.tracking.rank import is_main
-from pipeline.training.finetuning_report import finish, hand_off
+from pipeline.training.finetuning_report import finish, format_load_report
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run import Configuration, Record, Run, group_of
 from pipeline.training.run_folder import check_run_folder, run_folder
@@ -31,7 +31,7 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
     steps, most = max(1, round(data.epochs * data.steps_per_epoch)), settings.trainer.max_steps
     steps = min(steps, most) if most > 0 else steps
     if run.fit(
-        best=(f"val/{data.task.metric}", "max"),
+        best=(f"val/{data.task.metric}", data.task.mode),
         max_steps=steps,
         validate_every=max(1, steps // settings.validations),
         patience=settings.patience or None,
@@ -59,12 +59,12 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     check_run_folder(out, overwrite=overwrite, resume=resume, stage="finetune", uses=uses, rows=data.files)
 
     torch.manual_seed(request.seed)
-    encoder, receipt = encoders.load_with_receipt(encoder_folder, weights=request.arm not in FRESH)
+    encoder, loaded = encoders.load_with_receipt(encoder_folder, weights=request.arm not in FRESH)
     data.prepare(encoder)
     with enough_memory(f"this {request.model} and its head"):
         module.build(data)
-    receipt_text = hand_off(encoder_folder, receipt, module)
-    print(receipt_text, data.report(), sep="\n")
+    load_report = format_load_report(encoder_folder, loaded, module)
+    print(load_report, data.report(), sep="\n")
     record = Record(
         job_type="finetune",
         group=group_of(request.model, encoder.tokenizer),
@@ -76,5 +76,5 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     run = Run(configuration, out, record, resume=resume and not overwrite)
     run.begin()
     if is_main():
-        write_atomically(out / "receipt.txt", receipt_text + "\n")
+        write_atomically(out / "receipt.txt", load_report + "\n")
     return run

@@ -10,23 +10,26 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import Field
 from tqdm import tqdm
 
+from pipeline import former_names
 from pipeline.errors import UserError
 from pipeline.experiments import comparison
-from pipeline.experiments.run_cache import cell_of, finished, finite, once
-from pipeline.presets import ARMS, FROZEN, ArmName
+from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once
+from pipeline.presets import ARMS, FROZEN, ArmName, trained_task
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of, settings_in
 from pipeline.training.run_folder import check_place
+from tasks.base import Task
 
 # Settings that mean different things for frozen and trained encoders.
-OF_KIND = ("model.optimization.", "model.craft.lm_weight", "model.craft.mix_dropout", "model.craft.unfreeze_share")
+OF_KIND = ("model.optimization.", "model.recipe.lm_weight", "model.recipe.mix_dropout", "model.recipe.unfreeze_share")
 FineTune = Callable[[FineTuneRequest], None]
 Name = Annotated[str, Field(min_length=1)]
 Cell = tuple[str, str, str]  # task, model and arm
@@ -122,9 +125,9 @@ def check_settings(grid: Grid) -> None:
     Raises:
         UserError: which of them.
     """
-    shared = settings_in(grid.flags)
+    shared = settings_in(former_names.current(grid.flags))
     for name in sorted(shared):
-        if setters := [arm for arm, options in grid.arms.items() if name in options.choose]:
+        if setters := [arm for arm, options in grid.arms.items() if name in former_names.current(options.choose)]:
             raise UserError(
                 f"--{name} has no effect: the arm {setters[0]} chooses it itself. Change that in the grid's file."
             )
@@ -194,17 +197,18 @@ def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> Gri
 
 
 def rows_of(
-    grid: Grid, cell: Cell, out: Path, seeds: int, summary_of: Callable[[GridRun], dict[str, Any]]
+    grid: Grid, cell: Cell, out: Path, seeds: int, summarize: Callable[[GridRun], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The rows of the table of a cell: seed 0 with the setting that is best for it, and the other seeds with that."""
 
     def row(seed: int, setting: int) -> dict[str, Any]:
         run = run_of(grid, cell, out, seed=seed, setting=setting)
-        return run.labels | summary_of(run)
+        return run.labels | summarize(run)
 
     settings = range(len(grid.arms[cell[2]].settings))
     tried = [row(0, setting) for setting in settings]
-    best = max(settings, key=lambda setting: tried[setting]["chosen_by"])
+    better = max if trained_task(cell[0]).mode == "max" else min
+    best = better(settings, key=lambda setting: tried[setting]["chosen_by"])
     return [tried[best], *(row(seed, best) for seed in range(1, seeds))]
 
 
@@ -237,10 +241,11 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
         def run_once(run: GridRun) -> dict[str, Any]:
             cell = cell_of(run.request)
             bar.set_postfix_str(run.folder.name)
-            if not overwrite and finished(run.folder, cell, summary)[0] is not None:
+            taken = summary_of(run)
+            if not overwrite and finished(run.folder, cell, taken)[0] is not None:
                 bar.initial += 1  # which says nothing about the time of a run
             start = lambda *, resume: finetune(replace(run.request, resume=resume, overwrite=not resume))  # noqa: E731
-            metrics = once(run.folder, cell, start, overwrite=overwrite, taken=summary)
+            metrics = once(run.folder, cell, start, overwrite=overwrite, taken=taken)
             bar.update()
             return metrics
 
@@ -252,25 +257,27 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
 
 def finished_summary(run: GridRun) -> dict[str, Any]:
     """Raises: LookupError, it is not finished."""
-    metrics, _ = finished(run.folder, cell_of(run.request), summary)
+    metrics, _ = finished(run.folder, cell_of(run.request), summary_of(run))
     if metrics is None:
         raise LookupError(run.folder.name)
     return metrics
 
 
-def summary(metrics: dict[str, Any]) -> dict[str, Any]:
+def summary_of(run: GridRun) -> Taken:
+    return partial(summary, trained_task(run.request.task))
+
+
+def summary(task: Task, metrics: dict[str, Any]) -> dict[str, Any]:
     """What the table takes from `metrics.json`.
 
     Raises:
         LookupError: it is not that of a fine-tune.
     """
-    metric = next((name.removeprefix("val/best_") for name in metrics if name.startswith("val/best_")), None)
-    if metric is None:
-        raise LookupError("val/best_ of a metric")
     return {
-        "metric": metric,
-        "score": finite(metrics, f"test/{metric}", most=1),
-        "chosen_by": finite(metrics, f"val/best_{metric}", most=1),
+        "metric": task.metric,
+        "mode": task.mode,
+        "score": finite(metrics, f"test/{task.metric}", most=task.bound),
+        "chosen_by": finite(metrics, f"val/best_{task.metric}", most=task.bound),
         "degenerate": finite(metrics, "degenerate"),
         "tokens": finite(metrics, "tokens"),
         "minutes": finite(metrics, "seconds") / 60,

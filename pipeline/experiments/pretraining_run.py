@@ -45,7 +45,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
         f"{split}/{name[4:]}" for name in metrics if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
     ]
     plots.plot_curves(run.history, run.out / "curves.png", baselines=module.baselines, losses=losses)
-    columns, rows = samples.examples(encoder, data.valid)
+    columns, rows = samples.samples(encoder, data.valid)
     write_atomically(run.out / "examples.md", markdown_table(columns, rows))
     run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)})
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in metrics.items() if name.startswith("val/"))

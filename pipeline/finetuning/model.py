@@ -1,186 +1,97 @@
-"""A fine-tuned model: encoder, head and label names; saved as a folder, loaded in one call."""
+"""A fine-tuned model: encoder, head and names of its outputs; saved as a folder, loaded in one call."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
 import torch
-from pydantic import AfterValidator, ConfigDict, Field
 from torch import Tensor, nn
-from typing_extensions import TypedDict
 
 from pipeline import encoders
 from pipeline.errors import UserError
-from pipeline.finetuning.features import Cut, Item, collate, items_of
-from pipeline.finetuning.heads import Decision, Head, SentenceHead, TokenHead
-from pipeline.models.base import Batch, Encoded, Encoder, Rate, apart, check_texts, read_config
+from pipeline.finetuning.features import Feature, collate, features_of
+from pipeline.finetuning.heads import head_class
+from pipeline.finetuning.options import HeadOptions, ModelConfig
+from pipeline.finetuning.predictions import Numbered, predictions_of
+from pipeline.models.base import Batch, Encoded, Encoder, apart, check_texts, read_config
 from pipeline.storage.validation import checked
-from tasks.bio import spans
 
 
-def _numbered(names: dict[str, str]) -> dict[str, str]:
-    if not names or {str(index) for index in range(len(names))} != names.keys():
-        raise ValueError("its keys must be the numbers from 0 to one less than there are labels")
-    return names
-
-
-@dataclass
-class HeadOptions:
-    """What a head is, and how texts come to it; kept in the model's `config.json`.
+class FineTunedModel(nn.Module):
+    """Texts, pairs or lists of words -> predictions.
 
     Args:
-        by_word: one label a word, instead of one a text.
-        pairs: whether it reads pairs of texts.
-        spans: whether tags are BIO tags of spans.
-        columns: role -> column of the task's files.
-        mix, mix_dropout, lstm, dropout: see Head.
-        words, crf: see TokenHead.
-        max_length: most tokens of a text, special ones included.
-        cut: which part of a longer text is kept.
-    """
-
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
-
-    by_word: bool
-    pairs: bool
-    spans: bool
-    columns: dict[str, str]
-    mix: bool
-    mix_dropout: Rate
-    lstm: Annotated[int, Field(ge=0)]
-    dropout: Rate
-    words: Literal["first", "mean"]
-    crf: bool
-    max_length: Annotated[int, Field(ge=3)]
-    cut: Cut
-
-
-class ModelConfig(TypedDict):
-    """What of a model's `config.json` is its own, beside that of its encoder."""
-
-    id2label: Annotated[dict[str, str], AfterValidator(_numbered)]
-    head: HeadOptions
-
-
-class TunedModel(nn.Module):
-    """Texts to labels, or words to tags.
-
-    Args:
-        encoder: what reads the text.
-        labels: names of the classes, in order.
+        encoder: reads the text.
+        labels: names of the head's outputs, in order.
         options: of the head.
     """
 
     def __init__(self, encoder: Encoder, *, labels: list[str], options: HeadOptions) -> None:
         super().__init__()
-        encoder.forget_between_batches()  # rows of a task have nothing to do with each other
+        encoder.forget_between_batches()  # the texts of a batch are unrelated
         self.encoder, self.labels, self.options = encoder, labels, options
-        kind = "token" if options.by_word else "sentence"
-        own = options.mix or options.lstm or options.crf or (options.by_word and options.words != "first")
-        self.layout = None if own else encoder.head_layouts.get(kind)
-        shared: dict[str, Any] = {
-            **{name: getattr(options, name) for name in ("mix", "mix_dropout", "lstm", "dropout")},
-            "classes": len(labels),
-            "bias": self.layout is None or self.layout.bias,
-        }
-        self.head: Head
-        if options.by_word:
-            self.head = TokenHead(encoder, words=options.words, crf=options.crf, **shared)
-        else:
-            compared = options.pairs and not encoder.joins_pairs
-            self.head = SentenceHead(encoder, times=4 if compared else 1, **shared)
+        kind = head_class(options.name)
+        self.layout = encoder.head_layouts.get(kind.layout) if kind.is_plain(options) else None
+        bias = self.layout is None or self.layout.bias
+        self.head = kind(encoder, outputs=len(labels), options=options, bias=bias)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Encoded]:
-        """-> logits, (B, C) or by word (B, W, C), and what the encoder gave."""
+        """-> the head's outputs, (B, C) or by word (B, W, C), and the encoder's."""
         encoded = self.encoder(apart(batch))
         return self.head(self.encoder, batch, encoded), encoded
 
-    def items(self, texts: Sequence[Any]) -> list[Item]:
-        options = self.options
-        return items_of(self.encoder, texts, by_word=options.by_word, room=options.max_length, cut=options.cut)
+    def features(self, texts: Sequence[Any]) -> list[Feature]:
+        """Texts as the head reads them."""
+        options, by_word = self.options, self.head.by_word
+        return features_of(self.encoder, texts, by_word=by_word, max_length=options.max_length, cut=options.cut)
 
     @torch.no_grad()
     def predict(self, texts: Sequence[Any], *, batch_size: int = 64) -> list[dict[str, Any]]:
-        """For each text, or pair of texts, its `label`, `probability`, and `probabilities` by label name.
+        """The answer of the head to each text or pair of texts.
 
-        A tagger takes strings, which are split at spaces and punctuation, or lists of words, and gives `words`,
-        `tags`, `probabilities` of these tags and `spans` with their first character and the one behind their last
-        (in the string, or in the words joined by spaces). Where a text, or a word of a tagger's, was too long and has
-        been cut, `cut` is true.
+        A classifier gives `label`, `probability`, and `probabilities` by label name. A tagger takes strings, which are
+        split at spaces and punctuation, or lists of words, and gives `words`, `tags`, `probabilities` of these tags and
+        `spans` with their first character and the one behind their last (in the string, or in the words joined by
+        spaces). Where a text, or a word of a tagger's, was too long and has been cut, `cut` is true.
 
         Raises:
             UserError: pairs for a model of single texts, or the other way.
         """
         self._check(texts)
-        if not self.options.by_word:  # as a task reads them
-            texts = [text.strip() if isinstance(text, str) else tuple(map(str.strip, text)) for text in texts]
-        placed = [place_words(text) for text in texts] if self.options.by_word else []
-        items = self.items([words for words, _ in placed] if self.options.by_word else texts)
-        decisions = self._decide(items, batch_size)
-        cut = {item.text for item in items if item.was_cut}
-        if not self.options.by_word:
-            answers = [self.named(probabilities.tolist()) for _, probabilities in decisions]
-            return _marked(answers, cut)
-        found: list[tuple[list[str], list[float]]] = [([], []) for _ in texts]
-        for item, (tags, probabilities) in zip(items, decisions, strict=True):
-            found[item.text][0].extend(self.labels[tag] for tag in tags.tolist())
-            found[item.text][1].extend(probabilities.gather(-1, tags[:, None])[:, 0].tolist())
-        answers = [self._tagged(text, *place, *tags) for text, place, tags in zip(texts, placed, found, strict=True)]
-        return _marked(answers, cut)
+        features = self.features([self.head.read(text) for text in texts])
+        found = self._predictions(features, batch_size)
+        predictions = predictions_of(found, features, len(texts), join=self.head.join)
+        cut = {feature.text for feature in features if feature.was_cut}
+        return [
+            self.head.answer(text, prediction, self.labels) | ({"cut": True} if number in cut else {})
+            for number, (text, prediction) in enumerate(zip(texts, predictions, strict=True))
+        ]
 
     def _check(self, texts: Sequence[Any]) -> None:
         check_texts(texts)
-        pairs, by_word = self.options.pairs, self.options.by_word
+        pairs, by_word = self.options.pairs, self.head.by_word
         if any(isinstance(text, tuple) != pairs or (isinstance(text, list) and not by_word) for text in texts):
             wanted = "pairs (text, text)" if pairs else "single texts" + (" or lists of words" if by_word else "")
             raise UserError(f"This model reads {wanted}.")
 
-    def _decide(self, items: Sequence[Item], batch_size: int) -> list[Decision]:
+    def _predictions(self, features: Sequence[Feature], batch_size: int) -> list[Numbered]:
         self.eval()
-        order = sorted(range(len(items)), key=lambda i: len(items[i]))
-        results: list[Any] = [None] * len(items)
+        order = sorted(range(len(features)), key=lambda i: len(features[i]))
+        result: list[Numbered] = []
         for begin in range(0, len(order), batch_size):
             rows = order[begin : begin + batch_size]
-            batch = collate(self.encoder, [items[i] for i in rows])
+            batch = collate(self.encoder, [features[i] for i in rows])
             batch = {name: value.to(self.encoder.device) for name, value in batch.items()}
-            for row, decision in zip(rows, self.head.decide(self(batch)[0], batch), strict=True):
-                results[row] = decision
-        return results
-
-    def named(self, probabilities: list[float]) -> dict[str, Any]:
-        best = max(range(len(probabilities)), key=probabilities.__getitem__)
-        return {
-            "label": self.labels[best],
-            "probability": probabilities[best],
-            "probabilities": dict(zip(self.labels, probabilities, strict=True)),
-        }
-
-    def _tagged(
-        self,
-        text: str | list[str],
-        words: list[str],
-        places: list[tuple[int, int]],
-        tags: list[str],
-        probabilities: list[float],
-    ) -> dict[str, Any]:
-        result: dict[str, Any] = {"words": words, "tags": tags, "probabilities": probabilities}
-        if self.options.spans:
-            whole = text if isinstance(text, str) else " ".join(text)
-            found = [(kind, places[first][0], places[last][1]) for kind, first, last in spans(tags)]
-            result["spans"] = [
-                {"type": kind, "begin": begin, "end": end, "text": whole[begin:end]} for kind, begin, end in found
-            ]
+            result += zip(rows, self.head.decode(self(batch)[0], batch), strict=True)
         return result
 
     # ------------------------------------------------------------------ folders
 
     def save(self, folder: Path, *, card: str) -> None:
-        """The layout of an encoder folder, plus the head's tensors and the label names in `config.json`.
+        """The layout of an encoder folder, with the head's tensors, and the names of its outputs in `config.json`.
 
         Where transformers has the same head (`Encoder.head_layouts`) it opens there, with its names for the tensors.
         """
@@ -191,7 +102,7 @@ class TunedModel(nn.Module):
             "head": asdict(self.options),
         }
         if self.layout is not None:
-            config |= {"architectures": [self.layout.architecture], **self.layout.config}
+            config |= {"architectures": [self.layout.architecture], **self.layout.config, **self.head.hf_config}
         self.encoder.save_as(folder, config, self._state(), card=card)
 
     def _state(self) -> dict[str, Tensor]:
@@ -208,38 +119,7 @@ class TunedModel(nn.Module):
         return sorted(self.encoder.untrained - self._state().keys())
 
 
-def _marked(answers: list[dict[str, Any]], cut: set[int]) -> list[dict[str, Any]]:
-    return [{**answer, "cut": True} if number in cut else answer for number, answer in enumerate(answers)]
-
-
-WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
-
-
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")
-
-
-def place_words(text: str | list[str]) -> tuple[list[str], list[tuple[int, int]]]:
-    """Words of a text, and where each begins and ends."""
-    places: list[tuple[int, int]] = []
-    if isinstance(text, str):
-        for match in WORD.finditer(text):
-            begin, end = match.span()
-            # A combining mark is neither letter nor space: it belongs to the letter in front, and splits no word.
-            marked = _is_mark(text[begin]) or (text[begin].isalnum() and begin > 0 and _is_mark(text[begin - 1]))
-            if places and places[-1][1] == begin and marked:
-                places[-1] = (places[-1][0], end)
-            else:
-                places.append((begin, end))
-        return [text[begin:end] for begin, end in places], places
-    at = 0
-    for word in text:
-        places.append((at, at + len(word)))
-        at += len(word) + 1
-    return text, places
-
-
-def load(folder: str | Path) -> TunedModel:
+def load(folder: str | Path) -> FineTunedModel:
     """A fine-tuned model from its folder, in eval mode.
 
     Raises:
@@ -258,7 +138,7 @@ def load(folder: str | Path) -> TunedModel:
         )
     if options.lstm and len(state.get("head.lstm.weight_ih_l0", ())) != 4 * options.lstm:
         raise UserError(f"{file}: head.lstm is {options.lstm:,}, but model.safetensors has no LSTM of that size.")
-    model = TunedModel(encoder, labels=labels, options=options)
+    model = FineTunedModel(encoder, labels=labels, options=options)
     prefix = "head." if model.layout is None else f"{model.layout.name}."
     head = {name.removeprefix("head."): state.pop(name) for name in list(state) if name.startswith(prefix)}
     if model.layout is not None:

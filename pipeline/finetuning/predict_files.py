@@ -12,17 +12,17 @@ from typing import IO, Any
 
 from pipeline.data.tables import lines_of, read_jsonl, table
 from pipeline.errors import UserError
-from pipeline.finetuning.model import TunedModel
+from pipeline.finetuning.model import FineTunedModel
 from pipeline.presets import INPUTS
 from pipeline.storage.atomic import open_atomically, reason
 from pipeline.storage.json_lines import json_line
-from tasks.base import is_plain_list, listed, shortened
+from tasks.dataset import is_plain_list, listed, shortened
 
 
-def predict(model: TunedModel, source: IO[str], name: str, *, form: str, target: IO[str], batch_size: int) -> int:
-    """Reads texts from `source`, writes answers to `target` as they are made; returns how many.
+def predict(model: FineTunedModel, source: IO[str], name: str, *, form: str, target: IO[str], batch_size: int) -> int:
+    """Reads texts from `source` and writes an answer to each to `target`, a batch at a time; returns their number.
 
-    A text that is too long for the model is cut; its row has `"cut": true`, and how many there are is told at the end.
+    A text that is too long for the model is cut: its row has `"cut": true`, and a last line counts such rows.
 
     Args:
         name: of the source, for messages.
@@ -32,7 +32,7 @@ def predict(model: TunedModel, source: IO[str], name: str, *, form: str, target:
         UserError: a row without what the model reads.
     """
     if batch_size < 1:
-        raise UserError(f"A batch of {batch_size} texts is none; --batch-size must be 1 at least.")
+        raise UserError(f"--batch-size is {batch_size}; it must be at least 1.")
     texts, done, cut = texts_of(model, source, name, form), 0, 0
     while chunk := list(itertools.islice(texts, batch_size)):
         for text, answer in zip(chunk, model.predict(chunk, batch_size=batch_size), strict=True):
@@ -47,7 +47,7 @@ def predict(model: TunedModel, source: IO[str], name: str, *, form: str, target:
     return done
 
 
-def texts_of(model: TunedModel, source: IO[str], name: str, form: str) -> Iterator[Any]:
+def texts_of(model: FineTunedModel, source: IO[str], name: str, form: str) -> Iterator[Any]:
     """What the model reads, row by row."""
     roles = [role for role in model.options.columns if role not in ("label", "tags")]
     if form == "lines":
@@ -59,8 +59,8 @@ def texts_of(model: TunedModel, source: IO[str], name: str, form: str) -> Iterat
         return
     if len(roles) != (2 if model.options.pairs else 1):
         raise UserError(
-            f"This model reads {', '.join(roles)} as its task joins them; give it texts so joined, as lines "
-            "(--format lines)."
+            f"This model's task joins {' and '.join(roles)} in its own way; join them yourself and pass one text a "
+            "line (--format lines)."
         )
     rows: Iterable[tuple[int, Mapping[Any, Any]]]
     if form == "jsonl":
@@ -68,23 +68,28 @@ def texts_of(model: TunedModel, source: IO[str], name: str, form: str) -> Iterat
     else:
         header, rows = table(source, Path(name), form)
         for role in roles:  # a table without rows has them too, unless its only line is no header
-            value(dict.fromkeys(header, ""), role, model.options.columns[role], name)
+            value(model, dict.fromkeys(header, ""), role, name)
     for number, row in rows:
-        found = [value(row, role, model.options.columns[role], f"{name}, line {number}") for role in roles]
-        yield tuple(found) if model.options.pairs else found[0]
+        texts = [value(model, row, role, f"{name}, line {number}") for role in roles]
+        yield tuple(texts) if model.options.pairs else texts[0]
 
 
-def value(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
-    """A text, by the name of its column in the training data or by its role; a tagger takes a `text` too."""
-    names = [column, role, *(["text"] if role == "words" else [])]
+def value(model: FineTunedModel, row: Mapping[str, Any], role: str, place: str) -> Any:
+    """A text, by the name of its column in the training data or by its role; a tagger takes a `text` too.
+
+    Raises:
+        UserError: there is none; names its place.
+    """
+    column, by_word = model.options.columns[role], model.head.by_word
+    names = [column, role, *(["text"] if by_word else [])]
     name = next((name for name in names if name in row), None)
-    found = None if name is None else row[name]
-    if isinstance(found, str):
-        return found.split() if role == "words" and name != "text" else found  # words as the task reads them
-    if found is not None and role == "words" and is_plain_list(found):
-        return [str(word) for word in found]
-    if found is not None:
-        raise UserError(f"{place} has {shortened(str(found))} under '{column}', which is no text.")
+    cell = None if name is None else row[name]
+    if isinstance(cell, str):
+        return cell.split() if by_word and name != "text" else cell  # words as the task reads them
+    if cell is not None and by_word and is_plain_list(cell):
+        return [str(word) for word in cell]
+    if cell is not None:
+        raise UserError(f"{place} has {shortened(str(cell))} under '{column}', which is no text.")
     raise UserError(f"{place} has no text under '{column}', which this model reads (it has {listed(row)}).")
 
 

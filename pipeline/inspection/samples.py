@@ -1,59 +1,57 @@
-"""What a pretrained encoder says about held-out text, to look at: masks filled, texts gone on with, words guessed."""
+"""What a pretrained encoder predicts in held-out text, to look at: masks filled, texts continued, words guessed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import torch
-from torch import Tensor
 
 from pipeline.data.token_store import TokenStore
-from pipeline.models.base import Encoder
-from pipeline.models.elmo import Elmo
-from pipeline.models.gpt import Gpt
-from pipeline.tokenization.spelled_words import split_words
+from pipeline.models.base import Batch, Encoder
 
-COUNT = 12  # examples
+COUNT = 12  # samples
 SHOWN = 4  # guesses
 LENGTHS = (8, 48)  # tokens of a sentence that is taken
+SHORTEST = 4  # where none is of these lengths
+
+Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 
-def examples(encoder: Encoder, store: TokenStore) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows about sentences spread over a token store; the word asked for stands in their middle."""
-    bounds, room = store.sentences, encoder.max_length - 2
+def samples(encoder: Encoder, store: TokenStore) -> Table:
+    """Predictions in sentences spread over a token store, each of the word in the middle."""
+    bounds, room = store.sentences, encoder.max_length - encoder.special.count()
     sizes = np.diff(bounds)
     good = np.flatnonzero((sizes >= LENGTHS[0]) & (sizes <= min(LENGTHS[1], room)))
     if not len(good):
-        good = np.flatnonzero((sizes >= 4) & (sizes <= room))
+        good = np.flatnonzero((sizes >= SHORTEST) & (sizes <= room))
     chosen = good[np.unique(np.linspace(0, len(good) - 1, min(COUNT, len(good))).astype(np.int64))]
-    sentences = [store.tokens[bounds[i] : bounds[i + 1]].astype(np.int64) for i in chosen]
+    sentences = [encoder.units(store.tokens[bounds[i] : bounds[i + 1]].tolist()) for i in chosen]
     was_training = encoder.training
     encoder.eval()
     try:
         with torch.no_grad():
-            if isinstance(encoder, Elmo):
-                return _next_words(encoder, sentences)
-            return _gone_on(encoder, sentences) if isinstance(encoder, Gpt) else _masks(encoder, sentences)
+            return SAMPLES[encoder.scoring](encoder, sentences)
     finally:
         encoder.train(was_training)
 
 
-def _masks(encoder: Encoder, sentences: list[np.ndarray]) -> tuple[list[str], list[list[str]]]:
-    name, rows = encoder.tokenizer.backend.id_to_token, []
+def _masks(encoder: Encoder, sentences: Sequence[list[Any]]) -> Table:
+    rows = []
     for sentence in sentences:
         place = len(sentence) // 2
         ids = [*sentence[:place], encoder.tokenizer.id("mask"), *sentence[place + 1 :]]
-        batch = _on_device(encoder, [[int(i) for i in ids]])
-        logits = encoder.logits(encoder(batch).layers[-1])[0, place + 1]
-        guesses = [str(name(i)) for i in logits.topk(SHOWN).indices.tolist()]
-        text = encoder.tokenizer.backend.decode([int(i) for i in ids], skip_special_tokens=False)
-        rows.append([text, str(name(int(sentence[place]))), ", ".join(guesses)])
+        logits = encoder.logits(encoder(_batch(encoder, ids)).layers[-1])[0, encoder.special.prefix + place]
+        guesses = [encoder.unit_text(i) for i in logits.topk(SHOWN).indices.tolist()]
+        text = encoder.tokenizer.backend.decode(ids, skip_special_tokens=False)
+        rows.append([text, encoder.unit_text(sentence[place]), ", ".join(guesses)])
     return ["text", "masked", "guesses"], rows
 
 
-def _gone_on(encoder: Gpt, sentences: list[np.ndarray]) -> tuple[list[str], list[list[str]]]:
+def _continuations(encoder: Encoder, sentences: Sequence[list[Any]]) -> Table:
     rows = []
-    for sentence in sentences:
-        ids = [int(i) for i in sentence]
+    for ids in sentences:
         place = len(ids) // 2
         prompt = [encoder.tokenizer.id("bos"), *ids[:place]]
         new = encoder.generate(prompt, tokens=len(ids) - place, seed=0, temperature=0.8, top_k=0, top_p=0.95)
@@ -61,24 +59,27 @@ def _gone_on(encoder: Gpt, sentences: list[np.ndarray]) -> tuple[list[str], list
     return ["text", "goes on", "generated"], rows
 
 
-def _next_words(encoder: Elmo, sentences: list[np.ndarray]) -> tuple[list[str], list[list[str]]]:
+def _next_words(encoder: Encoder, sentences: Sequence[list[Any]]) -> Table:
     names = {index: word.decode(errors="replace") for word, index in encoder.tokenizer.outputs.items()}
     rows = []
-    for sentence in sentences:
-        words = split_words(sentence)
+    for words in sentences:
         place = len(words) // 2
-        batch = _on_device(encoder, [words])
-        logits = encoder.logits(encoder(batch).layers[-1])[0]
-        # Forward, the position before says what follows; backward, the one behind says what stood in front of it.
-        guesses = [_words(logits[place, 0], names), _words(logits[place + 2, 1], names)]
-        shown = [word.decode(errors="replace") for word in words]
+        at = encoder.special.prefix + place
+        logits = encoder.logits(encoder(_batch(encoder, words)).layers[-1])[0]
+        # Forward, the position before predicts the word; backward, the one behind.
+        likeliest = [logits[at - 1, 0], logits[at + 1, 1]]
+        guesses = [", ".join(names.get(i, "[UNK]") for i in one.topk(SHOWN).indices.tolist()) for one in likeliest]
+        shown = [encoder.unit_text(word) for word in words]
         rows.append([" ".join([*shown[:place], "____", *shown[place + 1 :]]), shown[place], *guesses])
     return ["text", "word", "guesses forward", "guesses backward"], rows
 
 
-def _words(logits: Tensor, names: dict[int, str]) -> str:
-    return ", ".join(names.get(i, "[UNK]") for i in logits.topk(SHOWN).indices.tolist())
+SAMPLES: dict[str, Callable[[Encoder, Sequence[list[Any]]], Table]] = {
+    "masked": _masks,
+    "causal": _continuations,
+    "bidirectional": _next_words,
+}
 
 
-def _on_device(encoder: Encoder, texts: list[list[int]] | list[list[bytes]]) -> dict[str, Tensor]:
-    return {name: value.to(encoder.device) for name, value in encoder.collate(texts).items()}
+def _batch(encoder: Encoder, units: list[Any]) -> Batch:
+    return {name: value.to(encoder.device) for name, value in encoder.collate([units]).items()}

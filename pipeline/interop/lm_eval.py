@@ -1,7 +1,7 @@
-"""Any of our encoders as a model of lm-evaluation-harness: `python -m pipeline lm-eval --tasks ... --encoder DIR`.
+"""Any encoder as a model of lm-evaluation-harness: `python -m pipeline lm-eval --tasks ... --encoder DIR`.
 
-GPT gives the log-likelihoods of lm-eval's own `hf` model, BERT pseudo-log-likelihoods, ELMo those of its forward
-language model.
+A causal model gives the log-likelihoods of lm-eval's own `hf` model, a masked one pseudo-log-likelihoods, a
+bidirectional one those of its forward language model.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from tqdm import tqdm
 
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
-from pipeline.models.gpt import Gpt
-from pipeline.prompting.scoring import Request, beginning, score, score_tokens
+from pipeline.prompting.causal import CausalScorer
+from pipeline.prompting.requests import Request, beginning
+from pipeline.prompting.scoring import score, scorer_of
 
 
 class PipelineLM(LM):
-    """An encoder as lm-eval asks for one.
-
-    Args:
-        encoder: GPT, BERT or ELMo.
-    """
+    """An encoder behind lm-eval's interface."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -37,49 +34,47 @@ class PipelineLM(LM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(nats, whether each token was the likeliest) of continuations after contexts."""
-        asked = [Request(*request.args) for request in requests]
-        with tqdm(total=len(asked), desc="lm-eval", unit="text", disable=disable_tqdm) as bar:
-            found = score(self.encoder, asked, both_ways=False, progress=lambda n: bar.update(n))
-        return [(one.total, one.greedy) for one in found]
+        pairs = [Request(*request.args) for request in requests]
+        with tqdm(total=len(pairs), desc="lm-eval", unit="text", disable=disable_tqdm) as bar:
+            results = score(self.encoder, pairs, both_ways=False, progress=bar.update)
+        return [(scored.total, scored.greedy) for scored in results]
 
     @torch.no_grad()
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Nats of whole texts, those longer than the positions in windows: GPT's as lm-eval cuts them."""
-        texts = [request.args[0] for request in requests]
-        if not isinstance(self.encoder, Gpt):
+        """Nats of whole texts, those longer than the positions in windows: a causal model's as lm-eval cuts them."""
+        texts, scorer = [request.args[0] for request in requests], scorer_of(self.encoder)
+        if not isinstance(scorer, CausalScorer):
             windows = [(number, part) for number, text in enumerate(texts) for part in self._windows(text)]
-            found = score(self.encoder, [Request("", part) for _, part in windows], both_ways=False)
+            results = score(self.encoder, [Request("", part) for _, part in windows], both_ways=False)
             totals = [0.0] * len(texts)
-            for (number, _), one in zip(windows, found, strict=True):
-                totals[number] += one.total
+            for (number, _), scored in zip(windows, results, strict=True):
+                totals[number] += scored.total
             return totals
-        gpt, totals = self.encoder, []
+        prefix, length, totals = self.encoder.tokenizer.id("eos"), self.encoder.max_length, []
         for text in tqdm(texts, desc="lm-eval", unit="text", disable=disable_tqdm):
-            [ids] = gpt.tokenize([text])
-            windows = get_rolling_token_windows(
-                token_list=ids, prefix_token=gpt.tokenizer.id("eos"), max_seq_len=gpt.max_length, context_len=1
+            [ids] = self.encoder.tokenize([text])
+            token_windows = get_rolling_token_windows(
+                token_list=ids, prefix_token=prefix, max_seq_len=length, context_len=1
             )
-            pairs = [make_disjoint_window(window) for window in windows]
-            totals.append(sum(one.total for one in score_tokens(gpt, pairs, lambda n: None)))
+            pairs = [make_disjoint_window(window) for window in token_windows]
+            totals.append(sum(scored.total for scored in scorer.score_tokens(pairs, lambda n: None)))
         return totals
 
     def _windows(self, text: str) -> Iterator[str]:
         while text.strip():
-            part = beginning(self.encoder, text, self.encoder.max_length - 2)
+            part = beginning(self.encoder, text, self.encoder.max_length - self.encoder.special.count())
             if self.encoder.tokenize([part])[0]:
                 yield part
             text = text[len(part) :]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy text until a stop string; GPT only."""
-        if not isinstance(self.encoder, Gpt):
-            raise UserError("Tasks that generate text need a GPT.")
-        gpt, texts = self.encoder, []
+        """Greedy text until a stop string, of causal models only."""
+        model, texts = self.encoder, []
         for prompt, options in (request.args for request in requests):
-            room = min(int(options.get("max_gen_toks", 64)), gpt.max_length // 2)
-            [ids] = gpt.tokenize([prompt])
-            ids = (ids or [gpt.tokenizer.id("bos")])[-(gpt.max_length - room) :]
-            text = gpt.tokenizer.decode(gpt.generate(ids, tokens=room, temperature=0, top_k=0, top_p=1.0, seed=0))
+            room = min(int(options.get("max_gen_toks", 64)), model.max_length // 2)
+            [ids] = model.tokenize([prompt])
+            ids = (ids or [model.tokenizer.id("bos")])[-(model.max_length - room) :]
+            text = model.tokenizer.decode(model.generate(ids, tokens=room, temperature=0, top_k=0, top_p=1.0, seed=0))
             stops = options.get("until", [])
             for stop in [stops] if isinstance(stops, str) else stops:
                 text = text.split(stop)[0]

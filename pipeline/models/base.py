@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
 from pipeline.errors import UserError
+from pipeline.models import generation
 from pipeline.models.layers.transformer import Dropout
 from pipeline.models.losses import Loss
 from pipeline.storage.checksums import check_seal
@@ -231,17 +232,43 @@ class Encoder(nn.Module):
         return None
 
     @abstractmethod
-    def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
-        """Log-probability of the token at each position, as this family of encoders gives it.
+    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
+        """Log-probability of the token at each position, as `scoring` has it.
 
         Args:
             targets: (B, T) tokens asked for; None: those of the batch.
+            encoded: what the encoder returned for the batch; None: it is run.
 
         Returns:
-            (B, T) nats, 0 where the encoder cannot say. GPT: given all tokens before; BERT: given the whole
-            batch, so that masks belong where `targets` are asked for; ELMo: (B, T, 2), given all words before,
-            and given all words after.
+            (B, T) nats, 0 where the encoder cannot say: given all tokens before (`causal`), or given the whole batch,
+            so that masks belong where `targets` are asked for (`masked`); (B, T, 2), given all tokens before and
+            given all after (`bidirectional`).
         """
+
+    def likeliest_next(self, hidden: Tensor) -> Tensor:
+        """Top layer (N, D) of a bidirectional model -> the likeliest next token of each, (N,)."""
+        return self.logits(hidden)[..., 0, :].argmax(-1)
+
+    def new_cache(self) -> generation.Cache | None:
+        """An empty cache, which `forward` takes as its second argument and extends; None: the model has none.
+
+        A model that has one also reads `positions` (B, T) and `attend` (B, T, T) in its batch.
+        """
+        return None
+
+    def generate(
+        self, prompt: Sequence[int], *, tokens: int, temperature: float, top_k: int, top_p: float, seed: int
+    ) -> list[int]:
+        """The continuation of a prompt, see `generation.generate`.
+
+        Raises:
+            UserError: the model is not causal.
+        """
+        if self.scoring != "causal":
+            raise UserError(f"Only causal models generate text; {self.model_type} is {self.scoring}.")
+        return generation.generate(
+            self, prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+        )
 
     @abstractmethod
     def pooled(self, encoded: Encoded) -> Tensor:
@@ -334,7 +361,7 @@ class Encoder(nn.Module):
         """str -> ids; (str, str) -> (ids, ids); list of words -> ids of the words in a row. No special tokens."""
         texts = list(texts)
         parts = [part for text in texts if not isinstance(text, list) for part in _parts(text)]
-        ids = iter(self.tokenizer.encode_batch(parts))
+        ids = map(self.units, self.tokenizer.encode_batch(parts))
         result: list[Any] = []
         for text in texts:
             if isinstance(text, list):
@@ -345,8 +372,22 @@ class Encoder(nn.Module):
         return result
 
     def word_pieces(self, words: Sequence[str]) -> list[list[Any]]:
-        """What stands at the positions of each word of a list, as `collate` takes it; at least one."""
-        return [list(pieces) for pieces in self.tokenizer.encode_words(words)]
+        """The units of each word of a list; at least one."""
+        return [self.units(ids) for ids in self.tokenizer.encode_words(words)]
+
+    def units(self, ids: Sequence[int]) -> list[Any]:
+        """Token ids of a text -> what `collate` takes, one unit a position: the ids themselves."""
+        return list(ids)
+
+    def unit_text(self, unit: Any) -> str:
+        """A unit as text: with its first space, where the tokenizer keeps spaces; else with its mark, as `##ing`."""
+        if self.tokenizer.keeps_spaces:
+            return self.tokenizer.decode([unit])
+        return str(self.tokenizer.backend.id_to_token(unit))
+
+    def unknown_words(self, units: Sequence[Any]) -> list[str]:
+        """The words among units that the model cannot predict by name."""
+        return []
 
     @torch.no_grad()
     def encode(self, texts: Sequence[Text], *, logits: bool = False, batch_size: int = 32) -> Encoded:

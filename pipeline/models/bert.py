@@ -194,10 +194,10 @@ class Bert(Encoder):
         """(..., D) -> (..., D), what the output matrix is multiplied with."""
         return self.lm_norm(F.gelu(self.lm_transform(hidden)))
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
+    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """(B, T): log p(target | the batch as it is); masks belong where targets are asked for."""
         targets = batch["input_ids"] if targets is None else targets
-        scores = self.logits(self(batch).layers[-1]).float().log_softmax(-1)
+        scores = self.logits((encoded or self(batch)).layers[-1]).float().log_softmax(-1)
         return scores.gather(-1, targets[..., None])[..., 0] * batch["mask"]
 
     def pooled(self, encoded: Encoded) -> Tensor:

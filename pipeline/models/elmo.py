@@ -7,7 +7,7 @@ direction, D = 2 P model size, V output words.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
 from pipeline.errors import UserError
-from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, SpecialTokens, Text
+from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, SpecialTokens
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
 from pipeline.models.layers.transformer import Dropout
 from pipeline.models.losses import Loss
@@ -226,8 +226,8 @@ class Elmo(Encoder):
         both = torch.stack(hidden.chunk(2, -1), -2)
         return softmax.log_prob(both.flatten(0, -2).float()).view(*both.shape[:-1], -1)
 
-    def guesses(self, hidden: Tensor) -> Tensor:
-        """Top layer (N, D) -> the likeliest next word of each, (N,)."""
+    def likeliest_next(self, hidden: Tensor) -> Tensor:
+        """Top layer (N, D) -> the likeliest next word of each, (N,), faster than by `logits`."""
         return self.softmax().predict(hidden.chunk(2, -1)[0].float())
 
     def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
@@ -256,18 +256,17 @@ class Elmo(Encoder):
             groups.append([*forwards.parameters(), *backwards.parameters()])
         return groups
 
-    def tokenize(self, texts: Iterable[Text]) -> list[Any]:
-        """As for all encoders, with words in UTF-8 in place of ids."""
+    def units(self, ids: Sequence[int]) -> list[bytes]:
+        """The words, in UTF-8, that tokens spell."""
+        return split_words(np.asarray(ids, dtype=np.int64))
 
-        def words(ids: Any) -> Any:
-            if isinstance(ids, tuple):
-                return tuple(map(words, ids))
-            return ids if ids and isinstance(ids[0], bytes) else split_words(np.asarray(ids, dtype=np.int64))
+    def unit_text(self, unit: bytes) -> str:
+        return unit.decode(errors="replace")
 
-        return [words(ids) for ids in super().tokenize(texts)]
-
-    def word_pieces(self, words: Sequence[str]) -> list[list[Any]]:
-        return [split_words(np.asarray(ids, dtype=np.int64)) for ids in self.tokenizer.encode_words(words)]
+    def unknown_words(self, units: Sequence[bytes]) -> list[str]:
+        """Words that are all the same to the softmax."""
+        outputs = self.tokenizer.outputs
+        return [self.unit_text(word) for word in units if outputs.get(word, UNKNOWN) == UNKNOWN]
 
     def collate(self, texts: Sequence[Any]) -> Batch:
         """<S> words </S>; a pair is one text after the other, each between marks."""

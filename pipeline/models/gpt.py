@@ -17,11 +17,10 @@ from typing_extensions import NotRequired, TypedDict
 
 from pipeline.errors import UserError
 from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, SpecialTokens, left_to_first
-from pipeline.models.layers.transformer import Block, Dropout, KeyValues
+from pipeline.models.generation import Cache, KeyValues
+from pipeline.models.layers.transformer import Block, Dropout
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.tokenization.base import Tokenizer
-
-COLDEST = 1e-6  # a temperature below would divide logits beyond what float32 holds
 
 
 class GptConfig(TypedDict):
@@ -129,7 +128,7 @@ class Gpt(Encoder):
             for part in (block.out, block.down):
                 nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * layers))
 
-    def forward(self, batch: Batch, past: list[KeyValues] | None = None) -> Encoded:
+    def forward(self, batch: Batch, past: Cache | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
 
         With `documents` (B, T) in the batch, attention and positions begin anew with each document. With `past`
@@ -181,10 +180,10 @@ class Gpt(Encoder):
     def token_embedding(self) -> nn.Embedding:
         return self.word_embedding
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
+    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """(B, T): log p(token | all before it), 0 at the first position and on padding."""
         targets = batch["input_ids"] if targets is None else targets
-        scores = self.logits(self(batch).layers[-1][:, :-1]).float().log_softmax(-1)
+        scores = self.logits((encoded or self(batch)).layers[-1][:, :-1]).float().log_softmax(-1)
         scores = scores.gather(-1, targets[:, 1:, None])[..., 0] * batch["mask"][:, 1:]
         return F.pad(scores, (1, 0))
 
@@ -221,30 +220,9 @@ class Gpt(Encoder):
             "mask": torch.tensor([[True] * len(row) + [False] * (length - len(row)) for row in rows]),
         }
 
-    @torch.no_grad()
-    def generate(
-        self, prompt: Sequence[int], *, tokens: int, temperature: float, top_k: int, top_p: float, seed: int
-    ) -> list[int]:
-        """Goes on after `prompt` (ids) until the end of text, `tokens` new ones, or the last position.
-
-        Args:
-            temperature: divides the logits; 0, or as good as 0, takes the likeliest token each time.
-            top_k: draw from the k likeliest only; 0: all.
-            top_p: and only from the fewest tokens that hold this share of probability (Holtzman et al. 2019).
-        """
-        generator = torch.Generator().manual_seed(seed)
-        past = [KeyValues() for _ in self.blocks]
-        step, result, end = list(prompt), [], self.tokenizer.id("eos")
-        for _ in range(min(tokens, self.max_length - len(prompt))):
-            ids = torch.tensor([step], device=self.word_embedding.weight.device)
-            batch = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}
-            logits = self.logits(self(batch, past).layers[-1][0, -1]).float().cpu()
-            token = sample_token(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
-            if token == end:
-                break
-            result.append(token)
-            step = [token]
-        return result
+    def new_cache(self) -> Cache:
+        """Keys and values of each block."""
+        return [KeyValues() for _ in self.blocks]
 
     # ------------------------------------------------------------------ Hugging Face's layout
 
@@ -297,18 +275,6 @@ class Gpt(Encoder):
         if BUFFER.fullmatch(name) or name == "lm_head.weight":  # a copy of the embedding
             return None
         return name if name.startswith(("transformer.", "lm_head.", "head.")) else f"transformer.{name}"
-
-
-def sample_token(logits: Tensor, *, temperature: float, top_k: int, top_p: float, generator: torch.Generator) -> int:
-    """One token from logits (V,)."""
-    if temperature < COLDEST:
-        return int(logits.argmax())
-    scores, order = (logits / temperature).sort(descending=True)
-    if top_k:
-        scores, order = scores[:top_k], order[:top_k]
-    p = scores.softmax(-1)
-    p[p.cumsum(-1) - p >= top_p] = 0  # the token that crosses the share stays
-    return int(order[torch.multinomial(p, 1, generator=generator)])
 
 
 _TOP = {

@@ -46,7 +46,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in _NOT_ENCODERS)
 
 
-_NOT_ENCODERS = ("__init__", "base", "registry")
+_NOT_ENCODERS = ("__init__", "base", "losses", "registry")
 
 
 def family(model_type: str) -> str:

@@ -1,5 +1,11 @@
-"""Zero-shot and few-shot evaluation: scorers, calibration, evaluation, report."""
+"""Zero-shot and few-shot evaluation.
 
-from pipeline.prompting.scoring import Request, Scored, log_likelihoods, score
+`scoring.py` chooses one of the scorers `causal.py`, `masked.py`, `bidirectional.py`, which share `requests.py`;
+`evaluate.py` fills prompts (`few_shot.py`), scores them (`calibration.py`) and counts (`metrics.py`); `report.py` makes
+a run of it.
+"""
+
+from pipeline.prompting.requests import Request, Scored
+from pipeline.prompting.scoring import log_likelihoods, score
 
 __all__ = ["Request", "Scored", "log_likelihoods", "score"]

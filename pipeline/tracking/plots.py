@@ -50,37 +50,6 @@ def plot_mix(history: History, file: Path) -> None:
     save_figure(figure, file)
 
 
-def plot_confusion(counts: list[list[int]], labels: list[str], file: Path) -> None:
-    """Confusion matrix: rows are gold labels, columns predicted ones."""
-    size = 2.5 + 0.6 * len(labels)
-    figure, axes = subplots(figsize=(size + 1, size))
-    axes.imshow(counts, cmap="Blues", vmin=0)
-    top = max(max(row) for row in counts)
-    for i, row in enumerate(counts):
-        for j, value in enumerate(row):
-            axes.text(j, i, str(value), ha="center", va="center", color="white" if value > top / 2 else "black")
-    axes.set_xticks(range(len(labels)), labels, rotation=30)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("gold")
-    save_figure(figure, file)
-
-
-def plot_types(by_type: dict[str, dict[str, float]], file: Path) -> None:
-    """Precision, recall and F1 of each type of span, with its number of gold spans."""
-    names = sorted(by_type, key=lambda name: -by_type[name]["support"])
-    figure, axes = subplots(figsize=(3 + 1.1 * len(names), 4))
-    for place, score in enumerate(("precision", "recall", "f1")):
-        positions = [i + 0.27 * (place - 1) for i in range(len(names))]
-        bars = axes.bar(positions, [by_type[name][score] for name in names], width=0.25, label=score)
-        axes.bar_label(bars, fmt="%.2f", fontsize=7)
-    axes.set_xticks(range(len(names)), [f"{name}\n({by_type[name]['support']:,})" for name in names])
-    axes.set_ylim(0, 1.08)
-    axes.set_xlabel("type of span (number in the test)")
-    axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.12))
-    save_figure(figure, file)
-
-
 def plot_shots(by_shots: dict[int, dict[str, float]], file: Path) -> None:
     """Accuracy by the number of few-shot examples, with the range over templates."""
     shots = sorted(by_shots)

@@ -36,7 +36,7 @@ from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.overlong_words import OVERLONG
 from pipeline.tokenization.spelled_words import LONGEST_WORD
-from tasks.base import listed
+from tasks.dataset import listed
 
 MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
 HELD_OUT = 500  # documents of a stream, at most, that are its validation part

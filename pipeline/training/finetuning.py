@@ -1,4 +1,4 @@
-"""Fine-tuning as a LightningModule: a saved encoder, a head, and arms to compare.
+"""Fine-tuning as a LightningModule: a saved encoder, a head, and arms of a comparison.
 
 `full` trains encoder and head, `frozen` the head alone, `scratch` the same network from fresh weights: what
 pretraining gained is full minus scratch. `random` is a head alone on an encoder of fresh weights.
@@ -9,30 +9,32 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pipeline.errors import UserError
-from pipeline.finetuning.heads import Decision
-from pipeline.finetuning.metrics import Answers, gathered, scores
-from pipeline.finetuning.model import HeadOptions, TunedModel
-from pipeline.models.base import Batch, Encoded
-from pipeline.models.gpt import Gpt
+from pipeline.finetuning.heads.base import REFUSED
+from pipeline.finetuning.model import FineTunedModel
+from pipeline.finetuning.options import HeadOptions
+from pipeline.finetuning.predictions import Numbered, of_all_processes, predictions_of
+from pipeline.models.base import Batch, Encoded, Encoder
 from pipeline.models.losses import Loss
 from pipeline.presets import FROZEN, ArmName
 from pipeline.training import optimizers as optim
 from pipeline.training.hardware import check_size
 from pipeline.training.optimizers import Optimization
 from pipeline.training.pretraining import Training
-from pipeline.training.task_data import LabeledData
+from pipeline.training.task_data import TaskData
+from tasks.base import Prediction
 
 
 @dataclass
-class Craft:
+class Recipe:
     """How a fine-tune differs from plain training.
 
     Args:
@@ -43,7 +45,8 @@ class Craft:
         crf: let a tagger score whole sequences of tags.
         class_weights: `balanced` weighs classes by the inverse of their frequency.
         label_smoothing: share of the probability that is spread over all classes.
-        lm_weight: weight of GPT's auxiliary LM loss on the task's texts (Radford et al. 2018, equation 5).
+        lm_weight: weight of the auxiliary LM loss of a left-to-right encoder on the task's texts (Radford et al. 2018,
+            equation 5).
         unfreeze_share: share of the run over which layers join the training one after another, from the top
             (Howard and Ruder 2018, 3.3); 0: all from the start, above 1: the lowest never do.
     """
@@ -60,21 +63,27 @@ class Craft:
 
     def __post_init__(self) -> None:
         if not 0 <= self.mix_dropout < 1:
-            raise UserError(f"model.craft.mix_dropout is {self.mix_dropout}; it is a rate, from 0 to below 1.")
+            raise UserError(f"model.recipe.mix_dropout is {self.mix_dropout}; it is a rate, from 0 to below 1.")
         if not 0 <= self.label_smoothing <= 1:
-            raise UserError(f"model.craft.label_smoothing is {self.label_smoothing}; it is a share, from 0 to 1.")
+            raise UserError(f"model.recipe.label_smoothing is {self.label_smoothing}; it is a share, from 0 to 1.")
         for name in ("lstm", "unfreeze_share", "lm_weight"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"model.craft.{name} is {getattr(self, name)}; it must be at least 0.")
+                raise UserError(f"model.recipe.{name} is {getattr(self, name)}; it must be at least 0.")
+
+    @property
+    def particular(self) -> list[str]:
+        """The settings that are not those of every head, see REFUSED."""
+        plain = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0}
+        return [name for name, value in plain.items() if getattr(self, name) != value]
 
 
 class FineTuning(Training):
     """Trains an encoder with a head on labelled texts.
 
     Args:
-        optimization: rate, schedule and the rest; `warmup_steps` is set from `warmup_share`.
+        optimization: rate, schedule and the rest; `warmup_steps` follows from `warmup_share`.
         warmup_share: share of all steps that warms up.
-        craft: see Craft.
+        recipe: see Recipe.
         arm: how much of the network is trained, and from which weights.
         seed: of fresh weights and dropout.
     """
@@ -86,68 +95,77 @@ class FineTuning(Training):
         *,
         optimization: Optimization,
         warmup_share: float,
-        craft: Craft,
+        recipe: Recipe,
         arm: ArmName = "full",
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
         if not 0 <= warmup_share <= 1:
             raise UserError(f"model.warmup_share is {warmup_share}; it is a share, from 0 to 1.")
-        self.optimization, self.warmup_share, self.arm, self.craft = optimization, warmup_share, arm, craft
-        self.frozen, self.weights = arm in FROZEN, {"lm": craft.lm_weight}
-        self.model: TunedModel
-        self.data: LabeledData
+        self.optimization, self.warmup_share, self.arm, self.recipe = optimization, warmup_share, arm, recipe
+        self.frozen, self.weights = arm in FROZEN, {"lm": recipe.lm_weight}
+        self.model: FineTunedModel
+        self.data: TaskData
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", None, persistent=False)
-        self.answers: list[tuple[int, Decision]] = []
+        self.predictions: list[Numbered] = []
+        self.test_loss = math.nan
 
-    def build(self, data: LabeledData) -> None:
-        """Puts a head on the encoder of the data, as arm and craft say.
+    def build(self, data: TaskData) -> None:
+        """Puts the task's head on the encoder of the data, as arm and recipe say.
 
         Raises:
-            UserError: the craft does not go with this encoder or task.
+            UserError: the recipe does not go with this encoder or task.
         """
         torch.manual_seed(self.seed)
-        craft, encoder, task = self.craft, data.encoder, data.task
-        if craft.lm_weight and not isinstance(encoder, Gpt):
-            raise UserError("model.craft.lm_weight is GPT's: other encoders have no causal LM.")
-        if self.frozen and (craft.lm_weight or craft.unfreeze_share or self.optimization.layer_decay != 1):
-            raise UserError(
-                "model.craft.lm_weight, unfreeze_share and model.optimization.layer_decay are about how an encoder is "
-                f"trained; the arm '{self.arm}' does not train it."
-            )
-        if craft.mix_dropout and not self.frozen:
-            raise UserError(f"model.craft.mix_dropout is for a mix of frozen layers; the arm '{self.arm}' has none.")
-        if not data.by_word and (craft.crf or craft.words != "first"):
-            raise UserError("model.craft.crf and words are for tagging: a single label has neither sequence nor words.")
-        if craft.crf and (craft.class_weights != "none" or craft.label_smoothing):
-            raise UserError("A CRF scores whole sequences: it has neither class weights nor label smoothing.")
-        encoder.set_dropout(craft.dropout)
+        recipe, encoder, task = self.recipe, data.encoder, data.task
+        self.check_recipe(encoder, data)
+        encoder.set_dropout(recipe.dropout)
         roles = task.roles or [role for role in task.columns if role not in ("label", "tags")]
         options = HeadOptions(
-            by_word=data.by_word,
+            name=data.head_name,
             pairs=isinstance(data.examples["train"][0].text, tuple),
-            spans=task.metric == "span_f1",
             columns={role: task.columns.get(role, role) for role in roles},
             mix=self.frozen,
-            mix_dropout=craft.mix_dropout,
-            lstm=craft.lstm,
-            dropout=craft.dropout,
-            words=craft.words,
-            crf=craft.crf,
-            max_length=data.room,
+            mix_dropout=recipe.mix_dropout,
+            lstm=recipe.lstm,
+            dropout=recipe.dropout,
+            words=recipe.words,
+            crf=recipe.crf,
+            max_length=data.longest,
             cut=data.cut,
+            **task.head_options,
         )
-        make = partial(TunedModel, encoder, labels=task.label_names, options=options)
-        check_size(make, "model.craft")
+        make = partial(FineTunedModel, encoder, labels=task.outputs, options=options)
+        check_size(make, "model.recipe")
         self.model, self.data = make(), data
         self.model.encoder.requires_grad_(not self.frozen)
         self.train()  # a loaded encoder is in eval mode, and the trainer leaves each module in its own
         if self.frozen:
             warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")  # as it should be
         self.note_matrices()
-        if craft.class_weights == "balanced":
+        if recipe.class_weights == "balanced":
             self.class_weights = balanced(data)
+
+    def check_recipe(self, encoder: Encoder, data: TaskData) -> None:
+        """Raises: UserError, a setting means nothing to this encoder, task or arm."""
+        recipe = self.recipe
+        if recipe.lm_weight and encoder.scoring != "causal":
+            raise UserError(
+                "model.recipe.lm_weight needs an encoder that predicts from left to right, as GPT; "
+                f"{encoder.model_type} does not."
+            )
+        if self.frozen and (recipe.lm_weight or recipe.unfreeze_share or self.optimization.layer_decay != 1):
+            raise UserError(
+                "model.recipe.lm_weight, unfreeze_share and model.optimization.layer_decay are about how an encoder is "
+                f"trained; the arm '{self.arm}' does not train it."
+            )
+        if recipe.mix_dropout and not self.frozen:
+            raise UserError(f"model.recipe.mix_dropout is for a mix of frozen layers; the arm '{self.arm}' has none.")
+        if refused := [name for name in recipe.particular if name not in data.head.takes]:
+            raise UserError(f"model.recipe.{REFUSED[refused[0]]}")
+        if recipe.crf and (recipe.class_weights != "none" or recipe.label_smoothing):
+            raise UserError("A CRF scores whole sequences: it has neither class weights nor label smoothing.")
 
     def train(self, mode: bool = True) -> FineTuning:
         super().train(mode)
@@ -155,76 +173,87 @@ class FineTuning(Training):
             self.model.encoder.eval()  # frozen features: no dropout inside either
         return self
 
+    # ------------------------------------------------------------------ steps
+
     def loss(self, batch: Batch) -> tuple[Loss, Tensor, Encoded]:
-        logits, encoded = self.model(batch)
+        """The head's loss and outputs of a batch, and what the encoder returned."""
+        outputs, encoded = self.model(batch)
         options: dict[str, Any] = {}
         if self.training:
-            options = {"weights": self.class_weights, "smoothing": self.craft.label_smoothing}
-        return self.model.head.loss(logits, batch["labels"], **options), logits, encoded
+            options = {"weights": self.class_weights, "smoothing": self.recipe.label_smoothing}
+        return self.model.head.loss(outputs, batch["labels"], **options), outputs, encoded
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss, _, encoded = self.loss(batch)
         losses = {"task": loss}
-        if self.craft.lm_weight:
-            losses["lm"] = self._lm_loss(encoded)
+        if self.recipe.lm_weight:
+            predicting = encoded.mask[:, 1:]
+            hidden, labels = encoded.layers[-1][:, :-1][predicting], encoded.input_ids[:, 1:][predicting]
+            losses["lm"] = self.model.encoder.token_loss(hidden, labels)
         return self.weighted(losses, batch)
 
-    def _lm_loss(self, encoded: Encoded) -> Loss:
-        encoder = self.model.encoder
-        assert isinstance(encoder, Gpt)
-        asked = encoded.mask[:, 1:]
-        hidden, labels = encoded.layers[-1][:, :-1][asked], encoded.input_ids[:, 1:][asked]
-        return encoder.token_loss(hidden, labels)
-
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Layers that are not yet unfrozen have no gradient, so the optimiser leaves them and their moments alone."""
+        """Layers that are not yet unfrozen have no gradient, so the optimizer leaves them and their moments alone."""
         groups = self.model.encoder.layer_groups()
         for depth, parameters in enumerate(reversed(groups)):
-            begins = optim.unfreezes_at(depth, len(groups), self.trainer.max_steps, self.craft.unfreeze_share)
+            begins = optim.unfreezes_at(depth, len(groups), self.trainer.max_steps, self.recipe.unfreeze_share)
             if self.global_step < begins:
                 for parameter in parameters:
                     parameter.grad = None
 
-    def on_validation_epoch_start(self) -> None:
-        self.answers.clear()
-        self._sums["val/task"]  # there in a process without a batch too: all add theirs up together
+    def configure_optimizers(self) -> Any:
+        steps = round(self.warmup_share * self.trainer.max_steps)
+        options = replace(self.optimization, warmup_steps=steps)
+        return self.optimizers_of(options, self.model.encoder.layer_groups(), self.model.head.parameters())
 
-    on_test_epoch_start = on_validation_epoch_start
+    # ------------------------------------------------------------------ validation and test
+
+    def _begin_evaluation(self, split: str) -> None:
+        self.predictions.clear()
+        self._sums[f"{split}/task"] = [0.0] * 4  # also in a process without a batch: all sum up the same keys
+
+    def on_validation_epoch_start(self) -> None:
+        self._begin_evaluation("val")
+
+    def on_test_epoch_start(self) -> None:
+        self._begin_evaluation("test")
+
+    def _evaluate(self, split: str, batch: Batch) -> None:
+        loss, outputs, _ = self.loss(batch)
+        self._count(split, {"task": loss}, batch)
+        decoded = self.model.head.decode(outputs, batch)
+        self.predictions += zip(batch["rows"].tolist(), decoded, strict=True)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        loss, logits, _ = self.loss(batch)
-        self._count("val", {"task": loss}, batch)
-        decisions = self.model.head.decide(logits, batch)
-        for row, (labels, probabilities) in zip(batch["rows"].tolist(), decisions, strict=True):
-            self.answers.append((row, (labels.cpu(), probabilities.cpu())))
+        self._evaluate("val", batch)
 
-    test_step = validation_step
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluate("test", batch)
 
-    def answered(self, split: str) -> Answers:
-        """The decisions of all processes about a part, text by text."""
-        return gathered(self.answers, self.data.items[split], self.data.examples[split], by_word=self.data.by_word)
+    def gathered(self, split: str) -> list[Prediction]:
+        """The predictions of all processes about a part, text by text."""
+        features, texts = self.data.features[split], len(self.data.examples[split])
+        return predictions_of(of_all_processes(self.predictions), features, texts, join=self.model.head.join)
 
     def on_validation_epoch_end(self) -> None:
-        figures = {"val/loss": self._figures("val")["val/task_loss"]}
-        found = scores(self.answered("valid"), self.data.task)
-        figures |= {f"val/{name}": value for name, value in found.figures.items()}
-        self.log_dict(figures, logger=False)
+        metrics = {"val/loss": self._figures("val")["val/task_loss"]}
+        gold = [example.label for example in self.data.examples["valid"]]
+        scores = self.data.task.scores(gold, [prediction.label for prediction in self.gathered("valid")])
+        metrics |= {f"val/{name}": value for name, value in scores.figures.items()}
+        self.log_dict(metrics, logger=False)
         if (mix := self.model.head.mix) is not None:
-            figures |= {f"mix/{name}": value for name, value in mix.shares().items()}
-        self.log_all({**figures, "tokens": float(self.tokens_seen)})
+            metrics |= {f"mix/{name}": value for name, value in mix.shares().items()}
+        self.log_all({**metrics, "tokens": float(self.tokens_seen)})
         self.history.save()
 
-    def configure_optimizers(self) -> Any:
-        self.optimization.warmup_steps = round(self.warmup_share * self.trainer.max_steps)
-        return self.optimizers_of(self.optimization, self.model.encoder.layer_groups(), self.model.head.parameters())
+    def on_test_epoch_end(self) -> None:
+        self.test_loss = self._figures("test")["test/task_loss"]
 
 
-def balanced(data: LabeledData) -> Tensor:
+def balanced(data: TaskData) -> Tensor:
     """(C,): N / (C n_c), of C classes that the training part has: its mean weight is 1 (King and Zeng 2001)."""
-    counts: Counter[int] = Counter()
-    for example in data.examples["train"]:
-        counts.update(example.labels)
+    counts = Counter(int(index) for example in data.examples["train"] for index in np.ravel(example.label))
     mean = counts.total() / len(counts)
-    # 0 of a class that is never there: label smoothing gives it a share, which a weight would blow up.
+    # 0 for a class that never occurs: label smoothing gives it a share, which a weight would blow up.
     weights = [mean / counts[index] if counts[index] else 0.0 for index in range(len(data.task.label_names))]
     return torch.tensor(weights)

@@ -20,13 +20,15 @@ from pipeline.storage.folders import remove
 from pipeline.storage.locks import Held, lock
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
-from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb import check_environment, end_open_run
+from pipeline.tracking.rank import is_main
+from tasks.base import kinds
 
 # What a run writes: OVERWRITE=1 removes these and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
-    *("predictions.jsonl", "curves.png", "confusion.png", "types.png", "mix.png", "shots.png"),
+    *("predictions.jsonl", "curves.png", "mix.png", "shots.png"),
+    *(f"{name}.png" for kind in kinds().values() for name in kind.pictures),
     *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
 )
 SIGN = lineage.FILE  # of a folder that a run made: the first that it writes, the last that is cleared

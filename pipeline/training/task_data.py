@@ -21,34 +21,37 @@ from pipeline.data import files, hub
 from pipeline.data.synthetic import tasks as sample_tasks
 from pipeline.data.tables import SUFFIXES, kind_of, read_rows
 from pipeline.errors import UserError
-from pipeline.finetuning.features import Cut, Item, collate, items_of
+from pipeline.finetuning.features import Cut, Feature, collate, features_of
+from pipeline.finetuning.heads import head_class
 from pipeline.models.base import Batch, Encoder
 from pipeline.objectives.batches import shared
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.paths import path_of
 from pipeline.training.corpus_data import FromStep, StepParts
-from tasks.base import SPLITS, Example, Row, Task, listed
+from tasks.base import Example, Task
+from tasks.dataset import SPLITS, DataSet, Row, listed
 
+SHORTEST = 8  # positions of a text, with its special tokens
 MANY_SHARED = 0.1  # of the texts of a part that is not trained on
 MOST_ASIDE = 5  # at most one training row in so many is set aside for validation, where a number is asked for
 POOL = 50  # batches whose rows are sorted by length together
 SHARD = re.compile(r"-\d+-of-(\d+)[-.]")  # in the name of a part of a part
 
 
-class LabeledData(lightning.LightningDataModule):
+class TaskData(lightning.LightningDataModule):
     """Labelled texts as batches for fine-tuning.
 
     Args:
         task: columns, labels and where the data are.
         files: local folder or pattern instead of the task's hub name.
-        batch_size: rows of one optimiser step.
+        batch_size: rows of one optimizer step.
         max_length: most tokens of a text, special ones included (None: the encoder's positions). Longer texts are
             cut, and counted; longer lists of words are read in windows that overlap.
-        cut: which part of a longer text is kept (see inputs.shorten).
+        cut: which part of a longer text is kept (see features.shorten).
         epochs: passes over the training part.
         workers: loader processes.
-        train_rows: use only so many training rows.
-        seed: of the order and of the `train_rows`; what is set aside for validation is the same for every seed.
+        train_rows: train on this many rows only.
+        seed: of the order and of the `train_rows`; the rows set aside for validation are the same for every seed.
     """
 
     def __init__(
@@ -71,15 +74,17 @@ class LabeledData(lightning.LightningDataModule):
                 raise UserError(f"data.{name} is {value}; it must be above 0.")
         if workers < 0:
             raise UserError(f"data.workers is {workers}; it must be at least 0.")
+        if task.head is None:
+            raise UserError("The task has prompts and nothing to train on.")
         self.task, self.files, self.batch_size, self.max_length, self.cut = task, files, batch_size, max_length, cut
         self.epochs, self.workers, self.train_rows, self.seed = epochs, workers, train_rows, seed
-        self.by_word = task.head == "token"
-        if self.by_word and cut != "head":
+        self.head_name, self.head = task.head, head_class(task.head)
+        if self.head.by_word and cut != "head":
             raise UserError("data.cut is for texts of one label; a sentence to be tagged is read in windows, whole.")
         self.examples: dict[str, list[Example]] = {}
-        self.items: dict[str, list[Item]] = {}
-        self.instead: list[str] = []  # columns read by their role, for want of the one that is named
-        self.set_aside = ""  # how the validation part came about, where it is of training rows
+        self.features: dict[str, list[Feature]] = {}
+        self.renamed: list[str] = []  # columns that are called as their role is, and not as the task says
+        self.set_aside = ""  # how the validation part was made, where it is a part of the training rows
         self.trained_on: Counter[str] = Counter()  # of a part: texts that are in the training part too
         self.encoder: Encoder
 
@@ -93,15 +98,20 @@ class LabeledData(lightning.LightningDataModule):
             raise UserError(
                 f"data.max_length is {self.max_length}, but the encoder has only {encoder.max_length} positions."
             )
-        self.room = self.max_length or encoder.max_length
-        if self.room < 8:
-            raise UserError(f"data.max_length is {self.room}; a text needs at least 8 positions.")
+        self.longest = self.max_length or encoder.max_length
+        if self.longest < SHORTEST:
+            raise UserError(f"data.max_length is {self.longest}; a text needs at least {SHORTEST} positions.")
         self.encoder = encoder
-        self.examples = self._read()
+        self.examples = self.read()
         for split, examples in self.examples.items():
-            texts = [example.text for example in examples]
-            self.items[split] = items_of(encoder, texts, by_word=self.by_word, room=self.room, cut=self.cut)
-            if not self.items[split]:
+            self.features[split] = features_of(
+                encoder,
+                [example.text for example in examples],
+                by_word=self.head.by_word,
+                max_length=self.longest,
+                cut=self.cut,
+            )
+            if not self.features[split]:
                 raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
 
     def stage(self, name: str) -> dict[str, Any]:
@@ -110,27 +120,33 @@ class LabeledData(lightning.LightningDataModule):
         counts = {split: len(part) for split, part in rows.items()}
         return {"stage": "task", "name": name, "sha256": digest(rows), "rows": counts}
 
+    # ------------------------------------------------------------------ report
+
     def report(self) -> str:
+        """Rows and labels of all parts, and what is remarkable about them."""
         parts = []
-        for split, items in self.items.items():
-            notes = []
-            if cut := sum(item.was_cut for item in items):
-                notes.append(f"{cut:,} cut to {self.room} tokens")
-            if windows := len(items) - len({item.text for item in items}):
-                notes.append(f"{windows:,} more windows of {self.room} tokens")
-            if empty := sum(not any(example.text) for example in self.examples[split]):
-                notes.append(f"{empty:,} empty")
-            if shared := self.trained_on[split]:
-                notes.append(f"{shared:,} of the same text as a training row")
-            if split == "valid" and self.set_aside:
-                notes.append(self.set_aside)
-            parts.append(f"{split} {len(self.examples[split]):,} rows" + (f" ({', '.join(notes)})" if notes else ""))
-        shown = "task        " + ", ".join(parts) + f"; labels {listed(self.task.label_names, 30)}"
-        shown += f"; read from the column {', '.join(self.instead)}" if self.instead else ""
+        for split in self.features:
+            notes = ", ".join(self._notes(split))
+            parts.append(f"{split} {len(self.examples[split]):,} rows" + (f" ({notes})" if notes else ""))
+        shown = f"task        {', '.join(parts)}; {self.task.describe_labels(self.examples.get('train', []))}"
+        shown += f"; read from the column {', '.join(self.renamed)}" if self.renamed else ""
         return "\n".join([shown, *(f"            {warning}" for warning in self.warnings())])
 
+    def _notes(self, split: str) -> Iterator[str]:
+        features = self.features[split]
+        if cut := sum(feature.was_cut for feature in features):
+            yield f"{cut:,} cut to {self.longest} tokens"
+        if windows := len(features) - len({feature.text for feature in features}):
+            yield f"{windows:,} more windows of {self.longest} tokens"
+        if empty := sum(not any(example.text) for example in self.examples[split]):
+            yield f"{empty:,} empty"
+        if shared := self.trained_on[split]:
+            yield f"{shared:,} of the same text as a training row"
+        if split == "valid" and self.set_aside:
+            yield self.set_aside
+
     def warnings(self) -> Iterator[str]:
-        """What may be another thing than was meant."""
+        """What may not be what was meant."""
         for split in ("valid", "test"):
             if self.trained_on[split] > MANY_SHARED * len(self.examples.get(split, [])):
                 yield f"Warning: many {split} texts are training texts too: its figures say little of new ones."
@@ -139,72 +155,86 @@ class LabeledData(lightning.LightningDataModule):
             if odd := [path.name for path in found if how_named(path.name, name) is None]:
                 yield f"Warning: the {split} part is read from {listed(odd)}, whose name only begins as '{name}'."
 
-    def _read(self) -> dict[str, list[Example]]:
-        rows = {split: rows_of(self.task, self.files, split) for split in SPLITS}
-        train, valid, test = (rows[split] for split in SPLITS)
-        if train is None or test is None:
-            lacking = "train" if train is None else "test"
-            named = f"no file at {self.files} is named '{self.task.splits.get(lacking, lacking)}'"
-            without = "set DATA= to a folder of files, or hub in the task's YAML"
-            raise UserError(f"The task has no {lacking} part: {named if self.files else without}.")
+    # ------------------------------------------------------------------ rows -> examples
+
+    def read(self) -> dict[str, list[Example]]:
+        """The examples of all parts.
+
+        Raises:
+            UserError: a part is missing or empty, or a row does not fit the task.
+        """
+        rows = self._rows()
+        self.task.learn_labels(rows["train"])
+        self.task.check_label_names()
+        parts = {split: self.task.examples(part) for split, part in rows.items()}
+        self._note_renamed(rows["train"][0])
+        self.task.check_labels(parts["train"])
+        if "valid" not in parts:
+            self._set_aside(parts)
+        self._subsample(parts)
+        self._count_shared(parts)
+        return {split: parts[split] for split in SPLITS}
+
+    def _rows(self) -> dict[str, list[Row]]:
+        """The rows of the parts that there are: training and test part at least, none of them empty."""
+        found = {split: rows_of(self.task, self.files, split) for split in SPLITS}
+        for split in ("train", "test"):
+            if found[split] is None:
+                named = f"no file at {self.files} is named '{self.task.splits.get(split, split)}'"
+                without = "set DATA= to a folder of files, or hub in the task's YAML"
+                raise UserError(f"The task has no {split} part: {named if self.files else without}.")
+        rows = {split: part for split, part in found.items() if part is not None}
         for split, part in rows.items():
-            if part is not None and not part:
+            if not part:
                 raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
-        self.task.learn_labels(train)
-        if len(self.task.label_names) < 2:
-            raise UserError(f"The task knows one label only ({', '.join(self.task.label_names)}).")
-        parts = {split: self.task.examples(part) for split, part in rows.items() if part is not None}
-        there = train[0][1]
-        self.instead = [
+        return rows
+
+    def _note_renamed(self, row: Row) -> None:
+        columns = row[1]
+        self.renamed = [
             f"{role} (there is no {name})"
             for role, name in self.task.columns.items()
-            if name not in there and role in there
+            if name not in columns and role in columns
         ]
-        used = {label for example in parts["train"] for label in example.labels}
-        if len(used) < 2:
-            found = ", ".join(self.task.label_names[label] for label in used)
-            raise UserError(f"The training part has one label only ({found}).")
-        if valid is None:
-            train_part, aside = parts["train"], rows_aside(self.task, len(parts["train"]))
-            self.set_aside, asked = "set aside from training", int(self.task.valid_rows or 0)
-            if asked > aside:
-                self.set_aside = f"{aside:,} of {len(train_part):,} training rows set aside"
-                self.set_aside += f": valid_rows {asked:,} is capped at a fifth"
-            order = np.random.default_rng(0).permutation(len(train_part))
-            parts["valid"] = [train_part[i] for i in order[:aside]]
-            parts["train"] = [train_part[i] for i in np.sort(order[aside:])]
+
+    def _set_aside(self, parts: dict[str, list[Example]]) -> None:
+        """Makes the validation part of some of the training rows: the same ones for every seed."""
+        train, count = parts["train"], rows_aside(self.task, len(parts["train"]))
+        self.set_aside, wanted = "set aside from training", int(self.task.valid_rows or 0)
+        if wanted > count:
+            self.set_aside = f"{count:,} of {len(train):,} training rows set aside"
+            self.set_aside += f": valid_rows {wanted:,} is capped at a fifth"
+        order = np.random.default_rng(0).permutation(len(train))
+        parts["valid"] = [train[i] for i in order[:count]]
+        parts["train"] = [train[i] for i in np.sort(order[count:])]
+
+    def _subsample(self, parts: dict[str, list[Example]]) -> None:
         if self.train_rows is not None and self.train_rows < len(parts["train"]):
             chosen = np.random.default_rng(self.seed).permutation(len(parts["train"]))[: self.train_rows]
             parts["train"] = [parts["train"][i] for i in chosen]
+
+    def _count_shared(self, parts: dict[str, list[Example]]) -> None:
         trained = {_content(example) for example in parts["train"]}
         for split in ("valid", "test"):
             self.trained_on[split] = sum(_content(example) in trained for example in parts[split])
-        return {split: parts[split] for split in SPLITS}
 
     # ------------------------------------------------------------------ batches
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-len(self.items["train"]) // self.batch_size)
+        return -(-len(self.features["train"]) // self.batch_size)
 
     def batch(self, split: str, rows: np.ndarray) -> Batch:
-        items = [self.items[split][i] for i in rows]
-        batch = collate(self.encoder, items)
-        answers = [self.examples[split][item.text].label for item in items]
-        if self.by_word:
-            longest = max(len(item.asked) for item in items)
-            labels = torch.full((len(items), longest), -1)
-            for row, (item, tags) in enumerate(zip(items, answers, strict=True)):
-                assert isinstance(tags, list)
-                labels[row, : len(item.asked)] = torch.tensor([tags[i] for i in item.asked])
-        else:
-            labels = torch.tensor(answers)
-        totals = {"total/task": (labels >= 0).sum(), "total/lm": (batch["mask"].sum() - len(items)).clamp(min=1)}
+        """Features by number, with their labels as the head takes them."""
+        features = [self.features[split][i] for i in rows]
+        batch = collate(self.encoder, features)
+        labels, count = self.head.collate([self.examples[split][feature.text].label for feature in features], features)
+        totals = {"total/task": count, "total/lm": (batch["mask"].sum() - len(features)).clamp(min=1)}
         return {**batch, "labels": labels, "rows": torch.from_numpy(rows), **totals}
 
     def train_dataloader(self) -> DataLoader:
         assert self.trainer is not None
-        steps = Buckets([len(item) for item in self.items["train"]], self.batch_size, self.seed, self)
+        steps = Buckets([len(feature) for feature in self.features["train"]], self.batch_size, self.seed, self)
         parts = self.trainer.accumulate_grad_batches
         data = StepParts(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
         order = FromStep(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
@@ -212,7 +242,7 @@ class LabeledData(lightning.LightningDataModule):
 
     def _evaluation(self, split: str) -> DataLoader:
         """Every row once, whatever the number of processes."""
-        order = np.argsort([len(item) for item in self.items[split]], kind="stable")
+        order = np.argsort([len(feature) for feature in self.features[split]], kind="stable")
         world, rank = (1, 0) if self.trainer is None else (self.trainer.world_size, self.trainer.global_rank)
         if len(order) < world:
             raise UserError(f"The {split} part has {len(order)} rows, fewer than the {world} processes.")
@@ -231,7 +261,7 @@ def _content(example: Example) -> str | tuple[str, ...]:
     return tuple(example.text) if isinstance(example.text, list) else example.text
 
 
-def rows_aside(task: Task, rows: int) -> int:
+def rows_aside(task: DataSet, rows: int) -> int:
     """How many of the training rows are the validation part of a task without one.
 
     Raises:
@@ -246,7 +276,7 @@ def rows_aside(task: Task, rows: int) -> int:
     return aside
 
 
-def rows_of(task: Task, files: str | None, split: str) -> list[Row] | None:
+def rows_of(task: DataSet, files: str | None, split: str) -> list[Row] | None:
     """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
     if files is not None:
         found = files_of(task, files, split)
@@ -262,12 +292,12 @@ def rows_of(task: Task, files: str | None, split: str) -> list[Row] | None:
             raise UserError("The task's hub has no path, which names the data set there.")
         name = task.hub_splits.get(split, task.splits[split])
         rows, origin = hub.open_hub(**task.hub, split=name), f"{task.hub['path']} ({name})"
-        if task.head != "none":  # a prompt's right answer is a number
+        if task.head is not None:  # the answer to a prompt is a number
             rows = with_label_names(rows)
     return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
 
 
-def files_of(task: Task, files: str, split: str) -> list[Path]:
+def files_of(task: DataSet, files: str, split: str) -> list[Path]:
     """The local files of a part: one, or its shards; a task of prompts alone takes all that there are.
 
     Raises:
@@ -276,7 +306,7 @@ def files_of(task: Task, files: str, split: str) -> list[Path]:
     if split not in task.splits:
         return []
     found, name = local_files(files, task.splits[split]), task.splits[split].rpartition("/")[2]
-    if task.head == "none":
+    if task.head is None:
         return found
     best = min((how for path in found if (how := how_named(path.name, name)) is not None), default=None)
     found = [path for path in found if how_named(path.name, name) == best]
@@ -299,7 +329,7 @@ def how_named(file: str, name: str) -> int | None:
     return 2 if fnmatch(SHARD.split(file)[0], name) else None
 
 
-def content_of(task: Task, files: str | None) -> str | None:
+def content_of(task: DataSet, files: str | None) -> str | None:
     """A hash of the local files of a task, or of the sample's rows; None where it has another source."""
     if files is None:
         return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])
@@ -342,7 +372,7 @@ class Buckets:
     lengths: list[int]
     batch_size: int
     seed: int
-    data: LabeledData
+    data: TaskData
 
     def __post_init__(self) -> None:
         self._epoch: tuple[int, list[np.ndarray]] | None = None

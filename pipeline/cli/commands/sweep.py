@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.cli.arguments import Parser, add_corpus, add_encoder, add_model, add_overrides, add_task, natural
 from pipeline.errors import UserError
 from pipeline.presets import known, named_config
+from tasks.base import Task
 
 HELP = "a sweep of Weights & Biases over one stage"
 FLAGS = {"pretrain": ("model", "corpus"), "finetune": ("model", "task", "from")}  # that its runs take
@@ -28,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """What it does not know goes to each run."""
-    from pipeline.presets import task_file, task_of
+    from pipeline.presets import trained_task
 
     file = named_config("sweeps", options.name)
     if file is None or options.name not in FLAGS:
@@ -37,21 +38,24 @@ def run(options: argparse.Namespace) -> None:
     flags = [part for name in FLAGS[options.name] if given[name] for part in (f"--{name}", str(given[name]))]
     flags += ["--data", options.data] if options.data else []
     flags += ["--seed", str(options.seed), *options.overrides]
-    metric = task_of(task_file(options.task)).metric if options.name == "finetune" else ""
-    name = start(load(file, flags, metric), count=options.count)
+    task = trained_task(options.task) if options.name == "finetune" else None
+    name = start(load(file, flags, task), count=options.count)
     print(f"More runs of it: .venv/bin/wandb agent {name}")
 
 
-def load(file: Path, flags: list[str], metric: str) -> dict[str, Any]:
+def load(file: Path, flags: list[str], task: Task | None) -> dict[str, Any]:
     """A sweep of W&B from its YAML file, named as the command that it runs, with the flags of that command.
 
     Args:
-        metric: of the task, in place of {metric} in the name of what is optimized.
+        task: its metric takes the place of {metric} in the name of what is optimized, and has its own goal.
     """
     from pipeline.storage.validation import read_yaml
 
     content = read_yaml(file, dict[str, Any])
-    goal = {**content["metric"], "name": content["metric"]["name"].replace("{metric}", metric)}
+    goal = dict(content["metric"])
+    if task is not None and "{metric}" in goal["name"]:
+        direction = "maximize" if task.mode == "max" else "minimize"
+        goal = {"name": goal["name"].replace("{metric}", task.metric), "goal": direction}
     command = [sys.executable, "-m", "pipeline", file.stem, *flags, "${args}"]
     return {**content, "metric": goal, "name": file.stem, "command": command}
 

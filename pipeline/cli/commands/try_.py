@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_corpus(parser)
     add_encoder(parser)
-    parser.add_argument("--prompt", default=None, help="text to continue (GPT), or with [MASK] to fill (BERT)")
+    parser.add_argument("--prompt", default=None, help="text to continue, or with [MASK] to fill")
     parser.add_argument("--word", default=None, help="word whose nearest neighbors are shown (ELMo)")
     parser.add_argument("--score", action="store_true", help="show the log-probability of each token of the prompt")
     parser.add_argument("--tokens", type=positive, default=60, help="most new tokens")
@@ -39,17 +39,22 @@ def run(options: argparse.Namespace) -> None:
     from pipeline import encoders
     from pipeline.cli.config import pretraining
     from pipeline.cli.encoder_folders import encoder_folder
-    from pipeline.inspection import trying
-    from pipeline.models.elmo import Elmo
+    from pipeline.inspection.generate import Sampling
+    from pipeline.inspection.nearest_neighbors import nearest_neighbors
+    from pipeline.inspection.show import check_word, show
 
     folder = encoder_folder(options.model, options.encoder)
     encoder = encoders.load_with_heads(folder)
-    if options.word is None or options.prompt is not None or not isinstance(encoder, Elmo):
+    if options.word is not None:
+        check_word(encoder)
+    if options.word is None or options.prompt is not None:
         if options.overrides:
             raise UserError(f"try does not know the flag {options.overrides[0]}; see python -m pipeline try --help.")
-        print(trying.show(encoder, options))
+        names = ("tokens", "temperature", "top_k", "top_p", "seed")
+        sampling = Sampling(**{name: getattr(options, name) for name in names})
+        print(show(encoder, options.prompt, score=options.score, sampling=sampling))
         return
     asked = request(CorpusRequest, options).override({"data.tokenizer.file": folder / "tokenizer.json"})
     data = pretraining(asked).data
     data.prepare()
-    print(trying.neighbours(encoder, options.word, data.valid))
+    print(nearest_neighbors(encoder, options.word, data.valid))

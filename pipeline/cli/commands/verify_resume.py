@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
         task=options.task,
         encoder=out / "pretrain-straight/encoder",
         overrides=tuple(word for words in shared for word in words),
-    ).override({"data.epochs": 3, "model.craft.unfreeze_share": 0.5, **place}, first=True)
+    ).override({"data.epochs": 3, "model.recipe.unfreeze_share": 0.5, **place}, first=True)
     results["finetune"] = resume_test.verify("finetune", tuning, out, seed=options.seed)
     about = {"model": options.model, "corpus": Path(options.corpus).name, "task": options.task}
     print(resume_test.certificate(out, results, **about))

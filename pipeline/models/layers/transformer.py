@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
+from pipeline.models.generation import KeyValues
 
 # Positions; above, the memory of the (T, T) scores decides. With dropout the fused kernel is slow: at 1,024 a step of
 # 4x256 takes 413 ms with plain products instead of 1,164.
@@ -71,24 +72,6 @@ def attention(
     rate = dropout.p if dropout.training else 0.0
     mask = None if bias is None else bias.to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate, is_causal=causal and queries > 1)
-
-
-class KeyValues:
-    """Keys and values of the tokens that a block has seen: with them the next token costs one row."""
-
-    def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-
-    @property
-    def length(self) -> int:
-        return 0 if self.keys is None else self.keys.shape[-2]
-
-    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds those of new tokens, (B, H, T, d); returns all."""
-        self.keys = keys if self.keys is None else torch.cat([self.keys, keys], -2)
-        self.values = values if self.values is None else torch.cat([self.values, values], -2)
-        return self.keys, self.values
 
 
 class Block(nn.Module):

@@ -1,0 +1,126 @@
+"""What all heads share: a view of the encoder's layers, dropout, a linear layer.
+
+Shapes: B batch, T positions, D size of the encoder, N size of what the linear layer sees, C outputs, W words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.finetuning.features import Feature
+from pipeline.finetuning.heads.scalar_mix import ScalarMix
+from pipeline.finetuning.options import HeadOptions
+from pipeline.models.base import Batch, Encoded, Encoder
+from pipeline.models.layers.transformer import Dropout
+from pipeline.models.losses import Loss
+from tasks.base import Prediction
+
+# Settings of the recipe that some heads take (see Head.takes) -> what a head that does not says of them.
+REFUSED = {
+    **dict.fromkeys(("crf", "words"), "crf and words are for tagging: a single label has neither sequence nor words."),
+    **dict.fromkeys(
+        ("class_weights", "label_smoothing"), "class_weights and label_smoothing are for classes, and a score is none."
+    ),
+}
+
+
+class Head(nn.Module):
+    """A network on an encoder, from its layers to the labels of one kind of task.
+
+    Attributes:
+        by_word: whether it reads lists of words, in windows, instead of texts.
+        layout: `sentence` or `token`: which class of transformers has such a head, see `Encoder.head_layouts`.
+        hf_config: what `config.json` must say there.
+        takes: settings of the recipe that not all heads have, see REFUSED.
+
+    Args:
+        encoder: gives the sizes.
+        outputs: C, numbers for each text or word.
+        options: `dropout` is that before the linear layer. `mix`: see a scalar mix of all layers instead of the top
+            one: for a frozen encoder, whose top layer was shaped by pretraining alone. `lstm`: cells of a biLSTM in
+            each direction between encoder and head (Peters et al. 2018, 3.3); 0: none.
+        bias: of the linear layer.
+        times: how many vectors of a text the linear layer sees side by side.
+    """
+
+    by_word: ClassVar[bool] = False
+    layout: ClassVar[str] = "sentence"
+    hf_config: ClassVar[dict[str, Any]] = {}
+    takes: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True, times: int = 1
+    ) -> None:
+        super().__init__()
+        self.options, lstm = options, options.lstm
+        self.mix = ScalarMix(len(encoder.layer_groups()), dropout=options.mix_dropout) if options.mix else None
+        self.lstm = nn.LSTM(encoder.size, lstm, batch_first=True, bidirectional=True) if lstm else None
+        self.dropout = Dropout(options.dropout)
+        self.classifier = nn.Linear((2 * lstm or encoder.size) * times, outputs, bias=bias)
+        nn.init.normal_(self.classifier.weight, std=0.02)
+        if bias:
+            nn.init.zeros_(self.classifier.bias)
+
+    @classmethod
+    def is_plain(cls, options: HeadOptions) -> bool:
+        """Whether the head is a linear layer alone, as in transformers."""
+        return not (options.mix or options.lstm)
+
+    def hidden(self, encoded: Encoded) -> Tensor:
+        """(B, T, N): the top layer or the mix of all, through the biLSTM where there is one."""
+        x = encoded.layers[-1] if self.mix is None else self.mix(encoded.layers)
+        if self.lstm is None:
+            return x
+        lengths = encoded.mask.sum(1).cpu()
+        # Autocast runs cuDNN's LSTM in float16, whatever its own type; that would need the loss scaled.
+        with torch.autocast("cuda", enabled=False) if x.is_cuda else contextlib.nullcontext():
+            x = self.dropout(x.float() if x.is_cuda else x)
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+
+    # ------------------------------------------------------------------ what each head says
+
+    @classmethod
+    def collate(cls, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
+        """Labels of the texts of a batch -> a tensor with a row for each feature, and the number of predictions ()."""
+        raise NotImplementedError
+
+    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+        """-> outputs: (B, C) of texts, (B, W, C) of words."""
+        raise NotImplementedError
+
+    def loss(self, outputs: Tensor, labels: Tensor, **options: Any) -> Loss:
+        """The loss that is trained on; `labels` as `collate` gives them, or rows of them.
+
+        Args:
+            options: of training alone: `weights` (C,) and `smoothing`, for heads that take them.
+        """
+        raise NotImplementedError
+
+    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+        """The label of each row of a batch."""
+        raise NotImplementedError
+
+    @staticmethod
+    def join(parts: list[Prediction]) -> Prediction:
+        """The predictions of the windows of a text -> that of the text; texts have one, unless they are words."""
+        return parts[0]
+
+    # ------------------------------------------------------------------ predict
+
+    def read(self, text: Any) -> Any:
+        """A text, as a user gives it -> as the task reads it."""
+        return text.strip() if isinstance(text, str) else tuple(map(str.strip, text))
+
+    def answer(self, text: Any, prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
+        """What `predict` says of a text.
+
+        Args:
+            names: of the outputs.
+        """
+        raise NotImplementedError

@@ -1,0 +1,103 @@
+"""One class for each word of a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pipeline.finetuning.features import Feature
+from pipeline.finetuning.heads.base import Head
+from pipeline.finetuning.heads.crf import Crf
+from pipeline.finetuning.options import HeadOptions
+from pipeline.finetuning.words import place_words
+from pipeline.models.base import Batch, Encoded, Encoder, gather_words
+from pipeline.models.losses import Loss, classification_loss
+from tasks.base import Prediction
+from tasks.bio import spans
+
+NO_WORD = -1  # the label of padding
+
+
+class TokenHead(Head):
+    """A linear layer on each word's vector: its first piece (Devlin et al. 2018, 5.3) or the mean of its pieces.
+
+    With `crf` it scores whole sequences of tags.
+    """
+
+    by_word: ClassVar[bool] = True
+    layout: ClassVar[str] = "token"
+    takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing", "words", "crf"})
+
+    def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
+        super().__init__(encoder, outputs=outputs, options=options, bias=bias)
+        self.crf = Crf(outputs) if options.crf else None
+
+    @classmethod
+    def is_plain(cls, options: HeadOptions) -> bool:
+        return super().is_plain(options) and not options.crf and options.words == "first"
+
+    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+        """-> logits (B, W, C) of the words that `word_ids` (B, T) names."""
+        vectors, _ = gather_words(self.hidden(encoded), batch["word_ids"], how=self.options.words)
+        return self.classifier(self.dropout(vectors))
+
+    @classmethod
+    def collate(cls, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
+        """Tags of whole texts -> those of the target words of each window (B, W), NO_WORD on padding."""
+        longest = max(len(feature.target_words) for feature in features)
+        result = torch.full((len(features), longest), NO_WORD)
+        for row, (feature, tags) in enumerate(zip(features, labels, strict=True)):
+            result[row, : len(feature.target_words)] = torch.tensor([tags[i] for i in feature.target_words])
+        return result, (result != NO_WORD).sum()
+
+    def loss(self, outputs: Tensor, labels: Tensor, **options: Any) -> Loss:
+        """`labels` (B, W) or wider: a part of a batch may have fewer words than the whole."""
+        labels = labels[:, : outputs.shape[1]]
+        mask = labels != NO_WORD
+        loss = classification_loss(outputs[mask], labels[mask], **options)
+        if self.crf is None:
+            return loss
+        with torch.autocast(outputs.device.type, enabled=False):
+            total = -self.crf.log_likelihood(outputs.float(), labels, mask).sum()
+        return Loss(total, loss.count, loss.correct)
+
+    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+        """The tags of the words of each row, and the probability of each.
+
+        With a CRF the best sequence, and the marginals; the tag of the best sequence need not be the likeliest one.
+        """
+        counts = batch["word_ids"].amax(1) + 1
+        logits = outputs.float()
+        if self.crf is None:
+            tags, probabilities = logits.argmax(-1), logits.softmax(-1)
+        else:
+            mask = torch.arange(logits.shape[1], device=logits.device) < counts[:, None]
+            tags, probabilities = self.crf.decode(logits, mask), self.crf.marginals(logits, mask)
+        chosen = probabilities.gather(-1, tags[..., None])[..., 0]
+        rows = zip(tags.tolist(), chosen.tolist(), counts.tolist(), strict=True)
+        return [Prediction(labels[:count], shares[:count]) for labels, shares, count in rows]
+
+    @staticmethod
+    def join(parts: list[Prediction]) -> Prediction:
+        """The windows of a sentence, one after the other; a text without words has none."""
+        tags = [tag for part in parts for tag in part.label]
+        return Prediction(tags, [share for part in parts for share in part.probabilities])
+
+    def read(self, text: str | list[str]) -> list[str]:
+        return place_words(text)[0]
+
+    def answer(self, text: str | list[str], prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
+        """Words, tags, their probabilities, and spans with their characters (of listed words, joined by spaces)."""
+        words, places = place_words(text)
+        tags = [names[tag] for tag in prediction.label]
+        result: dict[str, Any] = {"words": words, "tags": tags, "probabilities": prediction.probabilities}
+        if self.options.spans:
+            whole = text if isinstance(text, str) else " ".join(text)
+            found = [(kind, places[first][0], places[last][1]) for kind, first, last in spans(tags)]
+            result["spans"] = [
+                {"type": kind, "begin": begin, "end": end, "text": whole[begin:end]} for kind, begin, end in found
+            ]
+        return result

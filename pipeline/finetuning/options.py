@@ -1,0 +1,64 @@
+"""What a fine-tuned model keeps in `config.json` about its head and its input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from typing_extensions import TypedDict
+
+from pipeline.finetuning.features import Cut
+from pipeline.models.base import Rate
+
+
+@dataclass(kw_only=True)
+class HeadOptions:
+    """What a head is, and how its input is made; kept in the model's `config.json`.
+
+    Args:
+        name: of the head, a file in `heads`.
+        pairs: whether it reads pairs of texts.
+        columns: role -> column of the task's files.
+        dropout, mix, mix_dropout, lstm: see Head.
+        spans: whether tags are BIO tags of spans.
+        words, crf: see TokenHead.
+        max_length: most tokens of a text, special ones included.
+        cut: which part of a longer text is kept.
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[a-z_]+$")]
+    pairs: bool
+    columns: dict[str, str]
+    mix: bool
+    mix_dropout: Rate
+    lstm: Annotated[int, Field(ge=0)]
+    dropout: Rate
+    max_length: Annotated[int, Field(ge=3)]
+    cut: Cut
+    spans: bool = False
+    words: Literal["first", "mean"] = "first"
+    crf: bool = False
+
+
+def _numbered(names: dict[str, str]) -> dict[str, str]:
+    if not names or {str(index) for index in range(len(names))} != names.keys():
+        raise ValueError("its keys must be the numbers from 0 to one less than there are labels")
+    return names
+
+
+def _named(head: Any) -> Any:
+    """The options of models up to 0.13, which said `by_word` instead of a name."""
+    if not isinstance(head, dict) or "by_word" not in head:
+        return head
+    rest = {name: value for name, value in head.items() if name != "by_word"}
+    return {"name": "token" if head["by_word"] else "sentence", **rest}
+
+
+class ModelConfig(TypedDict):
+    """The keys of a model's `config.json` beside those of its encoder."""
+
+    id2label: Annotated[dict[str, str], AfterValidator(_numbered)]
+    head: Annotated[HeadOptions, BeforeValidator(_named)]

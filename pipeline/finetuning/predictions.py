@@ -1,0 +1,41 @@
+"""Predictions of batches, processes and windows -> one for each text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from pipeline.finetuning.features import Feature
+from tasks.base import Prediction
+
+Numbered = tuple[int, Prediction]  # with the number of its feature
+
+
+def of_all_processes(predictions: list[Numbered]) -> list[Numbered]:
+    """The predictions of this process and all others."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return predictions
+    parts: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(parts, predictions)
+    return [prediction for part in parts for prediction in part]
+
+
+def predictions_of(
+    predictions: Iterable[Numbered],
+    features: Sequence[Feature],
+    texts: int,
+    *,
+    join: Callable[[list[Prediction]], Prediction],
+) -> list[Prediction]:
+    """Predictions of features in any order -> one for each text.
+
+    Args:
+        texts: their number.
+        join: makes one of those of a text's windows.
+    """
+    parts: list[list[Prediction]] = [[] for _ in range(texts)]
+    for number, prediction in sorted(predictions, key=lambda numbered: numbered[0]):
+        parts[features[number].text].append(prediction)
+    return [join(found) for found in parts]

@@ -1,0 +1,39 @@
+"""What the command `try` shows of a model: what its scoring allows, refused at the start where it does not."""
+
+from __future__ import annotations
+
+from pipeline.errors import UserError
+from pipeline.inspection.fill_mask import fill_mask
+from pipeline.inspection.generate import Sampling, generate
+from pipeline.inspection.token_scores import token_scores
+from pipeline.models.base import Encoder
+
+
+def show(encoder: Encoder, prompt: str | None, *, score: bool, sampling: Sampling) -> str:
+    """The continuation of a prompt by a causal model, its masks filled by a masked one, or the score of each token.
+
+    Raises:
+        UserError: no prompt, an empty one, or one that the encoder can do nothing with.
+    """
+    if not score and encoder.scoring not in ("causal", "masked"):
+        raise UserError(
+            f"A {encoder.model_type} neither continues a prompt nor fills masks; set WORD= to see a word's nearest "
+            "neighbors, or ARGS=--score to see what each token of PROMPT costs."
+        )
+    if prompt is None or not prompt.strip():
+        raise UserError('Set PROMPT="..." to a text that is not empty.')
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:  # a shell hands on any bytes
+        raise UserError(f"PROMPT is not UTF-8 text: {prompt!a}") from None
+    if score:
+        return token_scores(encoder, prompt)
+    return generate(encoder, prompt, sampling) if encoder.scoring == "causal" else fill_mask(encoder, prompt)
+
+
+def check_word(encoder: Encoder) -> None:
+    """Raises UserError where the encoder gives no vectors of whole words, by which neighbors are found."""
+    if not encoder.tokenizer.spells:
+        raise UserError(
+            f'WORD= is for elmo and what else reads whole words; set PROMPT="..." for a {encoder.model_type}.'
+        )

@@ -1,0 +1,96 @@
+"""From log-likelihoods to scores of candidates, under every rule the field uses: lengths, PMI, calibration."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import string
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pipeline.prompting.few_shot import with_examples
+from pipeline.prompting.requests import Request, Scored, Scorer
+from pipeline.prompting.scoring import score_with
+from tasks.prompts import MASK, Prompt, Question
+
+RULES = ("sum", "per_token", "per_character", "per_byte", "pmi", "calibrated")
+CONTENT_FREE = ("N/A", "", MASK)  # Zhao et al. 2021, 3
+TINY = 1e-300  # a probability whose logarithm is finite
+
+
+class Calibration:
+    """What the candidates of a prompt are measured by, scored once for all its questions.
+
+    Args:
+        questions: with their examples.
+        shown: the examples, which stand before the empty prompts too.
+    """
+
+    def __init__(
+        self, scorer: Scorer, prompt: Prompt, questions: Sequence[Question], shown: Sequence[Question]
+    ) -> None:
+        self.scores_right = scorer.scores_right
+        self.priors: dict[str, float] = {}
+        self.shares: list[float] = []
+        if prompt.shape not in ("pair", "last_word"):
+            candidates = list(dict.fromkeys(candidate for question in questions for candidate in question.candidates))
+            totals = score_empty(scorer, prompt, "", candidates, shown)
+            self.priors = dict(zip(candidates, totals, strict=True))
+        if isinstance(prompt.candidates, dict):
+            self.shares = content_free(scorer, prompt, questions[0].candidates, shown)
+
+    def scores(self, question: Question, scored: Sequence[Scored]) -> dict[str, list[float]]:
+        """Rule -> score of each candidate of a question."""
+        totals = [one.total for one in scored]
+        right = question.right if self.scores_right else ""
+        texts = [(candidate + right).removeprefix(" ") for candidate in question.candidates]  # as lm-eval counts them
+        scores = {
+            "sum": totals,
+            "per_token": [one.total / max(1, one.tokens) for one in scored],
+            "per_character": [total / max(1, len(text)) for total, text in zip(totals, texts, strict=True)],
+            "per_byte": [total / max(1, len(text.encode())) for total, text in zip(totals, texts, strict=True)],
+        }
+        if self.priors:
+            scores["pmi"] = [t - self.priors[c] for t, c in zip(totals, question.candidates, strict=True)]
+        if self.shares:
+            log_probs = softmax_over(totals).clamp(min=TINY).log().tolist()
+            scores["calibrated"] = [a - math.log(p) for a, p in zip(log_probs, self.shares, strict=True)]
+        return scores
+
+
+def empty_prompt(prompt: Prompt, text: str) -> tuple[str, str]:
+    """The prompt with `text` in place of every field: what is left and right of the candidate.
+
+    The space in front of a mask stays: without it the candidate would be the end of the word before.
+    """
+    parts = string.Formatter().parse(prompt.text)
+    plain = "".join(literal + (text if name is not None else "") for literal, name, *_ in parts)
+    left, _, right = plain.partition(MASK) if prompt.shape == "cloze" else (plain, "", "")
+    return left.lstrip(), right
+
+
+def score_empty(
+    scorer: Scorer, prompt: Prompt, text: str, candidates: Sequence[str], shown: Sequence[Question]
+) -> list[float]:
+    """Nats of candidates in the prompt with `text` in place of every field, after the same examples.
+
+    The log-likelihoods after the prompt without its fields are the prior of domain-conditional PMI (Holtzman et al.
+    2021).
+    """
+    left, right = empty_prompt(prompt, text)
+    [question], _ = with_examples(scorer, [Question(left, list(candidates), right, 0)], shown)
+    requests = [Request(question.left, candidate, right) for candidate in candidates]
+    return [scored.total for scored in score_with(scorer, requests)]
+
+
+def content_free(scorer: Scorer, prompt: Prompt, candidates: Sequence[str], shown: Sequence[Question]) -> list[float]:
+    """How likely each label is to begin with: the mean over inputs that say nothing (Zhao et al. 2021)."""
+    texts = CONTENT_FREE if prompt.shape != "cloze" else CONTENT_FREE[:2]
+    shares = [softmax_over(score_empty(scorer, prompt, text, candidates, shown)).tolist() for text in texts]
+    return [max(TINY, statistics.fmean(column)) for column in zip(*shares, strict=True)]
+
+
+def softmax_over(scores: Sequence[float]) -> Tensor:
+    return torch.tensor(scores, dtype=torch.float64).softmax(-1)

@@ -1,0 +1,83 @@
+"""Few-shot prompts: solved examples in front of each question, and what fits into the encoder's positions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipeline.errors import UserError
+from pipeline.models.base import left_to_first
+from pipeline.prompting.requests import Scorer, beginning
+from tasks.dataset import DataSet, Row
+from tasks.prompts import Question
+
+BETWEEN = "\n\n"  # examples of a few-shot prompt
+JOINTS = 2  # tokens that texts may have more when they are joined: one at either side of the candidate
+
+
+def demonstrations(task: DataSet, examples: Sequence[Row], shots: int, seed: int) -> list[Row]:
+    """`shots` rows, of all labels in turn where there are labels; the same for every question.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    if not shots:
+        return []
+    rng = random.Random(seed)
+    order = rng.sample(list(examples), len(examples))
+    if task.label_names:
+        by_label = {name: [row for row in order if task.names(row)[0] == name] for name in task.label_names}
+        order = [row for turn in range(shots) for rows in by_label.values() for row in rows[turn : turn + 1]]
+    if len(order) < shots:
+        raise UserError(f"SHOTS={shots} needs as many labelled examples; the training part has {len(order)}.")
+    chosen = order[:shots]
+    rng.shuffle(chosen)
+    return chosen
+
+
+def fit_right(scorer: Scorer, questions: Sequence[Question]) -> list[Question]:
+    """Cuts the end of what is right of the candidates, the same for all, where it would push a candidate out.
+
+    Of left and right the longer one is cut first: the right here, the begin of the left when the text is scored.
+    """
+    texts = [text for q in questions if q.right for text in (q.left, q.right, *q.candidates)]
+    sizes = {text: len(tokens) for text, tokens in zip(texts, scorer.tokens(texts), strict=True)}
+    longest = [max(q.candidates, key=sizes.__getitem__) if q.right else "" for q in questions]
+    scorer.tokens([q.left + candidate + q.right for q, candidate in zip(questions, longest, strict=True) if q.right])
+    return [
+        _fit(scorer, q, candidate, sizes) if q.right else q for q, candidate in zip(questions, longest, strict=True)
+    ]
+
+
+def _fit(scorer: Scorer, question: Question, longest: str, sizes: dict[str, int]) -> Question:
+    [whole] = scorer.tokens([question.left + longest + question.right])
+    room = scorer.room - JOINTS - sizes[longest]
+    kept = left_to_first(sizes[question.right], sizes[question.left], room)
+    if len(whole) <= scorer.room or sizes[question.right] <= kept:
+        return question
+    return replace(question, right=beginning(scorer.encoder, question.right, kept) if kept > 0 else "")
+
+
+def with_examples(
+    scorer: Scorer, questions: Sequence[Question], shown: Sequence[Question]
+) -> tuple[list[Question], int]:
+    """Puts solved examples in front of each question; whole ones are dropped from the left when they do not fit.
+
+    Returns:
+        The questions, and how many examples were dropped.
+    """
+    if not shown:
+        return list(questions), 0
+    solved = [q.left + q.candidates[q.gold] + q.right + BETWEEN for q in shown]
+    sizes = [len(tokens) for tokens in scorer.tokens(solved)]
+    whole = [q.left + max(q.candidates, key=len) + q.right for q in questions]
+    result, dropped = [], 0
+    for question, tokens in zip(questions, scorer.tokens(whole), strict=True):
+        first, room = len(solved), scorer.room - JOINTS - len(tokens)
+        while first and sizes[first - 1] <= room:
+            first -= 1
+            room -= sizes[first]
+        dropped += first
+        result.append(replace(question, left="".join(solved[first:]) + question.left))
+    return result, dropped

@@ -1,0 +1,116 @@
+"""From answers to metrics: accuracy by rule, over templates, by group, and the baseline of word frequencies."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline import metrics
+from pipeline.prompting.calibration import RULES
+from pipeline.prompting.requests import Scored
+from tasks.dataset import Row
+from tasks.prompts import Question
+
+WORD = re.compile(r"\w+|[^\w\s]")
+LARGEST = 50.0  # nats a word, above which a perplexity says no more
+
+
+@dataclass
+class Answer:
+    """The scores of one question.
+
+    Attributes:
+        scored: of each candidate.
+        scores: rule -> score of each candidate.
+    """
+
+    question: Question
+    scored: list[Scored]
+    scores: dict[str, list[float]]
+
+    def choice(self, rule: str) -> int:
+        scores = self.scores[rule]
+        return max(range(len(scores)), key=scores.__getitem__)
+
+    def is_tie(self) -> bool:
+        first, second = sorted(self.scores["sum"], reverse=True)[:2]
+        return first == second
+
+    def credit(self, rule: str) -> float:
+        """1 where the right candidate is the best one, 1 / n where it is one of n equally good ones."""
+        if len(self.scored) == 1:  # the text's own last word
+            return float(self.scored[0].greedy)
+        scores, gold = self.scores[rule], self.question.gold
+        return float(scores[gold] == max(scores)) / scores.count(max(scores))
+
+
+def metrics_of(answers: Sequence[Answer], *, placed: bool) -> dict[str, float]:
+    """Accuracy by rule with its standard error, chance, majority, and how often each place is chosen.
+
+    Args:
+        placed: whether the place of a candidate means something (of a pair the right one always comes first).
+    """
+    count = len(answers)
+    rules = [rule for rule in RULES if rule in answers[0].scores]
+    result = {f"accuracy_{rule}": sum(a.credit(rule) for a in answers) / count for rule in rules}
+    result["accuracy"] = result.pop("accuracy_sum")
+    result["standard_error"] = metrics.standard_error(result["accuracy"], count)
+    sizes = [len(answer.question.candidates) for answer in answers]
+    if min(sizes) > 1:
+        result["chance"] = statistics.fmean(1 / size for size in sizes)
+        if placed:
+            result["majority"] = metrics.majority([answer.question.gold for answer in answers])
+            chosen = Counter(answer.choice("sum") for answer in answers)
+            result |= {f"chosen_{place}": chosen[place] / count for place in range(max(sizes))}
+        result["ties"] = sum(answer.is_tie() for answer in answers)
+    else:
+        result["perplexity"] = math.exp(min(LARGEST, -statistics.fmean(a.scored[0].total for a in answers)))
+    result["cut"] = sum(any(one.cut for one in answer.scored) for answer in answers)
+    result["unknown_words"] = sum(any(one.unknown for one in answer.scored) for answer in answers)
+    return result
+
+
+def summary(templates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Metrics of the templates of one number of shots -> the mean of each, and how far the accuracies spread."""
+    accuracies = [one["accuracy"] for one in templates]
+    names = [name for name in templates[0] if all(name in one for one in templates)]
+    means = {name: statistics.fmean(one[name] for one in templates) for name in names}
+    return {**means, "accuracy_min": min(accuracies), "accuracy_max": max(accuracies)}
+
+
+def by_group(credits: Sequence[float], rows: Sequence[Row], column: str) -> dict[str, tuple[float, int]]:
+    """Value of a column -> accuracy of its rows, and their number."""
+    groups: dict[str, list[float]] = {}
+    for value, (_, row) in zip(credits, rows, strict=True):
+        groups.setdefault(str(row.get(column)), []).append(value)
+    return {name: (statistics.fmean(values), len(values)) for name, values in sorted(groups.items())}
+
+
+def word_counts(texts: Iterable[str]) -> Counter[str]:
+    """How often each word occurs in texts."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(WORD.findall(text))
+    return counts
+
+
+def unigram_credits(questions: Sequence[Question], counts: Counter[str]) -> list[float]:
+    """Which questions the frequency of the candidates' words alone gets right (add-one, sum of logarithms).
+
+    Candidates of the same words in another order are a tie: of n the right one has 1 / n.
+    """
+    total = math.log(counts.total() + len(counts) + 1)
+
+    def log_prob(text: str) -> float:
+        return sum(math.log(counts[word] + 1) - total for word in WORD.findall(text))
+
+    result = []
+    for question in questions:
+        scores = [log_prob(candidate) for candidate in question.candidates]
+        best = [i for i, value in enumerate(scores) if math.isclose(value, max(scores), rel_tol=1e-9)]
+        result.append((question.gold in best) / len(best))
+    return result

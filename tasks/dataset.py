@@ -1,0 +1,122 @@
+"""Rows of a data set: where they are, and how a text or a label is read from a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from tasks.errors import TaskError, UserError
+from tasks.prompts import Prompt
+
+SPLITS = ("train", "valid", "test")
+Row = tuple[str, Mapping[Any, Any]]  # its place, as "dev.tsv, line 3", and its columns
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """A text as a message shows it: a wrong column can hold whole documents."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def listed(names: Iterable[Any], most: int = 12) -> str:
+    """Names as a message shows them: the first few, and how many more there are."""
+    shown = [shortened(str(name)) for name in names]
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most:,} more" if len(shown) > most else "")
+
+
+def is_missing(value: Any) -> bool:
+    """None, or NaN, as tables write an empty cell into JSON."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def is_plain_list(value: Any) -> bool:
+    """Whether it is a list of texts or numbers."""
+    return isinstance(value, list) and not any(isinstance(part, (list, dict)) or is_missing(part) for part in value)
+
+
+@dataclass
+class DataSet:
+    """Rows with named columns: the fields of a task's YAML file that every kind has.
+
+    Attributes:
+        roles: the columns that hold text, in the order of a pair.
+        head: what learns it, the name of a file in `pipeline/finetuning/heads`; None: there is nothing to train.
+        label_names: of labels with names, in the order of the classes.
+
+    Args:
+        columns: role (`text`, `label`; the kind of task says which) -> name of the column. A column that is called
+            as its role is found too.
+        hub: arguments of `datasets.load_dataset`: path, name, revision.
+        splits: `train`, `valid`, `test` -> the split's name: on the hub, and the beginning of a local file's name.
+            Without `valid`, `valid_rows` rows of the training part are set aside.
+        hub_splits: names on the hub that differ from those in `splits`.
+        valid_rows: how many, but a fifth of the training part at most; below 1 their share of it, as 0.1.
+        sample: instead of hub or files, the name of a built-in synthetic set.
+        prompts: templates for zero-shot evaluation.
+    """
+
+    columns: dict[str, str]
+    hub: dict[str, Any] | None = None
+    splits: dict[str, str] = field(default_factory=lambda: {split: split for split in SPLITS})
+    hub_splits: dict[str, str] = field(default_factory=dict)
+    valid_rows: int | float = 0
+    sample: str | None = None
+    prompts: list[Prompt] = field(default_factory=list)
+
+    roles: ClassVar[tuple[str, ...]] = ()
+    head: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        self.label_names: list[str] = []
+        if not isinstance(self.columns, dict):
+            raise TaskError("columns must map roles to column names")
+        for name in ("splits", "hub_splits"):
+            parts = getattr(self, name)
+            if not isinstance(parts, dict) or not set(parts) <= set(SPLITS):
+                raise TaskError(f"{name} names parts of the data, {', '.join(SPLITS)}, and has {parts}")
+        if "split" in (self.hub or {}):
+            raise TaskError("hub has a split: name the parts in splits, or in hub_splits")
+        if not (0 <= self.valid_rows < 1 or (self.valid_rows >= 1 and self.valid_rows % 1 == 0)):
+            raise TaskError(f"valid_rows is {self.valid_rows}; it is a number of rows, or a share of them below 1")
+
+    def column(self, row: Row, role: str) -> Any:
+        """The value in the column of a role, or in one that is called as the role is.
+
+        Raises:
+            UserError: there is no such column, or nothing in it; names the row.
+        """
+        place, columns = row
+        name = self.columns.get(role, role)
+        if name not in columns and role in columns:
+            name = role
+        if name not in columns:
+            raise UserError(f"{place} has no '{name}' (it has {listed(columns)}).")
+        if is_missing(columns[name]):
+            raise UserError(f"{place} has nothing under '{name}'.")
+        return columns[name]
+
+    def plain(self, row: Row, role: str) -> str:
+        """The text or label in the column of a role.
+
+        Raises:
+            UserError: a list or another value that is no text.
+        """
+        value = self.column(row, role)
+        if isinstance(value, (list, tuple, dict, bytes)):
+            raise UserError(f"{row[0]} has {str(value)[:40]} as its {role}, which is no text.")
+        return str(value).strip()
+
+    def learn_labels(self, rows: Sequence[Row]) -> None:
+        """Takes the names of the labels from the training rows, where there are names and none are declared.
+
+        Raises:
+            UserError: a row without a label.
+        """
+
+    def is_ignored(self, row: Row) -> bool:
+        """Whether the row has no label, and is left out."""
+        return False
+
+    def names(self, row: Row) -> list[str]:
+        """The names of the labels of a row."""
+        return []

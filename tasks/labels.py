@@ -1,0 +1,94 @@
+"""Labels with names: the values in a file, what they are called, and their indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.base import Example
+from tasks.dataset import DataSet, Row, listed, shortened
+from tasks.errors import TaskError, UserError
+
+
+@dataclass
+class NamedLabels(DataSet):
+    """Rows whose labels are indices into `label_names`.
+
+    Args:
+        labels: the value in the file -> the name of the label, in the order of the classes; a name stands for
+            itself too. None: whatever the training part has, sorted.
+        ignore: values of rows without a label, which are left out.
+    """
+
+    labels: dict[str, str] | None = None
+    ignore: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(isinstance(key, bool) for key in self.labels or {}):
+            raise TaskError("labels has a key that YAML reads as true or false: put it in quotes")
+        if self.labels is not None:
+            self.labels = {str(key): str(name) for key, name in self.labels.items()}
+            self.label_names = list(dict.fromkeys(self.labels.values()))
+
+    def learn_labels(self, rows: Sequence[Row]) -> None:
+        if self.labels is None:
+            self.label_names = sorted({name for row in rows if not self.is_ignored(row) for name in self.names(row)})
+
+    def is_ignored(self, row: Row) -> bool:
+        return bool(self.ignore) and str(self.column(row, "label")).strip() in self.ignore
+
+    def names(self, row: Row) -> list[str]:
+        return self.named(row, [self.plain(row, "label")])
+
+    def named(self, row: Row, values: Sequence[Any]) -> list[str]:
+        """Values of a row -> names of labels.
+
+        Raises:
+            UserError: one is empty.
+        """
+        names = [self.name_of(value) for value in values]
+        if "" in names:
+            raise UserError(f"{row[0]} has an empty label; `ignore` in the task's YAML leaves such rows out.")
+        return names
+
+    def name_of(self, value: Any) -> str:
+        """A value in the file -> the name of the label."""
+        plain = str(value).strip()
+        return (self.labels or {}).get(plain, plain)
+
+    def indices(self, row: Row) -> list[int]:
+        """The labels of a row.
+
+        Raises:
+            UserError: one is unknown; names the row.
+        """
+        known = {name: index for index, name in enumerate(self.label_names)}
+        names = self.names(row)
+        for name in names:
+            if name not in known:
+                expected = f"the training part has only {listed(known)}"
+                if self.labels is not None:
+                    pairs = [key if key == label else f"{key} ({label})" for key, label in self.labels.items()]
+                    expected = f"the task knows {listed(pairs)}"
+                raise UserError(f"{row[0]} has the label '{shortened(name)}'; {expected}.")
+        return [known[name] for name in names]
+
+    def indices_of(self, label: Any) -> list[int]:
+        """The indices in a label of this kind."""
+        raise NotImplementedError
+
+    def check_label_names(self) -> None:
+        if len(self.label_names) < 2:
+            found = "All training rows have" if self.labels is None else "The task's YAML declares only"
+            raise UserError(f"{found} the label {', '.join(self.label_names)}; at least two labels are needed.")
+
+    def check_labels(self, train: Sequence[Example]) -> None:
+        used = {index for example in train for index in self.indices_of(example.label)}
+        if len(used) < 2:
+            found = ", ".join(self.label_names[index] for index in used)
+            raise UserError(f"The training part has one label only ({found}).")
+
+    def describe_labels(self, train: Sequence[Example]) -> str:
+        return f"labels {listed(self.label_names, 30)}"

@@ -1,0 +1,53 @@
+"""The registered models at toy size: a line each in `TOYS`, and `test_conformance.py` runs every claim on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A model that pretrains in seconds, and learns.
+
+    Attributes:
+        sizes: of its architecture: settings of model.encoder.init_args.
+        steps, learning_rate: of the pretraining that all tests share.
+        variants: settings of the run under which it must resume and run in two processes as well as with its own.
+    """
+
+    sizes: str
+    steps: int = 120
+    learning_rate: float = 4e-3
+    variants: tuple[str, ...] = ()
+
+
+TRANSFORMER = "size=64 layers=2 heads=2 max_length=48 inner_size="
+SPELLED = "character_size=8 filters=[[1,8],[2,16],[3,24]] projection=24 cell=48 cutoffs=[100,200]"
+ADAMW = "model.optimization.optimizer=adamw"
+TOYS = {
+    "bert": Toy(TRANSFORMER + "128", 300, 3e-3, ("model.embeddings=random",)),
+    "gpt": Toy(TRANSFORMER + "256", variants=(ADAMW, "data.batches.init_args.packing=document")),
+    "elmo": Toy(SPELLED, variants=(ADAMW, "data.batches.init_args.carry=true")),
+}
+
+RUN = ["data.sample_documents=300", "data.tokenizer.vocab_size=500", "data.length=48", "data.batch_size=16"]
+RUN += ["data.validation_rows=64", "trainer.log_every_n_steps=2", "precision=32-true"]
+RUN += ["model.optimization.warmup_steps=2"]
+
+
+def flags(model: str, *settings: str) -> list[str]:
+    """Flags of a toy run of a model; later settings win."""
+    sizes = [f"model.encoder.init_args.{size}" for size in TOYS[model].sizes.split()]
+    return ["--model", model, *(f"--{setting}" for setting in (*RUN, *sizes, *settings))]
+
+
+def pretraining(model: str) -> list[str]:
+    """Flags of the pretraining that all tests share."""
+    toy = TOYS[model]
+    return flags(
+        model,
+        f"trainer.max_steps={toy.steps}",
+        f"validate_every={toy.steps // 2}",
+        f"model.optimization.learning_rate={toy.learning_rate}",
+        f"model.optimization.warmup_steps={toy.steps // 6}",
+    )

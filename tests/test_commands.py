@@ -1,0 +1,100 @@
+"""Commands: each is one file that the parser finds, its requests are typed, and --help lists its settings."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import commands
+from pipeline.cli.parser import command_modules, parser
+from pipeline.presets import REPOSITORY
+from pipeline.training.requests import (
+    CorpusRequest,
+    FineTuneRequest,
+    PretrainRequest,
+    by_setting,
+    settings_in,
+)
+from tests.conftest import command, run
+
+NEW = '''
+"""`greet`: says hello."""
+
+HELP = "say hello"
+
+
+def add_arguments(parser):
+    parser.add_argument("--name", default="world")
+
+
+def run(options):
+    print(f"hello {options.name}")
+'''
+
+
+def test_a_new_command_is_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "greet_all.py").write_text(NEW)
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "pipeline.cli.commands.greet_all", raising=False)
+    assert "say hello" in parser().format_help()
+    run("greet-all", "--name", "you")
+    assert capsys.readouterr().out == "hello you\n"
+
+
+def test_every_command_has_a_target_or_is_named_in_make_help() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
+    [others] = re.findall(r"Also: .*pipeline ([a-z, -]+), each with --help", makefile)
+    assert set(command_modules()) == (targets & set(command_modules())) | set(others.split(", "))
+
+
+def test_no_command_imports_torch_before_it_runs() -> None:
+    code = "import sys; from pipeline.cli.parser import parser; parser(); sys.exit('lightning' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings"),
+    [
+        ("pretrain", ["--data.batch_size=32", "--model.encoder=", "--trainer.max_steps=3000", "--validate_every="]),
+        ("finetune", ["--data.epochs=30", "--model.warmup_share=0.1", "--validations=10", "--data.task="]),
+    ],
+)
+def test_help_lists_the_settings_with_their_defaults(stage: str, settings: list[str]) -> None:
+    done = command(stage, "--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for setting in settings:
+        assert re.search(rf"^ +{re.escape(setting)}", done.stdout, re.MULTILINE), setting
+    assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_a_request_is_the_arguments_of_its_command(tmp_path: Path) -> None:
+    request = FineTuneRequest(arm="frozen", encoder=tmp_path, out=tmp_path / "run", resume=True).override(
+        {"data.epochs": 2}
+    )
+    options, flags = parser().parse_known_args(["finetune", *request.arguments()])
+    again = FineTuneRequest(
+        arm=options.arm, encoder=options.encoder, out=options.out, resume=options.resume, overrides=tuple(flags)
+    )
+    assert again == request
+    assert "--resume" not in PretrainRequest().arguments()
+
+
+def test_settings_are_read_once_from_what_users_type() -> None:
+    typed = ("--precision", "32-true", "--data.length=8", "--trainer.devices", "2")
+    assert by_setting(typed) == [
+        ("precision", ("--precision", "32-true")),
+        ("data.length", ("--data.length=8",)),
+        ("trainer.devices", ("--trainer.devices", "2")),
+    ]
+    assert settings_in(typed) == {"precision", "data.length", "trainer.devices"}
+    request = CorpusRequest(overrides=("--data.length=8",))
+    assert request.override({"seed": 1}).overrides == ("--data.length=8", "--seed=1")
+    assert request.override({"data.length": 4}, first=True).overrides == ("--data.length=4", "--data.length=8")

@@ -1,0 +1,481 @@
+"""What every registered model must do, at toy size: a new one needs a line in `conformance.TOYS`, and nothing here."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import pipeline
+from pipeline.errors import Interrupted, UserError
+from pipeline.models import registry
+from pipeline.models.base import Encoded, Encoder
+from pipeline.prompting import log_likelihoods
+from pipeline.training.checkpoints import Latest
+from tests.conformance import TOYS, flags
+from tests.conftest import figures, run, surroundings
+
+MODELS = sorted(TOYS)
+WORDS = ["The", "soup", "was", "good", ".", "Anna", "liked", "the", "bread"]
+TEXTS = ["The soup was good.", "A robin", "Anna adored the strawberries, and so we were happy again!", "Zürich 日本 🙂"]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def toy(model: str, toys: Callable[[str], Path]) -> Path:
+    """Its run folder."""
+    return toys(model)
+
+
+@pytest.fixture
+def encoder(toy: Path) -> Encoder:
+    return pipeline.encoders.load(toy / "encoder")
+
+
+@pytest.fixture
+def fresh(encoder: Encoder) -> Encoder:
+    """With random weights that are far from 0: small ones may hide that something is computed wrongly."""
+    torch.manual_seed(0)
+    for parameter in encoder.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    return encoder
+
+
+def test_every_registered_model_has_a_toy() -> None:
+    for name in registry.names():
+        assert name in TOYS, f"{name} is registered, but has no line in tests/conformance.py: no claim is tested on it"
+
+
+# ---------------------------------------------------------------------- what it says of itself
+
+
+def test_it_says_what_it_can_do(encoder: Encoder, model: str) -> None:
+    assert registry.encoder_class(encoder.config["model_type"]) is type(encoder)
+    assert registry.family(encoder.config["model_type"]) == model
+    assert encoder.scoring in ("causal", "masked", "bidirectional")
+    assert encoder.context
+    assert set(encoder.context) <= {"left", "right", "full"}
+    assert encoder.size % len(encoder.context) == 0
+
+
+def test_its_special_tokens_are_as_many_as_it_says(encoder: Encoder) -> None:
+    [text] = encoder.tokenize(["The soup was good."])
+    assert int(encoder.encode(["The soup was good."]).mask.sum()) == len(text) + encoder.special.count()
+    [pair] = encoder.tokenize([("The soup", "was good.")])
+    batch = encoder.collate_for_head([pair])
+    special = encoder.special.count(2) if encoder.joins_pairs else 2 * encoder.special.count()
+    assert int(batch["mask"].sum()) == len(pair[0]) + len(pair[1]) + special
+
+
+# ---------------------------------------------------------------------- what its outputs depend on
+
+
+def real(encoded: Encoded, row: int) -> list[Tensor]:
+    """The layers of one text, without padding."""
+    return [layer[row][encoded.mask[row]] for layer in encoded.layers]
+
+
+def test_neither_padding_nor_company_nor_order_matters(fresh: Encoder) -> None:
+    texts = [*TEXTS, ("One text", "and another one")] if fresh.joins_pairs else TEXTS
+    together, turned = fresh.encode(texts), fresh.encode(texts[::-1], batch_size=2)
+    for row, text in enumerate(texts):
+        alone = fresh.encode([text])
+        for here, there, single in zip(real(together, row), real(turned, -1 - row), real(alone, 0), strict=True):
+            torch.testing.assert_close(here, single, rtol=0, atol=1e-5)
+            torch.testing.assert_close(there, single, rtol=0, atol=1e-5)
+        torch.testing.assert_close(fresh.pooled(together)[row], fresh.pooled(alone)[0], rtol=0, atol=1e-5)
+
+
+def changed_words(encoder: Encoder) -> tuple[list[str], int]:
+    """`WORDS` with another word in the middle that has as many pieces, and its number."""
+    middle = len(WORDS) // 2
+    sizes = [len(pieces) for pieces in encoder.word_pieces(WORDS)]
+    for word in WORDS:
+        changed = [*WORDS[:middle], word, *WORDS[middle + 1 :]]
+        if word != WORDS[middle] and [len(pieces) for pieces in encoder.word_pieces(changed)] == sizes:
+            return changed, middle
+    raise AssertionError("no other word has as many pieces")
+
+
+def sides(out: Encoded, word: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(T,) masks of one row: what is before a word, at it, and after it."""
+    assert out.words is not None
+    at = out.words[0] == word
+    place = int(at.nonzero()[0])
+    before = torch.arange(len(at)) < place
+    return before, at, ~before & ~at
+
+
+def features(encoder: Encoder) -> list[tuple[str, slice]]:
+    """Which features see which side."""
+    width = encoder.size // len(encoder.context)
+    return [(side, slice(i * width, (i + 1) * width)) for i, side in enumerate(encoder.context)]
+
+
+def test_no_output_changes_with_what_it_may_not_see(fresh: Encoder) -> None:
+    changed, word = changed_words(fresh)
+    one, two = fresh.encode([WORDS]), fresh.encode([changed])
+    before, at, after = sides(one, word)
+    for side, part in features(fresh):
+        moved = (one.layers[-1] - two.layers[-1])[0, :, part].abs().amax(-1)
+        assert moved[at].min() > 0
+        assert (moved[before] > 0).all() == (side != "left")
+        assert (moved[after] > 0).all() == (side != "right")
+        hidden = {"left": before, "right": after, "full": torch.zeros_like(at)}[side]
+        assert (moved[hidden] == 0).all()
+
+
+def test_no_gradient_reaches_what_may_not_be_seen(fresh: Encoder) -> None:
+    if set(fresh.context) == {"full"}:
+        pytest.skip("it may see everything")
+    before, at, after = sides(fresh.encode([WORDS]), len(WORDS) // 2)
+    batch, embed, inputs = fresh.collate(fresh.tokenize([WORDS])), fresh.embed, []
+
+    def watched(*args: Any) -> Tensor:
+        inputs.append(embed(*args).detach().requires_grad_())
+        return inputs[-1]
+
+    fresh.embed = watched  # type: ignore[assignment]
+    for side, part in features(fresh):
+        fresh(batch).layers[-1][0, at, part].square().sum().backward()
+        gradient = inputs[-1].grad[0].abs().amax(-1)
+        assert gradient[at].min() > 0
+        assert (gradient[before] > 0).all() == (side != "right")
+        assert (gradient[after] > 0).all() == (side != "left")
+        hidden = {"left": after, "right": before, "full": torch.zeros_like(at)}[side]
+        assert (gradient[hidden] == 0).all()
+
+
+# ---------------------------------------------------------------------- encode
+
+
+def test_encode_gives_layers_mask_and_ids(encoder: Encoder) -> None:
+    out = encoder.encode(TEXTS)
+    rows, length = out.mask.shape
+    assert (rows, out.mask.dtype, out.logits) == (len(TEXTS), torch.bool, None)
+    assert out.input_ids.shape == (rows, length)
+    assert len(out.layers) > 1
+    assert {layer.shape for layer in out.layers} == {(rows, length, encoder.size)}
+    assert not any(layer.requires_grad for layer in out.layers)
+    assert not encoder.training
+    assert all(torch.isfinite(layer).all() for layer in out.layers)
+
+
+def test_encode_gives_logits_when_asked(encoder: Encoder) -> None:
+    out = encoder.encode(TEXTS, logits=True)
+    assert out.logits is not None
+    directions = (2,) if encoder.scoring == "bidirectional" else ()
+    assert out.logits.shape[:-1] == (*out.mask.shape, *directions)
+    torch.testing.assert_close(encoder.logits(out.layers[-1])[out.mask], out.logits[out.mask])
+
+
+def test_encode_aligns_words(encoder: Encoder) -> None:
+    out = encoder.encode([WORDS, ["One"]])
+    assert out.words is not None
+    assert sorted(set(out.words[0].tolist())) == [*([-1] if (out.words[0] < 0).any() else []), *range(len(WORDS))]
+    assert (out.words[~out.mask] == -1).all()
+    for number, pieces in enumerate(encoder.word_pieces(WORDS)):
+        inside = out.words[0] == number
+        assert int(inside.sum()) == len(encoder.collate([pieces])["mask"][0]) - encoder.special.count()
+    first, there = out.by_word(out.layers[-1], how="first")
+    mean, _ = out.by_word(out.layers[-1], how="mean")
+    assert there.tolist() == [[True] * len(WORDS), [True] + [False] * (len(WORDS) - 1)]
+    for number in range(len(WORDS)):
+        inside = out.layers[-1][0][out.words[0] == number]
+        torch.testing.assert_close(first[0, number], inside[0])
+        torch.testing.assert_close(mean[0, number], inside.mean(0))
+
+
+def test_encode_cuts_what_is_too_long(encoder: Encoder) -> None:
+    long = "good soup " * encoder.max_length
+    for text in (long, long.split(), *([(long, "soup"), ("soup", long), (long, long)] if encoder.joins_pairs else [])):
+        assert int(encoder.encode([text]).mask.sum()) == encoder.max_length
+
+
+@pytest.mark.parametrize("texts", [[], "a text alone", [3], [None]])
+def test_encode_refuses_what_is_no_list_of_texts(encoder: Encoder, texts: Any) -> None:
+    with pytest.raises(UserError):
+        encoder.encode(texts)
+
+
+def test_empty_texts_have_their_special_tokens(encoder: Encoder) -> None:
+    assert encoder.encode(["", "a"]).mask[0].sum() == max(encoder.special.count(), 1)
+
+
+# ---------------------------------------------------------------------- its folder
+
+
+def test_a_saved_folder_gives_the_same_outputs(fresh: Encoder, tmp_path: Path) -> None:
+    fresh.save(tmp_path / "one")
+    again, receipt = registry.load_with_receipt(tmp_path / "one")
+    assert not receipt.new
+    assert not receipt.unused
+    for one, two in zip(fresh.encode(TEXTS).layers, again.encode(TEXTS).layers, strict=True):
+        assert torch.equal(one, two)
+    again.save(tmp_path / "two")
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes(), file.name
+
+
+def test_a_folder_holds_weights_and_text_only(toy: Path) -> None:
+    files = {file.name for file in (toy / "encoder").iterdir()}
+    needed = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
+    assert needed <= files <= needed | {"SHA256SUMS", "lineage.json"}
+
+
+def test_the_saved_encoder_is_the_trained_one(toy: Path, encoder: Encoder) -> None:
+    state = torch.load(toy / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(state[f"encoder.{name}"], value), name
+
+
+# ---------------------------------------------------------------------- its probabilities
+
+PAIRS = [
+    ("The soup was", " good."),
+    ("The soup was", " good and hot."),
+    ("", "A robin is a bird."),
+    ("Anna", " adored it"),
+]
+
+
+def test_scores_are_log_likelihoods(encoder: Encoder) -> None:
+    found = log_likelihoods(encoder, PAIRS)
+    assert all(math.isfinite(nats) and nats < 0 for nats in found)
+
+
+def test_scores_depend_on_neither_company_nor_order(encoder: Encoder) -> None:
+    found = log_likelihoods(encoder, PAIRS)
+    assert log_likelihoods(encoder, PAIRS[::-1])[::-1] == pytest.approx(found, abs=1e-4)
+    assert [log_likelihoods(encoder, [pair])[0] for pair in PAIRS] == pytest.approx(found, abs=1e-4)
+
+
+def test_a_score_is_the_sum_of_those_of_its_parts(encoder: Encoder) -> None:
+    """Of what reads from the left, and so of one direction of what reads both ways."""
+    if encoder.scoring == "masked":
+        pytest.skip("a pseudo-log-likelihood has no chain rule")
+    parts = [("The soup was", " good"), ("The soup was good", " and"), ("The soup was good and", " hot")]
+    whole = log_likelihoods(encoder, [("The soup was", " good and hot")], both_ways=False)[0]
+    assert sum(log_likelihoods(encoder, parts, both_ways=False)) == pytest.approx(whole, abs=1e-4)
+
+
+def test_it_generates_what_it_finds_likely(encoder: Encoder) -> None:
+    if encoder.scoring != "causal":
+        pytest.skip("generation needs a left-to-right model")
+    [prompt] = encoder.tokenize(["The soup"])
+    options: dict[str, Any] = {"tokens": 12, "top_k": 0, "top_p": 1.0}
+    greedy = encoder.generate(prompt, temperature=0.0, seed=0, **options)  # type: ignore[operator]
+    ids = list(prompt)
+    for token in greedy:
+        with torch.no_grad():
+            batch = {"input_ids": torch.tensor([ids]), "mask": torch.ones(1, len(ids), dtype=torch.bool)}
+            logits = encoder.logits(encoder(batch).layers[-1])
+        assert int(logits[0, -1].argmax()) == token
+        ids.append(token)
+    drawn = [encoder.generate(prompt, temperature=1.0, seed=seed, **options) for seed in (1, 1, 2)]  # type: ignore[operator]
+    assert drawn[0] == drawn[1] != drawn[2]
+    room = encoder.max_length - len(prompt)
+    assert len(encoder.generate(prompt, temperature=0.0, seed=0, **{**options, "tokens": 999})) <= room  # type: ignore[operator]
+
+
+# ---------------------------------------------------------------------- pretraining
+
+
+def test_it_learns(toy: Path) -> None:
+    end = figures(toy)
+    losses = [end[name] for name in end if name.startswith("val/") and name.endswith("_loss") and "nsp" not in name]
+    assert losses
+    for loss in losses:
+        assert loss < unigram(end) < uniform(end)
+    assert all(math.isfinite(value) for value in end.values() if isinstance(value, float))
+
+
+def unigram(end: dict[str, float]) -> float:
+    return end["floor/unigram"]
+
+
+def uniform(end: dict[str, float]) -> float:
+    return end["floor/uniform"]
+
+
+def test_the_audit_passes(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run("audit", *flags(model))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("pass", "FAIL"))]
+    assert all(line.startswith("pass") for line in lines)
+    named = " ".join(lines)
+    for claim in ("a fresh model's loss", "padding does not matter", "the order in a batch does not matter"):
+        assert claim in named
+    kinds = set(registry.encoder_class(model).context) - {"full"}
+    assert named.count("moves no other output") == named.count("no gradient reaches") == len(kinds)
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "encoder/model.safetensors")
+
+
+def same(one: Path, two: Path) -> bool:
+    a, b = weights(one), weights(two)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+VARIANTS = [(model, variant) for model in MODELS for variant in ("seed=0", *TOYS[model].variants)]
+DROPOUT = "model.encoder.init_args.dropout="
+
+
+@pytest.mark.parametrize(("model", "variant"), VARIANTS, indirect=["model"])
+def test_interrupted_and_resumed_equals_uninterrupted(
+    tmp_path: Path, model: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = flags(model, "trainer.max_steps=12", "validate_every=5", f"{DROPOUT}0.1", variant)
+    run("pretrain", "--out", str(tmp_path / "straight"), *more)
+    original = Latest.between_steps
+
+    def stop(self: Latest, trainer: Any) -> None:
+        self.asked |= trainer.global_step == 7
+        original(self, trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Latest, "between_steps", stop)
+        with pytest.raises(Interrupted):
+            run("pretrain", "--out", str(tmp_path / "halves"), *more)
+    run("pretrain", "--out", str(tmp_path / "halves"), "--resume", *more)
+    assert same(tmp_path / "straight", tmp_path / "halves")
+
+
+def test_accumulated_parts_give_the_same_weights(tmp_path: Path, model: str) -> None:
+    for name, parts in (("whole", 1), ("parts", 4)):
+        settings = ("trainer.max_steps=4", "validate_every=4", f"trainer.accumulate_grad_batches={parts}")
+        run("pretrain", "--out", str(tmp_path / name), *flags(model, *settings, f"{DROPOUT}0"))
+    one, four = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    # Adam divides by the root of tiny second moments, so rounding shows up to the order of the rate.
+    for name, value in one.items():
+        assert (value - four[name]).abs().max() < 5e-4, name
+    ends = [figures(tmp_path / name) for name in ("whole", "parts")]
+    assert ends[0]["val/loss"] == pytest.approx(ends[1]["val/loss"], abs=1e-4)
+    assert ends[0]["tokens"] == ends[1]["tokens"]
+
+
+TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
+
+
+def rows_seen(trace: Path) -> dict[int, list[int]]:
+    """Micro-batch -> the rows that all processes saw in it."""
+    found: dict[int, list[int]] = {}
+    for line in trace.read_text().splitlines():
+        row = json.loads(line)
+        found[row["batch"]] = sorted([*found.get(row["batch"], []), *row["rows"]])
+    return found
+
+
+def history(folder: Path) -> list[float]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+
+
+def in_one_or_two(model: str, folder: Path) -> list[str]:
+    """A pretraining that notes its rows; the same in one process and in two."""
+    settings = ("trainer.accumulate_grad_batches=2", "trainer.log_every_n_steps=1", "trainer.max_steps=8")
+    trace = ["--trainer.callbacks+=pipeline.experiments.resume_test.Trace", f"--trainer.callbacks.file={folder}.jsonl"]
+    return ["pretrain", "--out", str(folder), *flags(model, *settings, f"{DROPOUT}0", "validate_every=4"), *trace]
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs of all models, one after the other in the same two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    runs = [[*in_one_or_two(model, folder / model), *TWO] for model in MODELS]
+    script = "import json, sys; from pipeline.cli import parser; [parser.main(run) for run in json.loads(sys.argv[1])]"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "NODE_RANK": "0"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, json.dumps(runs)],
+            env=surroundings(**address, LOCAL_RANK=str(rank)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    for process in processes:
+        error = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, error
+    return folder
+
+
+def test_two_processes_are_as_one(two_processes: Path, model: str, tmp_path: Path) -> None:
+    run(*in_one_or_two(model, tmp_path / "one"))
+    there = two_processes / model
+    assert rows_seen(tmp_path / "one.jsonl") == rows_seen(two_processes / f"{model}.jsonl")
+    one, two = history(tmp_path / "one"), history(there)
+    assert len(one) == len(two) == 8
+    assert one == pytest.approx(two, abs=1e-5)
+    ends = [figures(tmp_path / "one"), figures(there)]
+    assert ends[0]["tokens"] == ends[1]["tokens"]
+    for name in ends[0]:
+        if name.startswith("val/"):
+            assert ends[0][name] == pytest.approx(ends[1][name], rel=1e-5), name
+
+
+# ---------------------------------------------------------------------- what becomes of it
+
+
+def test_evaluate_gives_the_losses_of_validation(toy: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--from", str(toy / "encoder"), "--data.batch_size=16", "--data.sample_documents=300"]
+    run("evaluate", "--model", model, *args)
+    shown = dict(line.split() for line in capsys.readouterr().out.splitlines() if len(line.split()) == 2)
+    end = figures(toy)
+    for name in ("perplexity", "bits_per_byte", "unknown"):
+        if f"val/{name}" in end:  # there on 64 rows, here on all
+            assert float(shown[name]) == pytest.approx(end[f"val/{name}"], rel=0.1, abs=0.02)
+
+
+def fine_tune(toy: Path, model: str, task: str, arm: str, out: Path) -> tuple[Any, list[dict[str, Any]]]:
+    """The saved model, and the predictions of its test."""
+    small = ["--data.epochs=1", "--data.train_rows=64", "--validations=1", "--precision=32-true"]
+    where = ["--from", str(toy / "encoder"), "--out", str(out)]
+    run("finetune", "--model", model, "--task", task, "--arm", arm, *where, *small)
+    tuned, before = load_file(out / "model/model.safetensors"), weights(toy)
+    assert all(torch.equal(tuned[name], before[name]) for name in before) == (arm == "frozen")
+    assert (out / "mix.png").exists() == (arm == "frozen")
+    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert len(rows) == figures(out)["test/rows"] > 100
+    return pipeline.load(out / "model"), rows
+
+
+@pytest.mark.parametrize("arm", ["full", "frozen", "scratch"])
+def test_it_classifies_texts(toy: Path, model: str, arm: str, tmp_path: Path) -> None:
+    tuned, rows = fine_tune(toy, model, "sentiment", arm, tmp_path / "run")
+    for row, answer in zip(rows[:12], tuned.predict([row["text"] for row in rows[:12]]), strict=True):
+        assert answer["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
+
+
+@pytest.mark.parametrize("arm", ["full", "frozen"])
+def test_it_classifies_pairs(toy: Path, model: str, arm: str, tmp_path: Path) -> None:
+    tuned, rows = fine_tune(toy, model, "entailment", arm, tmp_path / "run")
+    for row, answer in zip(rows[:12], tuned.predict([tuple(row["text"]) for row in rows[:12]]), strict=True):
+        assert answer["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
+    with pytest.raises(UserError, match="reads pairs"):
+        tuned.predict(["one text"])
+
+
+def test_it_tags_words(toy: Path, model: str, tmp_path: Path) -> None:
+    tuned, rows = fine_tune(toy, model, "tagging", "full", tmp_path / "run")
+    answers = tuned.predict([row["words"] for row in rows[:12]])
+    assert [answer["tags"] for answer in answers] == [row["tags"] for row in rows[:12]]
