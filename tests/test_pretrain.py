@@ -25,7 +25,7 @@ import pipeline
 from pipeline.errors import UserError
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.training.checkpoints import Latest
-from pipeline.training.optimizers import rate_at
+from pipeline.training.schedules import rate_at
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.throughput import Speed
 from tests.conftest import SMALL, figures, run, surroundings

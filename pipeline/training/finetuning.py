@@ -25,7 +25,7 @@ from pipeline.finetuning.predictions import Numbered, of_all_processes, predicti
 from pipeline.models.base import Batch, Encoded, Encoder
 from pipeline.models.losses import Loss
 from pipeline.presets import FROZEN, ArmName
-from pipeline.training import optimizers as optim
+from pipeline.training import schedules
 from pipeline.training.hardware import check_size
 from pipeline.training.optimizers import Optimization
 from pipeline.training.pretraining import Training
@@ -143,7 +143,7 @@ class FineTuning(Training):
         self.train()  # a loaded encoder is in eval mode, and the trainer leaves each module in its own
         if self.frozen:
             warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")  # as it should be
-        self.note_matrices()
+        self.record_decay_names()
         if recipe.class_weights == "balanced":
             self.class_weights = balanced(data)
 
@@ -196,7 +196,7 @@ class FineTuning(Training):
         """Layers that are not yet unfrozen have no gradient, so the optimizer leaves them and their moments alone."""
         groups = self.model.encoder.layer_groups()
         for depth, parameters in enumerate(reversed(groups)):
-            begins = optim.unfreezes_at(depth, len(groups), self.trainer.max_steps, self.recipe.unfreeze_share)
+            begins = schedules.unfreezes_at(depth, len(groups), self.trainer.max_steps, self.recipe.unfreeze_share)
             if self.global_step < begins:
                 for parameter in parameters:
                     parameter.grad = None

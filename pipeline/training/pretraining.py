@@ -27,6 +27,7 @@ from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking.history import History
 from pipeline.training import checkpoints
 from pipeline.training import optimizers as optim
+from pipeline.training import schedules
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.hardware import check_size
 from pipeline.training.optimizers import Optimization
@@ -54,27 +55,27 @@ class Training(lightning.LightningModule):
         self._counted: list[tuple[str, Tensor]] = []
         self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
 
-    def note_matrices(self) -> None:
+    def record_decay_names(self) -> None:
         """Which parameters are matrices, by name, while they have their shape; `build` calls this at its end."""
-        self.matrix_names = {name for name, parameter in self.named_parameters() if parameter.dim() > 1}
+        self.decay_names = {name for name, parameter in self.named_parameters() if parameter.dim() > 1}
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
-    def matrices(self) -> set[int]:
+    def decay_parameters(self) -> set[int]:
         named = ((name.replace(SHARDED, ""), parameter) for name, parameter in self.named_parameters())
-        return {id(parameter) for name, parameter in named if name in self.matrix_names}
+        return {id(parameter) for name, parameter in named if name in self.decay_names}
 
     def optimizers_of(
         self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]
     ) -> Any:
         """As `configure_optimizers` returns them; see optim.build."""
         half, total = "bf16" in str(self.trainer.precision), self.trainer.max_steps
-        return optim.build(options, layers, rest, total=total, matrices=self.matrices(), half=half)
+        return optim.build(options, layers, rest, total=total, decay_parameters=self.decay_parameters(), half=half)
 
     def on_train_start(self) -> None:
         self._compare_processes()
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.trainer.ckpt_path:  # a checkpoint brings its rates along: those of the configuration hold
-            optim.restate(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
+            schedules.apply_configured_rates(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
 
     @property
     def seconds(self) -> float:
@@ -299,7 +300,7 @@ class Pretraining(Training):
         self.encoder.config["training_length"] = data.length
         uniform, unigram = data.maker.floors(data.train, data.tokenizer)
         self.baselines = {"baseline/uniform": uniform, "baseline/unigram": unigram}
-        self.note_matrices()
+        self.record_decay_names()
         self.per_byte = data.maker.predictions_per_byte(data.maker.windows(data.valid, data.tokenizer, data.length, 0))
 
     def begin(self, data: CorpusData) -> None:
