@@ -59,26 +59,34 @@ def main() -> int:
     try:
         cli.main(args)
     except UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        say(f"Error: {error}")
         return 2
     except SystemExit as error:
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        print("Interrupted.", file=sys.stderr)  # Lightning's way to say so, outside of training steps
+        say("Interrupted.")  # Lightning's way to say so, outside of training steps
         return 130
     except Interrupted:
-        print("Interrupted; a checkpoint is written, RESUME=1 goes on from it.", file=sys.stderr)
+        say("Interrupted; a checkpoint is written, RESUME=1 goes on from it.")
         return 130
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        say("Interrupted.")
         return 130
     except BaseException as error:
         plain = in_plain_words(error, args)
         if plain is None:
             raise
-        print(f"Error: {plain}", file=sys.stderr)
+        say(f"Error: {plain}")
         return 2
     return 0
+
+
+def say(message: str) -> None:
+    """A last message on standard error, on a line of its own: below progress bars that are still open."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    for bar in list(getattr(tqdm, "_instances", ())):
+        bar.close()
+    print(message, file=sys.stderr)
 
 
 def let_threads_give_way(environment: MutableMapping[str, str]) -> None:

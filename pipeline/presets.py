@@ -1,11 +1,9 @@
-"""Named configurations: `configs/KIND/NAME.yaml` by name, tasks by name, and what may be chosen by name."""
+"""Named configurations: `configs/KIND/NAME.yaml` by name, tasks by name, and choices that have names."""
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
-import sys
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,6 +16,7 @@ from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.validation import read_yaml
 from tasks.base import Task
 from tasks.dataset import DataSet
+from tasks.loading import load_kind
 
 ArmName = Literal["full", "scratch", "frozen", "random"]  # in the order of tables
 ARMS = get_args(ArmName)
@@ -35,7 +34,7 @@ CONFIGS = PACKAGED if PACKAGED.is_dir() else REPOSITORY / "configs"
 
 
 def folders_of(kind: str) -> list[Path]:
-    """Where configurations of a kind are; tasks may also be of the user's own, in the current folder."""
+    """Where configurations of a kind are; users' own tasks are in `configs/tasks` of the current folder."""
     own = Path("configs") / kind
     return [CONFIGS / kind, *([own] if kind == "tasks" and own.is_dir() and own.resolve() != CONFIGS / kind else [])]
 
@@ -49,7 +48,7 @@ def known(kind: str) -> str:
     return ", ".join(sorted({path.stem for folder in folders_of(kind) for path in folder.glob("*.yaml")}))
 
 
-# Parts of a configuration that have settings of their own; those in the second line may be the name of a class alone.
+# Sections of a configuration; those in the second line may be the name of a class alone.
 SECTIONS = ("trainer", "model", "data", "model.optimization", "model.recipe", "data.tokenizer")
 CLASSES = ("model.encoder", "model.objective", "data.batches", "data.task")
 
@@ -58,7 +57,7 @@ def content_of(file: Path) -> dict[str, Any]:
     """What a configuration file sets.
 
     Raises:
-        UserError: it is not valid YAML, or a section of it is none.
+        UserError: it is not valid YAML, or a section is not a mapping.
     """
     content = read_yaml(file)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
@@ -84,7 +83,7 @@ def first_sentence(message: str) -> str:
 
 
 def task_file(task: str) -> Path:
-    """TASK= -> its YAML file; the kind of task that it names is loaded, where it is one of the user's own.
+    """TASK= -> its YAML file; a kind of task that the user has written is loaded.
 
     Raises:
         UserError: there is no such file, or it names no task.
@@ -92,7 +91,7 @@ def task_file(task: str) -> Path:
     file = named_config("tasks", task) or Path(task)
     if not file.is_file():
         raise UserError(f"There is no task '{task}': neither a preset ({known('tasks')}) nor a YAML file.")
-    load_kind(file, task_in(file))
+    load_kind(task_in(file), beside=file)
     return file
 
 
@@ -104,53 +103,15 @@ def task_in(file: Path) -> Any:
     """
     content = content_of(file)
     if "task" not in content.get("data", {}):
-        raise UserError(f"{file} names no data: task:, as configs/tasks/sentiment.yaml does.")
+        raise UserError(f"{file} has no `data.task` section; see configs/tasks/sentiment.yaml.")
     return content["data"]["task"]
-
-
-KINDS: dict[str, Path] = {}  # modules of the user's own -> their files
-
-
-def load_kind(file: Path, task: Any) -> None:
-    """Loads a kind of task whose Python file stands beside the YAML file: `class_path: MODULE.Class` is MODULE.py.
-
-    That file alone, by its path: with its folder on the import path, any other file there could take the place of a
-    module that a library imports late.
-
-    Raises:
-        UserError: the file is called as another module is, cannot be imported, or has no such class.
-    """
-    module, _, kind = str(task if isinstance(task, str) else task.get("class_path")).rpartition(".")
-    source = (file.parent / f"{module}.py").resolve()
-    if not module.isidentifier() or not source.is_file() or KINDS.get(module) == source:
-        return
-    if module not in KINDS:
-        there = sys.modules.get(module) or importlib.util.find_spec(module)
-        origin = getattr(there, "__file__", None) or getattr(there, "origin", None)
-        if there is not None and (origin is None or Path(origin).resolve() != source):
-            raise UserError(f"{source} is called as another module is; rename it, and its class_path in {file}.")
-    spec = importlib.util.spec_from_file_location(module, source)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[module] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(sys.modules[module])
-    except BaseException as error:
-        del sys.modules[module]
-        if isinstance(error, (ImportError, SyntaxError)):
-            raise UserError(f"{source} cannot be imported: {error}.") from None
-        raise
-    if not hasattr(sys.modules[module], kind):
-        del sys.modules[module]
-        raise UserError(f"{source} has no {kind}, which {file} names as its kind of task.")
-    KINDS[module] = source
 
 
 SHARED = (CONFIGS / "finetune.yaml", CONFIGS / "finetune-frozen.yaml")  # before the task's file, and after it
 
 
 def recipe(file: Path) -> str:
-    """A hash of what a task's file and the shared ones say of a fine-tune, and of its kind; prompts do not matter."""
+    """A hash of a task's file without its prompts, of the shared files of fine-tuning, and of the kind of task."""
     content, *shared = (read_yaml(path) for path in (file, *SHARED))
     kind = content["data"]["task"]  # its name alone, where nothing is set
     if isinstance(kind, dict):
@@ -160,13 +121,13 @@ def recipe(file: Path) -> str:
 
 
 def task_of(file: Path) -> DataSet:
-    """The task alone of its YAML file.
+    """The task of a YAML file, without the rest of the configuration.
 
     Raises:
-        UserError: the file names no task, or a broken one.
+        UserError: the file has no task, or one with a wrong setting.
     """
     task = task_in(file)
-    load_kind(file, task)
+    load_kind(task, beside=file)
     reader = ArgumentParser(exit_on_error=False)
     reader.add_argument("--task", type=DataSet, required=True)
     try:

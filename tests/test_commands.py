@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
+from pipeline.__main__ import main
 from pipeline.cli import commands
 from pipeline.cli.parser import command_modules, parser
+from pipeline.errors import UserError
 from pipeline.presets import REPOSITORY
 from pipeline.training.requests import (
     CorpusRequest,
@@ -19,7 +22,7 @@ from pipeline.training.requests import (
     by_setting,
     settings_in,
 )
-from tests.conftest import command, run
+from tests.conftest import SMALL, command, run
 
 NEW = '''
 """`greet`: says hello."""
@@ -98,3 +101,24 @@ def test_settings_are_read_once_from_what_users_type() -> None:
     request = CorpusRequest(overrides=("--data.length=8",))
     assert request.override({"seed": 1}).overrides == ("--data.length=8", "--seed=1")
     assert request.override({"data.length": 4}, first=True).overrides == ("--data.length=4", "--data.length=8")
+
+
+def test_a_refused_run_leaves_no_new_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for out in ("new/run", "mine"):
+        with pytest.raises(UserError, match="only 48 positions"):
+            run("pretrain", "--out", out, *SMALL, "--data.length=64")
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_the_last_message_has_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(args: list[str]) -> None:
+        tqdm(total=2, desc="tokenize").update()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.cli.parser.main", fails)
+    assert main() == 130
+    assert capsys.readouterr().err.endswith("\nInterrupted.\n")

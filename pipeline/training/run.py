@@ -96,6 +96,7 @@ class Run:
     """
 
     def __init__(self, configuration: Configuration, out: Path, record: Record, *, resume: bool) -> None:
+        self.resume = resume
         self.configuration, self.out, self.record = configuration, out, record
         self.module, self.data = configuration.module, configuration.data
         self.settings = configuration.settings
@@ -118,8 +119,6 @@ class Run:
         self.state: dict[str, Any]  # of the checkpoint that is resumed
         self.resume_from, self.state = newest if newest is not None else (None, {})
         self.resume_step = int(self.state["global_step"]) if self.state else 0
-        if resume and newest is None:
-            print(f"Nothing to resume in {out}: starting from the beginning.")
         self._make_trainer(callbacks=[Latest(self.last)], logger=False)  # refused before anything is cleared
 
     def _make_trainer(self, **options: Any) -> lightning.Trainer:
@@ -129,6 +128,8 @@ class Run:
 
     def begin(self) -> None:
         """Sets aside what an earlier run left, unless it is resumed; writes what is known before training."""
+        if self.resume and self.resume_from is None:
+            print(f"Nothing to resume in {self.out}: starting from the beginning.")
         if not is_main():
             return
         if self.resume_from is None:

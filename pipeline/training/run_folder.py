@@ -41,7 +41,9 @@ MAKERS = {"encoder": "pretrain", "model": "finetune", "predictions.jsonl": "zero
 ASIDE, LEAVING = ".before", ".leaving"  # what is cleared, until the new run has begun; and while it is removed
 SEALED = (SUMS, "config.json", "model.safetensors")  # of the folder of an encoder or model; sums alone, others have too
 LONGEST_NAME = 200  # bytes, of a file in a run folder
-LOCKS: dict[Path, FileLock] = {}
+LOCK = ".lock"
+LOCKS: dict[Path, FileLock] = {}  # of run folders, held until the command or the process ends, however it does
+NEW: dict[Path, list[Path]] = {}  # run folder -> folders that were made for its lock, from the lowest up
 
 
 def run_folder(out: Path | None, stage: str, name: str) -> Path:
@@ -85,7 +87,7 @@ def check_run_folder(
     if overwrite and resume:
         raise UserError("RESUME goes on with a run, OVERWRITE starts it anew: set one of them.")
     if os.path.lexists(out / ASIDE) or _leaving(out):  # after a kill
-        LOCKS[out] = lock_run(out, out / ".lock")
+        LOCKS[out] = lock_run(out, out / LOCK)
         put_back(out)
     there = {name: state for name, state in STATES.items() if os.path.lexists(out / name)}
     _check_sign(out, goes_on=INTERRUPTED in there.values() and resumes, resume=resume)
@@ -97,7 +99,8 @@ def check_run_folder(
         raise UserError(f"{out} holds {state}; set {go_on}OVERWRITE=1 to start anew, or another OUT=.")
     for path in uses if not resume else ():
         _check_kept(out, path)
-    LOCKS[out] = lock_run(out, out / ".lock")  # until the command or the process ends, however it does
+    NEW[out] = [folder for folder in (out, *out.parents) if not folder.exists()]
+    LOCKS[out] = lock_run(out, out / LOCK)
 
 
 def _check_sign(out: Path, *, goes_on: bool, resume: bool) -> None:
@@ -121,8 +124,11 @@ def kind_of(out: Path) -> str | None:
     return next((kind for name, kind in MAKERS.items() if (out / name).exists()), None)
 
 
-def check_place(path: Path) -> None:
+def check_place(path: Path, *, flag: str = "OUT=") -> None:
     """Refuses to write among the files of a run or an encoder, and where no file can be.
+
+    Args:
+        flag: how the user has named it.
 
     Raises:
         UserError: it is so; says where.
@@ -135,20 +141,20 @@ def check_place(path: Path) -> None:
         parents = [place, *place.parents]
         sealed = next((folder for folder in parents if all((folder / name).exists() for name in SEALED)), None)
     except UnicodeDecodeError:
-        raise UserError(f"The name {str(path)!r} is not UTF-8; choose another OUT=.") from None
+        raise UserError(f"The name {str(path)!r} is not UTF-8; choose another {flag}.") from None
     except (OSError, RuntimeError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or "its links go round in a circle"
-        raise UserError(f"{str(path)[:100]} cannot be written: {said}; choose another OUT=.") from None
+        raise UserError(f"{str(path)[:100]} cannot be written: {said}; choose another {flag}.") from None
     if sealed is not None:
         where = "is" if sealed == place else "lies in"
         raise UserError(
-            f"{path} {where} the folder of an encoder or model, which this would break; choose another OUT=."
+            f"{path} {where} the folder of an encoder or model, which this would break; choose another {flag}."
         )
     for folder in parents[1:]:
         part = place.relative_to(folder).parts[0]
         if part in RUN_FILES and (folder / SIGN).exists():
             where = "" if folder / part == place else f" lies in {folder / part}, which"
-            raise UserError(f"{path}{where} is a part of a run; choose another OUT=.")
+            raise UserError(f"{path}{where} is a part of a run; choose another {flag}.")
 
 
 def _check_kept(out: Path, path: Path) -> None:
@@ -191,8 +197,18 @@ def release() -> None:
         out, taken = LOCKS.popitem()
         try:
             put_back(out)
+            _remove_unused(out, NEW.pop(out, []))
         finally:
             taken.release(force=True)
+
+
+def _remove_unused(out: Path, new: list[Path]) -> None:
+    """Removes the folders that were made for a run that was refused: the lock alone is in them."""
+    if out in new and [path.name for path in out.iterdir()] == [LOCK]:
+        (out / LOCK).unlink()
+        with contextlib.suppress(OSError):  # another process has begun to use one
+            for folder in new:
+                folder.rmdir()
 
 
 # ---------------------------------------------------------------------- what is cleared for a new run

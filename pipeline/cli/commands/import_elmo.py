@@ -22,9 +22,9 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.storage.folders import write_folder
     from pipeline.training.run_folder import check_place
 
-    check_place(options.out)
+    check_place(options.out, flag="--out")
     if options.out.exists():
-        raise UserError(f"{options.out} is there already; choose another OUT folder.")
+        raise UserError(f"{options.out} is there already; choose another --out.")
     encoder = elmo_hdf5.import_elmo(options.options, options.weights, state=options.state)
     card = f"# elmo encoder\n\nImported from {options.options.name} and {options.weights.name}; no output layer.\n"
     write_folder(options.out, lambda folder: encoder.save(folder, card=card))
