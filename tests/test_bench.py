@@ -11,8 +11,8 @@ import torch
 
 from pipeline.bench import __main__ as bench
 from pipeline.bench import commands, scaling, steps
-from pipeline.bench.timing import Built, Candidate, interleave
 from pipeline.bench.steps import Sizes
+from pipeline.bench.timing import Built, Candidate, interleave
 from pipeline.errors import UserError
 from pipeline.models.layers.transformer_block import Block
 from pipeline.tokenization.byte_bpe import ByteBpe

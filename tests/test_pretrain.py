@@ -25,8 +25,8 @@ import pipeline
 from pipeline.errors import UserError
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.training.checkpoints import Latest
-from pipeline.training.schedules import rate_at
 from pipeline.training.pretraining import Pretraining
+from pipeline.training.schedules import rate_at
 from pipeline.training.throughput import Speed
 from tests.conftest import SMALL, figures, run, surroundings
 

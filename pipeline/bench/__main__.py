@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from pipeline.bench import commands, steps
-from pipeline.bench.timing import Candidate, interleave, run_in_subprocess
 from pipeline.bench.steps import Sizes
+from pipeline.bench.timing import Candidate, interleave, run_in_subprocess
 from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
@@ -111,7 +111,9 @@ def pretraining(options: argparse.Namespace) -> list[Row]:
             lambda: run_in_subprocess(commands.our_pretraining, folder, options.corpus, options.steps),
             {
                 "Trainer, float32": lambda: run_in_subprocess(commands.their_pretraining, *theirs, False),
-                f"Trainer, {steps.fastest()}, fused AdamW": lambda: run_in_subprocess(commands.their_pretraining, *theirs, True),
+                f"Trainer, {steps.fastest()}, fused AdamW": lambda: run_in_subprocess(
+                    commands.their_pretraining, *theirs, True
+                ),
             },
             rounds=options.runs,
         )
@@ -131,7 +133,9 @@ def fine_tuning(options: argparse.Namespace) -> list[Row]:
             lambda: run_in_subprocess(commands.our_fine_tuning, *given),
             {
                 "Trainer, float32": lambda: run_in_subprocess(commands.their_fine_tuning, *given, False),
-                f"Trainer, {steps.fastest()}, fused AdamW": lambda: run_in_subprocess(commands.their_fine_tuning, *given, True),
+                f"Trainer, {steps.fastest()}, fused AdamW": lambda: run_in_subprocess(
+                    commands.their_fine_tuning, *given, True
+                ),
             },
             rounds=options.runs,
         )

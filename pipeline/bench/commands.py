@@ -18,7 +18,7 @@ import torch
 
 from pipeline.bench.steps import fastest
 from pipeline.cli import parser as cli
-from pipeline.data import token_store as store
+from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files, split_of
 from pipeline.data.sentences import sentences

@@ -18,8 +18,8 @@ import torch
 
 from pipeline import encoders
 from pipeline.bench import steps
-from pipeline.bench.timing import interleave
 from pipeline.bench.steps import Sizes
+from pipeline.bench.timing import interleave
 from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError

@@ -29,7 +29,7 @@ from pipeline.presets import (
 from pipeline.storage.paths import path_of
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.finetuning import FineTuning
-from pipeline.training.hardware import best_precision, set_rank_of_node, prepare_nodes
+from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import CorpusRequest, FineTuneRequest
 from pipeline.training.run import Configuration

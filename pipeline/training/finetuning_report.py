@@ -74,7 +74,9 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
 
 def plot_training(training: Run, module: FineTuning) -> list[str]:
     """Plots of the training; returns the names of their files."""
-    plots.plot_curves(training.history, training.out / "curves.png", baselines={}, losses=["train/task_loss", "val/loss"])
+    plots.plot_curves(
+        training.history, training.out / "curves.png", baselines={}, losses=["train/task_loss", "val/loss"]
+    )
     if module.model.head.mix is None:
         return ["curves.png"]
     plots.plot_mix(training.history, training.out / "mix.png")

@@ -26,9 +26,8 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking.history import History
-from pipeline.training import checkpoints
+from pipeline.training import checkpoints, schedules
 from pipeline.training import optimizers as optim
-from pipeline.training import schedules
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.hardware import check_size
 from pipeline.training.optimizers import Optimization
@@ -76,7 +75,9 @@ class Training(lightning.LightningModule):
         self._compare_processes()
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.trainer.ckpt_path:  # a checkpoint brings its rates along: those of the configuration hold
-            schedules.apply_configured_rates(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
+            schedules.apply_configured_rates(
+                self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self
+            )
 
     @property
     def seconds(self) -> float:

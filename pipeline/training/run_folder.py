@@ -20,8 +20,8 @@ from pipeline.storage.folders import remove
 from pipeline.storage.locks import Held, lock
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
-from pipeline.tracking.wandb import check_environment, end_open_run
 from pipeline.tracking.rank import is_main
+from pipeline.tracking.wandb import check_environment, end_open_run
 from tasks.base import kinds
 
 # What a run writes: OVERWRITE=1 removes these and nothing else.

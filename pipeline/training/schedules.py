@@ -11,7 +11,7 @@ import torch
 def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:
     """Fraction of the peak learning rate at an optimizer step (from 0): linear warm-up, then decay to 0 at `total`.
 
-    Warm-up is (s + 1) / (w + 1), so that the first step changes the weights; Hugging Face's s / w starts at a rate of 0.
+    Warm-up is (s + 1) / (w + 1), so that the first step changes the weights; Hugging Face's is s / w, 0 at first.
 
     Args:
         warmup: w, steps of warm-up.

@@ -61,7 +61,7 @@ class Speed(lightning.Callback):
         self.counting.close()
 
     def metrics(self) -> dict[str, float]:
-        """`flops_per_second`, `share_of_peak`, and `data_share`: the fraction of time that training waits for batches."""
+        """`flops_per_second`, `share_of_peak`, and `data_share`: the fraction of time spent waiting for batches."""
         whole = self.seconds + self.waited
         if not whole:
             return {}
