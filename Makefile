@@ -43,7 +43,7 @@ run = $(uses)@$(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test lint bench bench-lm-eval scaling clean
+.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test test-fast lint bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -140,6 +140,10 @@ profile: $(BIN)/.installed-core ## where the time of a training step of MODEL go
 test: $(BIN)/.installed-dev ## run the tests (offline, on all cores)
 	$(call uses,ARGS)
 	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS -n auto --dist loadfile "$(call given,ARGS) $(BIN)/python -m pytest
+
+test-fast: $(BIN)/.installed-dev ## run the tests that train nothing: a minute instead of eight
+	$(call uses,ARGS)
+	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS -n auto -m 'not slow' "$(call given,ARGS) $(BIN)/python -m pytest
 
 lint: $(BIN)/.installed-dev ## check style and types
 	$(call uses,)

@@ -16,6 +16,8 @@ from pipeline.objectives import batches, masking
 from pipeline.objectives.batches import CausalBlocks, WordRows
 from tests.conftest import run
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ["--data.sample_documents=300", "--data.tokenizer.vocab_size=500", "--data.length=48"]
 
 

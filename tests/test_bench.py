@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from pipeline.errors import UserError
 from pipeline.models.layers.transformer_block import Block
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training.hardware import best_precision, matrix_peak
+
+pytestmark = pytest.mark.slow
 
 TOY = Sizes(rows=4, length=16, size=32, layers=2, heads=2, vocab=600)
 
@@ -40,7 +44,8 @@ def broken() -> Built:
 def test_candidates_take_turns_and_are_timed() -> None:
     results = interleave([Candidate("ours", quick, ours=True), Candidate("theirs", slow)], rounds=3)
     assert len(results["ours"].seconds) == len(results["theirs"].seconds) == 3
-    assert 2 < results["theirs"].median / results["ours"].median < 12
+    assert min(results["ours"].seconds) >= 0.02  # as long as they sleep
+    assert min(results["theirs"].seconds) >= 0.2
 
 
 def test_a_candidate_that_fails_ends_the_comparison() -> None:
@@ -113,9 +118,18 @@ def test_a_batch_costs_the_same_from_a_corpus_of_any_size() -> None:
     small, large = (scaling.random_store(tokens, 300) for tokens in (20_000, 2_000_000))
     assert large.meta["tokens"] > 90 * small.meta["tokens"]
     maker = scaling.CausalBlocks("concat")
-    times = [scaling.batch_milliseconds(maker, store, tokenizer, 40) for store in (small, large)]
-    assert times[1] < 10 * times[0]
+    assert scaling.batch_milliseconds(maker, small, tokenizer, 3) > 0
+    peaks = []
+    for store in (small, large):  # what a batch of a large corpus would touch more of, it would copy
+        scaling.batch_milliseconds(maker, store, tokenizer, 1)
+        tracemalloc.start()
+        scaling.batch_milliseconds(maker, store, tokenizer, 3)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 2 * peaks[0]
 
 
-def test_the_peak_is_one_of_matrix_products() -> None:
-    assert 1e9 < matrix_peak(torch.float32, torch.device("cpu")) < 1e15
+def test_the_peak_is_one_of_matrix_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 n^3 operations, in what is a quarter of a second by this clock."""
+    monkeypatch.setattr("time.perf_counter", itertools.count(0, 0.25).__next__)
+    assert matrix_peak(torch.float32, torch.device("cpu")) == 2 * 1024**3 / 0.25

@@ -314,6 +314,7 @@ def uniform(end: dict[str, float]) -> float:
     return end["floor/uniform"]
 
 
+@pytest.mark.slow
 def test_the_audit_passes(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     run("audit", *flags(model))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("pass", "FAIL"))]
@@ -338,6 +339,7 @@ VARIANTS = [(model, variant) for model in MODELS for variant in ("seed=0", *TOYS
 DROPOUT = "model.encoder.init_args.dropout="
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "variant"), VARIANTS, indirect=["model"])
 def test_interrupted_and_resumed_equals_uninterrupted(
     tmp_path: Path, model: str, variant: str, monkeypatch: pytest.MonkeyPatch
@@ -358,6 +360,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert same(tmp_path / "straight", tmp_path / "halves")
 
 
+@pytest.mark.slow
 def test_accumulated_parts_give_the_same_weights(tmp_path: Path, model: str) -> None:
     for name, parts in (("whole", 1), ("parts", 4)):
         settings = ("trainer.max_steps=4", "validate_every=4", f"trainer.accumulate_grad_batches={parts}")
@@ -420,6 +423,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_two_processes_are_as_one(two_processes: Path, model: str, tmp_path: Path) -> None:
     run(*in_one_or_two(model, tmp_path / "one"))
     there = two_processes / model

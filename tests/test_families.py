@@ -15,6 +15,8 @@ from pipeline.errors import UserError
 from tests.conformance import flags
 from tests.conftest import figures, run
 
+pytestmark = pytest.mark.slow
+
 MODELS = ["elmo", "gpt"]
 SAMPLE = "--data.sample_documents=300"  # of which the toys are
 

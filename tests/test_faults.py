@@ -29,6 +29,8 @@ from pipeline.storage.locks import built_once
 from pipeline.training import checkpoints
 from tests.conftest import SMALL, command, figures, run, surroundings
 
+pytestmark = pytest.mark.slow
+
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=8"]
 LETTERS = ["walks", "sings", "sleeps", "eats", "laughs", "reads"]
 

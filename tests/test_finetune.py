@@ -18,6 +18,8 @@ from pipeline.training.finetuning import FineTuning
 from pipeline.training.task_data import Buckets
 from tests.conftest import figures, run
 
+pytestmark = pytest.mark.slow
+
 FAST = ["--data.epochs=2", "--validations=2", "--precision=32-true", "--data.max_length=32"]
 
 

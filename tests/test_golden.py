@@ -21,6 +21,8 @@ from pipeline.training.finetuning import FineTuning
 from pipeline.training.pretraining import Pretraining
 from tests.conftest import figures, run
 
+pytestmark = pytest.mark.slow
+
 SIZES = {
     "bert": ["size=32", "layers=2", "heads=2", "inner_size=64", "max_length=32", "dropout=0.1"],
     "gpt": ["size=32", "layers=2", "heads=2", "inner_size=64", "max_length=32", "dropout=0.1"],

@@ -33,6 +33,8 @@ from pipeline.tracking.wandb import use_artifact
 from pipeline.training import checkpoints, run_folder
 from tests.conftest import SMALL, figures, run
 
+pytestmark = pytest.mark.slow
+
 
 def run_of(folder: Path, kind: str, *names: str) -> Path:
     """What a run of a kind has left: its lineage, and files or folders by name."""
@@ -332,7 +334,7 @@ def test_weights_and_biases_fails_at_the_start_or_the_end(
     assert "Weights & Biases has not got all of this run: no network" in capsys.readouterr().err
     asked = tmp_path / "asked"
     run("zeroshot", "--from", str(out / "encoder"), "--out", str(asked), "--limit", "2")
-    assert 0 <= figures(asked)["zeroshot/accuracy"] <= 1
+    assert figures(asked)["zeroshot/rows"] == 2
 
 
 def test_an_upload_that_is_interrupted_costs_no_answers(

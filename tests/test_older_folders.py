@@ -13,6 +13,8 @@ import torch
 import pipeline
 from tests.conftest import figures, run
 
+pytestmark = pytest.mark.slow
+
 MODELS = ("bert", "gpt", "elmo")
 DATA = ["--data.sample_documents=120", "--data.tokenizer.vocab_size=200", "--data.length=24", "--data.batch_size=8"]
 DATA += ["--data.validation_rows=16", "--model.optimization.warmup_steps=2", "--trainer.log_every_n_steps=2"]

@@ -10,6 +10,8 @@ import pytest
 from pipeline.errors import UserError
 from tests.conftest import SMALL, command, figures, run
 
+pytestmark = pytest.mark.slow
+
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
 EVERY = ["--trainer.log_every_n_steps=1", "--validate_every=10", "--trainer.max_steps=20"]
 

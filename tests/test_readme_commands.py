@@ -16,12 +16,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from pipeline import presets
 from pipeline.presets import REPOSITORY
 from tests.conftest import task_rows
 from tests.test_elmo import write_published
+
+pytestmark = pytest.mark.slow
 
 # What is not run here, and why.
 ELSEWHERE = {

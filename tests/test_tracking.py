@@ -29,6 +29,8 @@ from pipeline.training import run_folder
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import SMALL, command, run, surroundings
 
+pytestmark = pytest.mark.slow
+
 SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=12"]
 
 

@@ -13,6 +13,8 @@ import pytest
 from pipeline.presets import REPOSITORY
 from tests.conftest import SMALL, surroundings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -10,7 +10,9 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.experiments import data_efficiency as worth
-from tests.conftest import run
+from tests.conftest import assert_plot, run
+
+pytestmark = pytest.mark.slow
 
 
 def test_where_two_lines_cross() -> None:
@@ -31,7 +33,7 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     found = json.loads((tmp_path / "out/worth.json").read_text())
     assert list(found["finetuned"]) == ["10", "20", "300"]
     assert all(len(scores) == 2 for scores in found["finetuned"].values())
-    assert (tmp_path / "out/worth.png").stat().st_size > 5000
+    assert_plot(tmp_path / "out/worth.png")
     with pytest.raises(UserError, match="leave SEED=5 out"):
         run("worth", *where, "--seed", "5", *flags)
     with pytest.raises(UserError, match=r"worth varies data\.train_rows itself"):

@@ -109,19 +109,24 @@ class Encoder(nn.Module):
         """The table with a vector for each token (V, D), where there is one."""
         return None
 
-    @abstractmethod
     def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """Log-probability of the token at each position, as `scoring` has it.
 
         Args:
-            targets: (B, T) tokens asked for; None: those of the batch.
+            targets: (B, T) tokens that are scored; None: those of the batch.
             encoded: what the encoder returned for the batch; None: it is run.
 
         Returns:
-            (B, T) nats, 0 where the encoder cannot say: given all tokens before (`causal`), or given the whole batch,
-            so that masks belong where `targets` are asked for (`masked`); (B, T, 2), given all tokens before and
-            given all after (`bidirectional`).
+            (B, T) nats, 0 where there is no prediction and on padding: given all tokens before (`causal`), or given
+            the whole batch, so that masks belong where `targets` are scored (`masked`); (B, T, 2), given all tokens
+            before and given all after (`bidirectional`, which has a method of its own).
         """
+        targets = batch["input_ids"] if targets is None else targets
+        hidden = (encoded or self(batch)).layers[-1]
+        ahead = int(self.scoring == "causal")  # a position predicts the next token
+        scores = self.logits(hidden[:, : hidden.shape[1] - ahead]).float().log_softmax(-1)
+        scores = scores.gather(-1, targets[:, ahead:, None])[..., 0] * batch["mask"][:, ahead:]
+        return nn.functional.pad(scores, (ahead, 0))
 
     def likeliest_next(self, hidden: Tensor) -> Tensor:
         """Top layer (N, D) of a bidirectional model -> the likeliest next token of each, (N,)."""
@@ -191,9 +196,9 @@ class Encoder(nn.Module):
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """Names and shapes of some tensors of an encoder folder, which together bound all that the config asks for."""
 
-    @abstractmethod
     def export_state(self) -> dict[str, Tensor]:
         """Tensors by their names in the encoder folder, as views of the encoder's own."""
+        return self.state_dict()
 
     @classmethod
     def folder_name(cls, name: str) -> str | None:

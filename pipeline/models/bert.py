@@ -199,12 +199,6 @@ class Bert(Encoder):
         """(..., D) -> (..., D), what the output matrix is multiplied with."""
         return self.lm_norm(F.gelu(self.lm_transform(hidden)))
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
-        """(B, T): log p(target | the batch as it is); masks belong where targets are asked for."""
-        targets = batch["input_ids"] if targets is None else targets
-        scores = self.logits((encoded or self(batch)).layers[-1]).float().log_softmax(-1)
-        return scores.gather(-1, targets[..., None])[..., 0] * batch["mask"]
-
     def pooled(self, encoded: Encoded) -> Tensor:
         """[CLS] of the top layer through the pretrained pooler, where there is one (Devlin et al. 2018, 3.2)."""
         first = encoded.layers[-1][:, 0]

@@ -302,9 +302,6 @@ class Elmo(Encoder):
             **(highways if config["highways"] else {}),
         }
 
-    def export_state(self) -> dict[str, Tensor]:
-        return self.state_dict()
-
     def saved_config(self) -> dict[str, Any]:
         """Without an output layer where it was never trained."""
         return {**self.config, "cutoffs": None, "output_size": None} if self.untrained else dict(self.config)

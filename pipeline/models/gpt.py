@@ -185,13 +185,6 @@ class Gpt(Encoder):
     def token_embedding(self) -> nn.Embedding:
         return self.word_embedding
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
-        """(B, T): log p(token | all before it), 0 at the first position and on padding."""
-        targets = batch["input_ids"] if targets is None else targets
-        scores = self.logits((encoded or self(batch)).layers[-1][:, :-1]).float().log_softmax(-1)
-        scores = scores.gather(-1, targets[:, 1:, None])[..., 0] * batch["mask"][:, 1:]
-        return F.pad(scores, (1, 0))
-
     def pooled(self, encoded: Encoded) -> Tensor:
         """The last token of the top layer, which has seen the whole text (Radford et al. 2018, 3.2)."""
         last = encoded.mask.sum(1) - 1
