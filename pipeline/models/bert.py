@@ -161,7 +161,7 @@ class Bert(Encoder):
                     query[head, rows, columns] += gain * rotation
                     key[head, rows, columns] += gain * torch.eye(2)
 
-    def forward(self, batch: Batch) -> Encoded:
+    def forward(self, batch: Batch, state: None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) and optional `token_type_ids` (B, T) -> D-wide layers."""
         ids, mask = batch["input_ids"], batch["mask"]
         segments = batch.get("token_type_ids")
@@ -208,7 +208,7 @@ class Bert(Encoder):
         """(B, 2): 0 = the second text follows the first, 1 = it does not (the order of the original)."""
         lacking = any(name.startswith(("bert.pooler.", "cls.seq_relationship.")) for name in self.untrained)
         if self.next_sentence is None or lacking:
-            raise UserError("This BERT has no next-sentence head; set data.batches.init_args.next_sentence to off.")
+            raise UserError("This BERT has no next-sentence head; set model.objective.init_args.next_sentence to off.")
         return self.next_sentence(self.pooled(encoded))
 
     @property
