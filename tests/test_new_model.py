@@ -59,7 +59,7 @@ class GruLM(Encoder):
         self.gru = nn.GRU(size, size, batch_first=True)
         self.output = nn.Linear(size, len(tokenizer))
 
-    def forward(self, batch: Batch) -> Encoded:
+    def forward(self, batch: Batch, state: Any = None) -> Encoded:
         x = self.embedding(batch["input_ids"])
         return Encoded(layers=[x, self.gru(x)[0]], mask=batch["mask"], input_ids=batch["input_ids"])
 
