@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from glob import glob
@@ -286,7 +286,8 @@ def rows_of(task: DataSet, files: str | None, split: str) -> list[Row] | None:
     if task.sample is not None:
         if task.sample not in SYNTHETIC:
             raise UserError(f"There is no sample '{task.sample}'; there are {', '.join(SYNTHETIC)}.")
-        rows, origin = SYNTHETIC[task.sample](split), f"the sample's {split} part"
+        rows: Iterable[Mapping[str, Any]] = SYNTHETIC[task.sample](split)
+        origin = f"the sample's {split} part"
     elif split not in task.splits or task.hub is None:
         return None
     else:
