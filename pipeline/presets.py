@@ -50,7 +50,7 @@ def known(kind: str) -> str:
 
 # Sections of a configuration; those in the second line may be the name of a class alone.
 SECTIONS = ("trainer", "model", "data", "model.optimization", "model.recipe", "data.tokenizer")
-CLASSES = ("model.encoder", "model.objective", "data.batches", "data.task")
+CLASSES = ("model.encoder", "model.objective", "data.task")
 
 
 def content_of(file: Path) -> dict[str, Any]:

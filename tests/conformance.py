@@ -26,8 +26,8 @@ SPELLED = "character_size=8 filters=[[1,8],[2,16],[3,24]] projection=24 cell=48 
 ADAMW = "model.optimization.optimizer=adamw"
 TOYS = {
     "bert": Toy(TRANSFORMER + "128", 300, 3e-3, ("model.embeddings=random",)),
-    "gpt": Toy(TRANSFORMER + "256", variants=(ADAMW, "data.batches.init_args.packing=document")),
-    "elmo": Toy(SPELLED, variants=(ADAMW, "data.batches.init_args.carry=true")),
+    "gpt": Toy(TRANSFORMER + "256", variants=(ADAMW, "model.objective.init_args.packing=document")),
+    "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.carry=true")),
 }
 
 RUN = ["data.sample_documents=300", "data.tokenizer.vocab_size=500", "data.length=48", "data.batch_size=16"]

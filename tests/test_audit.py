@@ -12,8 +12,10 @@ import torch
 
 from pipeline.models import bert, elmo, generation, gpt
 from pipeline.models.layers import transformer_block
-from pipeline.objectives import batches, masking
-from pipeline.objectives.batches import CausalBlocks, WordRows
+from pipeline.objectives import masked_lm, sentence_pairs
+from pipeline.objectives.batch import Batch
+from pipeline.objectives.bidirectional_lm import BidirectionalLM
+from pipeline.objectives.causal_lm import CausalLM
 from tests.conftest import run
 
 pytestmark = pytest.mark.slow
@@ -38,11 +40,11 @@ def report(model: str, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[
     ("model", "count", "flags"),
     [
         ("bert", 14, []),
-        ("bert", 15, ["--data.batches.init_args.whole_word=true"]),
+        ("bert", 15, ["--model.objective.init_args.whole_word=true"]),
         ("gpt", 8, []),
-        ("gpt", 8, ["--model.encoder.init_args.norm=post", "--data.batches.init_args.packing=document"]),
+        ("gpt", 8, ["--model.encoder.init_args.norm=post", "--model.objective.init_args.packing=document"]),
         ("elmo", 9, []),
-        ("elmo", 9, ["--data.batches.init_args.carry=true"]),
+        ("elmo", 9, ["--model.objective.init_args.carry=true"]),
     ],
 )
 def test_ours_passes(model: str, count: int, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,11 +88,19 @@ def same_masks(mask: Callable) -> Callable:
 
 def rolled(name: str) -> Callable:
     """Labels one place too far."""
-    return lambda batch: {**batch, name: batch[name].roll(-1, 0 if batch[name].dim() == 1 else 1)}
+
+    def change(batch: Batch) -> Batch:
+        target = batch.targets[name]
+        target.labels = target.labels.roll(-1, 0 if target.labels.dim() == 1 else 1)
+        return batch
+
+    return change
 
 
-def unlabelled(batch: dict) -> dict:
-    return batch | {name: value * 0 for name, value in batch.items() if name == "pair_labels"}
+def unlabelled(batch: Batch) -> Batch:
+    if "nsp" in batch.targets:
+        batch.targets["nsp"].labels *= 0
+    return batch
 
 
 def not_causal(function: Callable) -> Callable:
@@ -121,44 +131,50 @@ def partners(change: Callable) -> Callable:
 
 BREAKAGES: list[tuple[str, str, object, str, Callable]] = [
     # model, the check that must fail, where, what, how
-    ("bert", "masked positions", batches, "mask_tokens", lambda f: wrapped(f, rate=lambda rate: rate * 1.3)),
-    ("bert", "replaced by [MASK]", batches, "mask_tokens", lambda f: wrapped(f, mask_id=lambda _: 7)),
-    ("bert", "replaced at random", batches, "mask_tokens", lambda f: wrapped(f, replacements=lambda _: np.array([4]))),
-    ("bert", "special or padding tokens are masked", batches, "mask_tokens", candidates),
-    ("bert", "two passes mask differently", batches, "mask_tokens", same_masks),
-    ("bert", "left as they were", batches.MaskedPairs, "make", lambda f: changed_result(f, rolled("labels"))),
+    ("bert", "masked positions", masked_lm, "mask_tokens", lambda f: wrapped(f, rate=lambda rate: rate * 1.3)),
+    ("bert", "replaced by [MASK]", masked_lm, "mask_tokens", lambda f: wrapped(f, mask_id=lambda _: 7)),
+    (
+        "bert",
+        "replaced at random",
+        masked_lm,
+        "mask_tokens",
+        lambda f: wrapped(f, replacements=lambda _: np.array([4])),
+    ),
+    ("bert", "special or padding tokens are masked", masked_lm, "mask_tokens", candidates),
+    ("bert", "two passes mask differently", masked_lm, "mask_tokens", same_masks),
+    ("bert", "left as they were", masked_lm.MaskedLM, "batch", lambda f: changed_result(f, rolled("mlm"))),
     (
         "bert",
         "random next sentences",
-        batches.MaskedPairs,
-        "make",
+        masked_lm.MaskedLM,
+        "batch",
         lambda f: changed_result(f, unlabelled),
     ),
     (
         "bert",
         "random sentences come from the same document",
-        masking,
+        sentence_pairs,
         "_elsewhere",
         lambda f: lambda windows, document, *_: (document, tuple(map(int, windows.starts[document : document + 2]))),
     ),
     (
         "bert",
         "the first token of the second text does not tell random sentences",
-        masking,
+        sentence_pairs,
         "_elsewhere",
         partners(lambda a, b: (b - 1, b)),
     ),
     (
         "bert",
         "the last token of the second text does not tell random sentences",
-        masking,
+        sentence_pairs,
         "_elsewhere",
         partners(lambda a, b: (a, max(a, b - 3))),
     ),
     (
         "bert",
         "the length of both texts does not tell random sentences",
-        masking,
+        sentence_pairs,
         "_elsewhere",
         partners(lambda a, b: (a, a + 1)),
     ),
@@ -171,7 +187,7 @@ BREAKAGES: list[tuple[str, str, object, str, Callable]] = [
         lambda f: changed_result(f, lambda x: x + 0.1 * x[:1]),
     ),
     ("bert", "a fresh model's loss", bert.Bert, "logits", lambda f: changed_result(f, lambda x: x * 20)),
-    ("gpt", "labels are the next tokens", CausalBlocks, "make", lambda f: changed_result(f, rolled("labels"))),
+    ("gpt", "labels are the next tokens", CausalLM, "batch", lambda f: changed_result(f, rolled("lm"))),
     ("gpt", "changing later tokens moves no other output", transformer_block, "attention", lambda f: not_causal(f)),
     ("gpt", "no gradient reaches later tokens", transformer_block, "attention", lambda f: not_causal(f)),
     (
@@ -186,11 +202,23 @@ BREAKAGES: list[tuple[str, str, object, str, Callable]] = [
         "packed documents equal one per row",
         gpt.Gpt,
         "forward",
-        lambda f: lambda self, batch, past=None: f(self, {k: v for k, v in batch.items() if k != "documents"}, past),
+        lambda f: lambda self, batch, state=None: f(self, {k: v for k, v in batch.items() if k != "documents"}, state),
     ),
     ("gpt", "a fresh model's loss", gpt.Gpt, "embed", lambda f: changed_result(f, lambda x: x * 0)),
-    ("elmo", "forward labels are the next words", WordRows, "make", lambda f: changed_result(f, rolled("next"))),
-    ("elmo", "backward labels are the words before", WordRows, "make", lambda f: changed_result(f, rolled("previous"))),
+    (
+        "elmo",
+        "forward labels are the next words",
+        BidirectionalLM,
+        "batch",
+        lambda f: changed_result(f, rolled("forward")),
+    ),
+    (
+        "elmo",
+        "backward labels are the words before",
+        BidirectionalLM,
+        "batch",
+        lambda f: changed_result(f, rolled("backward")),
+    ),
     ("elmo", "changing earlier words moves no other output", elmo, "_turn", lambda f: lambda x, turn: x),
     ("elmo", "no gradient reaches earlier words", elmo, "_turn", lambda f: lambda x, turn: x),
     ("elmo", "changing later words moves no other output", elmo, "side_by_side", lambda f: blurred(f)),
@@ -229,6 +257,6 @@ def certain(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, bi
 
 
 def test_whole_words_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(batches, "mask_tokens", wrapped(batches.mask_tokens, continues_word=lambda _: None))
-    checks = report("bert", capsys, "--data.batches.init_args.whole_word=true")
+    monkeypatch.setattr(masked_lm, "mask_tokens", wrapped(masked_lm.mask_tokens, continues_word=lambda _: None))
+    checks = report("bert", capsys, "--model.objective.init_args.whole_word=true")
     assert checks["words are masked in part"] is False

@@ -117,7 +117,7 @@ def test_a_batch_costs_the_same_from_a_corpus_of_any_size() -> None:
     tokenizer = ByteBpe.train(scaling.steps.words(), vocab_size=400)
     small, large = (scaling.random_store(tokens, 300) for tokens in (20_000, 2_000_000))
     assert large.meta["tokens"] > 90 * small.meta["tokens"]
-    maker = scaling.CausalBlocks("concat")
+    maker = scaling.CausalLM("concat")
     assert scaling.batch_milliseconds(maker, small, tokenizer, 3) > 0
     peaks = []
     for store in (small, large):  # what a batch of a large corpus would touch more of, it would copy

@@ -217,7 +217,7 @@ def test_a_head_that_is_not_there_is_not_asked(tokenizer: Tokenizer, tmp_path: P
             run(verb, "--from", str(tmp_path / "bare"), *flags)
     run("try", "--from", str(tmp_path / "masked"), "--prompt", "a [MASK]")
     (tmp_path / "other.txt").write_text("☃ ♞ ☃\n\n♞ ☃ ♞\n")
-    other = ["--data.batches.init_args.next_sentence=off", "--corpus", str(tmp_path / "other.txt")]
+    other = ["--model.objective.init_args.next_sentence=off", "--corpus", str(tmp_path / "other.txt")]
     with pytest.raises(UserError, match="knows no token of this text"):
         run("evaluate", "--from", str(tmp_path / "masked"), *other)
     with pytest.raises(UserError, match="no next-sentence head"):
@@ -227,7 +227,7 @@ def test_a_head_that_is_not_there_is_not_asked(tokenizer: Tokenizer, tmp_path: P
         "--from",
         str(tmp_path / "masked"),
         "--data.sample_documents=40",
-        "--data.batches.init_args.next_sentence=off",
+        "--model.objective.init_args.next_sentence=off",
     )
 
 

@@ -346,14 +346,14 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 ) -> None:
     more = flags(model, "trainer.max_steps=12", "validate_every=5", f"{DROPOUT}0.1", variant)
     run("pretrain", "--out", str(tmp_path / "straight"), *more)
-    original = Latest.between_steps
+    original = Latest.on_step_end
 
-    def stop(self: Latest, trainer: Any) -> None:
+    def stop(self: Latest, trainer: Any, module: Any) -> None:
         self.asked |= trainer.global_step == 7
-        original(self, trainer)
+        original(self, trainer, module)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Latest, "between_steps", stop)
+        patch.setattr(Latest, "on_step_end", stop)
         with pytest.raises(Interrupted):
             run("pretrain", "--out", str(tmp_path / "halves"), *more)
     run("pretrain", "--out", str(tmp_path / "halves"), "--resume", *more)

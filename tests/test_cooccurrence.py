@@ -79,7 +79,7 @@ def test_special_tokens_and_what_the_corpus_does_not_have_keep_their_vectors() -
     tokens = np.random.default_rng(0).integers(4, 40, 3000)  # one of the special ones stands in the text
     weight = torch.nn.Parameter(0.02 * torch.randn(50, 8))
     before, state = weight.detach().clone(), torch.get_rng_state()
-    cooccurrence.begin_with_cooccurrences(weight, store_of(tokens), special=range(5), seed=0)
+    cooccurrence.initialize_from_ppmi(weight, store_of(tokens), special=range(5), seed=0)
     assert torch.equal(torch.get_rng_state(), state)
     same = (weight == before).all(1)
     assert same.tolist() == [token < 5 or token >= 40 for token in range(50)]
@@ -91,7 +91,7 @@ def test_special_tokens_and_what_the_corpus_does_not_have_keep_their_vectors() -
 def test_a_corpus_that_tells_nothing_changes_nothing_for_the_worse(tokens: list[int]) -> None:
     weight = torch.randn(12, 8)
     norms = weight.norm(dim=1)
-    cooccurrence.begin_with_cooccurrences(weight, store_of(np.array(tokens)), special=range(5), seed=0)
+    cooccurrence.initialize_from_ppmi(weight, store_of(np.array(tokens)), special=range(5), seed=0)
     assert torch.isfinite(weight).all()
     assert weight.norm(dim=1).min() >= norms.min() - 1e-4
 
@@ -101,7 +101,7 @@ def test_tokens_of_the_same_surroundings_begin_alike() -> None:
     pairs = rng.integers(0, 10, 5000)  # token 2k or 2k + 1, then always token 20 + k
     tokens = np.stack([2 * pairs + rng.integers(0, 2, 5000), 20 + pairs], 1).reshape(-1)
     weight = torch.randn(30, 16)
-    cooccurrence.begin_with_cooccurrences(weight, store_of(tokens), special=[], seed=0)
+    cooccurrence.initialize_from_ppmi(weight, store_of(tokens), special=[], seed=0)
     alike = torch.nn.functional.cosine_similarity(weight[0:20:2], weight[1:20:2], dim=1)
     others = torch.nn.functional.cosine_similarity(weight[0:20:2], weight[1:20:2].roll(1, 0), dim=1)
     assert alike.min() > 0.9 > 0.6 > others.max()
@@ -116,7 +116,7 @@ def test_vectors_of_neighbours_tell_a_token_of_held_out_text(tmp_path: Path) -> 
     five, ranks = unseen.unfold(0, 5, 5), []
     for tokens in (seen, np.random.default_rng(0).permutation(seen)):
         weight = torch.randn(len(tokenizer), 64, generator=torch.Generator().manual_seed(0))
-        cooccurrence.begin_with_cooccurrences(weight, store_of(tokens), special=tokenizer.special_ids, seed=0)
+        cooccurrence.initialize_from_ppmi(weight, store_of(tokens), special=tokenizer.special_ids, seed=0)
         near = weight[five[:, [0, 1, 3, 4]]].sum(1) @ weight.T
         ranks.append(float((near > near.gather(1, five[:, 2:3])).sum(1).float().median()))
     assert ranks[0] < 0.6 * ranks[1]

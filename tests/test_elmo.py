@@ -22,12 +22,13 @@ from pipeline.finetuning.heads.sentence import SentenceHead
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.options import HeadOptions
 from pipeline.interop.elmo_hdf5 import import_elmo
-from pipeline.models.elmo import Elmo, collate_words
+from pipeline.models.elmo import Elmo
 from pipeline.models.inputs import flatten_pairs
 from pipeline.models.layers.char_cnn import BEGIN, END, spell
 from pipeline.models.layers.lstm import Lstm, side_by_side
-from pipeline.objectives.base import BidirectionalLM
-from pipeline.objectives.batches import Steps, WordRows
+from pipeline.models.layers.spelled_words import collate_words
+from pipeline.objectives.bidirectional_lm import BidirectionalLM
+from pipeline.objectives.sampling import StepBatches
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.spelled_words import SpelledWords, split_words
 
@@ -167,18 +168,19 @@ def test_imported_weights_give_the_original_activations(tmp_path: Path, skip: bo
 
 def test_imported_weights_carry_their_state_as_the_original(tmp_path: Path) -> None:
     options, hdf5, weights = write_published(tmp_path)
-    elmo, states = import_elmo(options, hdf5, state="carry"), {}
+    elmo, states, state = import_elmo(options, hdf5, state="carry"), {}, None
     for _ in range(3):
         batch = elmo.collate(elmo.tokenize(SENTENCES))
         with torch.no_grad():
-            out = elmo(batch)
+            out = elmo(batch, state)
+        state = out.state
         for row, expected in enumerate(original(weights, SENTENCES, states)):
             for layer in range(3):
                 assert np.abs(out.layers[layer][row, : expected.shape[1]].numpy() - expected[layer]).max() < 1e-5
     with torch.no_grad():
-        elmo.reset()
-        first, second = elmo(batch).layers[2], elmo(batch).layers[2]
-    assert (first - second).abs().max() > 1e-3
+        first = elmo(batch)
+        second = elmo(batch, first.state)
+    assert (first.layers[2] - second.layers[2]).abs().max() > 1e-3
 
 
 def test_a_folder_that_does_not_name_skip_connections_has_them(tmp_path: Path) -> None:
@@ -194,18 +196,16 @@ def test_a_folder_that_does_not_name_skip_connections_has_them(tmp_path: Path) -
 def test_encode_carries_the_state_in_the_order_of_the_texts(tmp_path: Path) -> None:
     """Batches of two, the last one of a single row, as the original takes them: the other row keeps its state."""
     options, hdf5, weights = write_published(tmp_path)
-    elmo, states = import_elmo(options, hdf5, state="carry"), {}
+    elmo, states, state = import_elmo(options, hdf5, state="carry"), {}, None
     texts = [*SENTENCES, ["So", "was", "the", "bread", ",", "and", "the", "tea"]]
     for _ in range(2):
-        out = elmo.encode(texts, batch_size=2)
+        out = elmo.encode(texts, batch_size=2, state=state)
+        state = out.state
         expected = [row for i in range(0, len(texts), 2) for row in original(weights, texts[i : i + 2], states)]
         for row, layers in enumerate(expected):
             for layer in range(3):
                 assert np.abs(out.layers[layer][row, : layers.shape[1]].numpy() - layers[layer]).max() < 1e-5
-    elmo.reset()
-    elmo.encode(texts[:1])
-    wider = elmo.encode(texts[:2])  # a row that was in no batch begins from zero
-    elmo.reset()
+    wider = elmo.encode(texts[:2], state=elmo.encode(texts[:1]).state)  # a row that was in no batch begins from zero
     assert torch.equal(wider.layers[2][1], elmo.encode(texts[:2]).layers[2][1])
 
 
@@ -369,7 +369,7 @@ def test_the_stream_holds_every_word_once(world: tuple[TokenStore, Tokenizer]) -
     for a, b in zip(built.sentences[:-1], built.sentences[1:], strict=True):
         expected += [BEGIN, *split_words(built.tokens[a:b]), END]
     for phase in (0, 7):
-        blocks = WordRows(carry=False).windows(built, tokenizer, 20, phase)
+        blocks = BidirectionalLM(carry=False).rows(built, tokenizer, length=20, phase=phase, seed=0)
         rows = blocks(np.arange(len(blocks)))
         assert [word for row in rows for word in row[1:-1]] == expected[1 + phase : 1 + phase + 20 * len(rows)]
         assert all(row[-2:] == other[:2] for row, other in itertools.pairwise(rows))
@@ -377,14 +377,15 @@ def test_the_stream_holds_every_word_once(world: tuple[TokenStore, Tokenizer]) -
 
 def test_batches_ask_for_the_neighbours(world: tuple[TokenStore, Tokenizer]) -> None:
     tokenizer = world[1]
-    batch = Steps(WordRows(carry=False), *world, length=20, batch_size=8, seed=0)(1)
-    assert torch.equal(batch["input_ids"][:, 1:], batch["next"][:, :-1])
-    assert torch.equal(batch["input_ids"][:, :-1], batch["previous"][:, 1:])
-    assert len(batch["characters"]) == len(batch["words"].unique())
-    assert int(batch["total/forward"]) == 160
-    unknown = (batch["next"] == 2).sum()
+    batch = StepBatches(BidirectionalLM(carry=False), *world, length=20, batch_size=8, seed=0)(1)
+    ids, following = batch.inputs["input_ids"], batch.targets["forward"]
+    assert torch.equal(ids[:, 1:], following.labels[:, :-1])
+    assert torch.equal(ids[:, :-1], batch.targets["backward"].labels[:, 1:])
+    assert len(batch.shared["characters"]) == len(batch.inputs["words"].unique())
+    assert int(following.count) == 160
+    unknown = (following.labels == 2).sum()
     assert 0 < unknown < 160
-    assert float(batch["spelling/next"].sum()) > 3 * float(unknown) * tokenizer.spelling_nats.min()
+    assert float(following.spelling.sum()) > 3 * float(unknown) * tokenizer.spelling_nats.min()
 
 
 def test_words_are_what_is_between_the_marks(world: tuple[TokenStore, Tokenizer]) -> None:
@@ -422,31 +423,31 @@ def test_log_probs_and_losses_are_of_the_full_distribution(world: tuple[TokenSto
             ahead = out.logits[row, t - 1, 0, ids[row, t]] if t else 0
             back = out.logits[row, t + 1, 1, ids[row, t]] if t < length - 1 else 0
             assert scores[row, t].tolist() == pytest.approx([float(ahead), float(back)], abs=1e-4)
-    batch = Steps(WordRows(carry=False), *world, length=20, batch_size=8, seed=0)(1)
+    batch = StepBatches(BidirectionalLM(carry=False), *world, length=20, batch_size=8, seed=0)(1)
     with torch.no_grad():
-        losses, logits = BidirectionalLM()(elmo, batch), elmo.logits(elmo(batch).layers[-1])
-    for side, (name, of) in enumerate((("forward", "next"), ("backward", "previous"))):
-        expected = -logits[:, :, side].gather(-1, batch[of][..., None]).sum()
+        losses, logits = BidirectionalLM()(elmo, batch), elmo.logits(elmo(batch.inputs | batch.shared).layers[-1])
+    for side, name in enumerate(("forward", "backward")):
+        expected = -logits[:, :, side].gather(-1, batch.targets[name].labels[..., None]).sum()
         assert float(losses[name].sum) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_carried_blocks_equal_one_long_one(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
-    steps = Steps(WordRows(carry=True), *world, length=20, batch_size=4, seed=0)
+    steps = StepBatches(BidirectionalLM(carry=True), *world, length=20, batch_size=4, seed=0)
     batches = [steps(step) for step in range(3)]
-    blocks = steps.windows
+    blocks = steps.rows
     rows = [
         [word for step in range(3) for word in blocks(np.array([row * steps.steps + step]))[0][1:-1]]
         for row in range(4)
     ]
     with torch.no_grad():
-        parts = [elmo(batch).layers[-1] for batch in batches]
-        elmo.reset()
+        parts, state = [], None
+        for batch in batches:
+            encoded = elmo(batch.inputs | batch.shared, state)
+            parts.append(encoded.layers[-1])
+            state = encoded.state
         whole = elmo(collate_words(rows, world[1].outputs, max_characters=50)).layers[-1]
-        elmo.reset()
-        alone = [
-            elmo({name: value for name, value in batch.items() if name != "carry"}).layers[-1] for batch in batches
-        ]
+        alone = [elmo(batch.inputs | batch.shared).layers[-1] for batch in batches]
     assert (torch.cat(parts, 1)[..., :12] - whole[..., :12]).abs().max() < 1e-5
     # Backward the text before must not be known: it is what is asked for.
     assert (torch.cat(parts, 1)[..., 12:] - torch.cat(alone, 1)[..., 12:]).abs().max() < 1e-6
@@ -455,18 +456,18 @@ def test_carried_blocks_equal_one_long_one(world: tuple[TokenStore, Tokenizer]) 
 def test_bits_per_byte_charge_unknown_words(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Qwxyz was.\n")
     built = store.build(Source(files=[tmp_path / "text.txt"]), world[1], tmp_path / "stores")
-    elmo, maker = small(world[1]), WordRows(carry=False)
-    windows = maker.windows(built, world[1], 8, 0)
+    elmo, maker = small(world[1]), BidirectionalLM(carry=False)
+    windows = maker.rows(built, world[1], length=8, phase=0, seed=0)
     assert windows.total == 3 + 2
-    batch = maker.make(windows, np.array([0]), world[1], seed=0, rng=np.random.default_rng(0))
+    batch = maker.batch(windows, np.array([0]), world[1], rng=np.random.default_rng(0))
     nats = world[1].spelling_nats
-    assert float(batch["spelling/previous"]) == pytest.approx(sum(nats[list(b"Qwxyz")]) + nats[256])
+    assert float(batch.targets["backward"].spelling) == pytest.approx(sum(nats[list(b"Qwxyz")]) + nats[256])
     with torch.no_grad():
         losses = BidirectionalLM()(elmo, batch)
     figures = {f"{name}_loss": float(loss.sum / loss.count) for name, loss in losses.items()}
     figures |= {f"{name}_spelling": float(loss.spelling / loss.count) for name, loss in losses.items()}  # type: ignore[operator]
-    report = BidirectionalLM().report(figures, per_byte=maker.predictions_per_byte(windows))
-    assert maker.predictions_per_byte(windows) == 5 / 11
+    report = BidirectionalLM().report(figures, per_byte=windows.predictions_per_byte)
+    assert windows.predictions_per_byte == 5 / 11
     expected = (figures["backward_loss"] + figures["backward_spelling"]) * 5 / 11 / np.log(2)
     assert report["backward_bits_per_byte"] == pytest.approx(expected)
     assert report["backward_perplexity"] == pytest.approx(np.exp(figures["backward_loss"]))

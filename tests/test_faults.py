@@ -246,7 +246,7 @@ def test_a_run_that_never_took_a_step_takes_the_new_rate(tmp_path: Path, monkeyp
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         never = SimpleNamespace(isfinite=lambda loss: False, inf=math.inf, nan=math.nan)
-        patch.setattr("pipeline.training.pretraining.math", never)
+        patch.setattr("pipeline.training.step_callbacks.math", never)
         with pytest.raises(UserError, match="not finite at step 0"):
             run("pretrain", "--out", str(out), *SHORT)
     run("pretrain", "--out", str(out), "--resume", *SHORT, "--model.optimization.learning_rate=1e-5")
@@ -385,11 +385,9 @@ def test_a_stream_of_the_hub_that_breaks_off(
 
 
 def test_a_loader_process_that_dies(tmp_path: Path) -> None:
-    script = (
-        "import os, sys; from pipeline.training import corpus_data as corpus; original = corpus.StepParts.__getitem__\n"
-    )
+    script = "import os, sys; from pipeline.objectives import sampling; original = sampling.MicroBatches.__getitem__\n"
     script += "def dies(self, index): return os._exit(1) if index == 7 else original(self, index)\n"
-    script += "corpus.StepParts.__getitem__ = dies; from pipeline.__main__ import main; sys.exit(main())"
+    script += "sampling.MicroBatches.__getitem__ = dies; from pipeline.__main__ import main; sys.exit(main())"
     args = ["pretrain", "--out", str(tmp_path / "run"), *SHORT, "--data.workers=1"]
     environment = surroundings()
     command = [sys.executable, "-c", script, *args]
@@ -400,12 +398,12 @@ def test_a_loader_process_that_dies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
 def test_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    from pipeline.objectives.base import MaskedLM
+    from pipeline.objectives.masked_lm import MaskedLM
 
-    @functools.wraps(MaskedLM.__call__)
+    @functools.wraps(MaskedLM.forward)
     def fails(*args: object) -> dict:
         raise error
 
-    monkeypatch.setattr(MaskedLM, "__call__", fails)
+    monkeypatch.setattr(MaskedLM, "forward", fails)
     with pytest.raises(UserError, match=r"Memory ran out at step 0, with 16 rows.*accumulate_grad_batches"):
         run("pretrain", "--out", str(tmp_path / "run"), *SHORT)

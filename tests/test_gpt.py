@@ -22,7 +22,8 @@ from pipeline.errors import UserError
 from pipeline.models.generation import KeyValues, sample_token
 from pipeline.models.gpt import Gpt
 from pipeline.models.losses import linear_cross_entropy
-from pipeline.objectives.batches import CausalBlocks, Steps
+from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.sampling import StepBatches
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
 
@@ -117,12 +118,12 @@ def test_the_store_gives_back_the_text(world: tuple[TokenStore, Tokenizer], tmp_
 def test_blocks_hold_every_token_once(world: tuple[TokenStore, Tokenizer]) -> None:
     built, tokenizer = world
     end = tokenizer.id("eos")
-    maker = CausalBlocks(packing="concat")
+    maker = CausalLM(packing="concat")
     expected: list[int] = []
     for a, b in zip(built.document_starts[:-1], built.document_starts[1:], strict=True):
         expected += [end, *built.tokens[a:b].tolist()]
     for phase in (0, 37):
-        blocks = maker.windows(built, tokenizer, 24, phase)
+        blocks = maker.rows(built, tokenizer, length=24, phase=phase, seed=0)
         ids, documents = blocks(np.arange(len(blocks)))
         assert ids[:, :-1].flatten().tolist() == expected[phase % 24 :][: ids[:, :-1].size]
         assert (ids[:-1, -1] == ids[1:, 0]).all()
@@ -134,23 +135,23 @@ def test_blocks_hold_every_token_once(world: tuple[TokenStore, Tokenizer]) -> No
 def test_a_corpus_smaller_than_a_block(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("One here.\n\nTwo.\n")
     built = store.build(Source(files=[tmp_path / "text.txt"]), world[1], tmp_path / "stores")
-    batch = Steps(CausalBlocks("concat"), built, world[1], length=64, batch_size=4, seed=0)(3)
-    assert int(batch["mask"].sum()) == len(built.tokens) + 2
-    assert int(batch["total/lm"]) == len(built.tokens) + 1
+    batch = StepBatches(CausalLM("concat"), built, world[1], length=64, batch_size=4, seed=0)(3)
+    assert int(batch.mask.sum()) == len(built.tokens) + 2
+    assert int(batch.targets["lm"].count) == len(built.tokens) + 1
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_packed_documents_equal_one_per_row(world: tuple[TokenStore, Tokenizer], norm: str) -> None:
     gpt = small(world[1], norm=norm)
-    batch = Steps(CausalBlocks("document"), *world, length=40, batch_size=16, seed=0)(0)
+    batch = StepBatches(CausalLM("document"), *world, length=40, batch_size=16, seed=0)(0)
     several = 0
     with torch.no_grad():
-        packed = gpt(batch).layers[-1]
+        packed = gpt(batch.inputs).layers[-1]
         for row in range(16):
-            documents = batch["documents"][row]
+            documents = batch.inputs["documents"][row]
             for document in documents.unique():
                 inside = documents == document
-                ids = batch["input_ids"][row, inside][None]
+                ids = batch.inputs["input_ids"][row, inside][None]
                 alone = gpt({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}).layers[-1]
                 assert (packed[row, inside] - alone[0]).abs().max() < 1e-5
                 several += not bool(inside.all())

@@ -19,12 +19,14 @@ from pipeline.data.rows import SentenceWindows
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.synthetic import tasks as sample_tasks
 from pipeline.data.token_store import TokenStore
-from pipeline.inspection.audit import SIGNS, told_by
 from pipeline.models.bert import Bert
-from pipeline.models.inputs import Batch
-from pipeline.objectives.base import MaskedLM
-from pipeline.objectives.batches import MaskedPairs, Steps
-from pipeline.objectives.masking import _shorter, excess, mask_tokens, pair_count, sentence_pairs, swapped_pairs
+from pipeline.objectives.batch import Batch
+from pipeline.objectives.mask_checks import positions_of, unmasked
+from pipeline.objectives.masked_lm import MaskedLM
+from pipeline.objectives.masking import mask_tokens
+from pipeline.objectives.pair_checks import SIGNS, accuracy_by
+from pipeline.objectives.sampling import StepBatches
+from pipeline.objectives.sentence_pairs import _shorter, excess, pair_count, sentence_pairs, swapped_pairs
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.wordpiece import WordPiece
 
@@ -38,9 +40,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[TokenStore, Tokeniz
     return store.build(Source(files=[folder / "train.txt"]), tokenizer, folder / "stores"), tokenizer
 
 
-def steps(world: tuple[TokenStore, Tokenizer], **options: object) -> Steps:
+def steps(world: tuple[TokenStore, Tokenizer], **options: object) -> StepBatches:
     settings = {"mask_rate": 0.15, "whole_word": False, "next_sentence": "nsp", **options}
-    return Steps(MaskedPairs(**settings), *world, length=64, batch_size=32, seed=1)  # type: ignore[arg-type]
+    return StepBatches(MaskedLM(**settings), *world, length=64, batch_size=32, seed=1)  # type: ignore[arg-type]
 
 
 def within(share: float, expected: float, count: int, sigmas: float = 4.5) -> bool:
@@ -54,15 +56,15 @@ def test_mask_rates(world: tuple[TokenStore, Tokenizer], whole_word: bool) -> No
     mask_id, total = tokenizer.id("mask"), 0
     for step in range(60):
         batch = make(step)
-        flat = batch["input_ids"].flatten()[batch["positions"]]
+        flat, labels = batch.inputs["input_ids"].flatten()[positions_of(batch)], batch.targets["mlm"].labels
         masked += int((flat == mask_id).sum())
-        kept += int((flat == batch["labels"]).sum())
+        kept += int((flat == labels).sum())
         total += len(flat)
-        wanted = (batch["mask"].sum(1) * 0.15).round().clamp(min=1).sum()
+        wanted = (batch.mask.sum(1) * 0.15).round().clamp(min=1).sum()
         shortfall += int(wanted) - len(flat)
-        rows += len(batch["mask"])
-        assert not np.isin(batch["labels"], tokenizer.special_ids).any()
-        assert batch["mask"].flatten()[batch["positions"]].all()
+        rows += len(batch.mask)
+        assert not np.isin(labels, tokenizer.special_ids).any()
+        assert batch.mask.flatten()[positions_of(batch)].all()
     assert within(masked / total, 0.8, total)
     # A random replacement may hit the token itself: one time in V.
     assert within(kept / total, 0.1 + 0.1 / len(tokenizer), total)
@@ -75,10 +77,9 @@ def test_whole_words_stay_whole(world: tuple[TokenStore, Tokenizer]) -> None:
     for whole_word in (True, False):
         for step in range(10):
             batch = steps(world, whole_word=whole_word)(step)
-            chosen = np.zeros(batch["mask"].numel(), dtype=bool)
-            chosen[batch["positions"]] = True
-            original = batch["input_ids"].flatten().numpy().copy()
-            original[batch["positions"]] = batch["labels"]
+            chosen = np.zeros(batch.mask.numel(), dtype=bool)
+            chosen[positions_of(batch)] = True
+            original = unmasked(batch).flatten().numpy()
             inside = tokenizer.continues_word[original]
             splits = inside[1:] & (chosen[1:] != chosen[:-1])
             # A segment cut inside a word may begin with a piece: it follows [CLS] or [SEP].
@@ -95,38 +96,42 @@ def test_a_batch_without_a_mask_has_a_loss_of_zero(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("☃ ♞ ☃\n\n♞ ☃ ♞\n\n☃ ☃\n")
     built = store.build(Source(files=[tmp_path / "a.txt"]), tokenizer, tmp_path / "stores")
     batch = steps((built, tokenizer))(0)
-    assert (len(batch["positions"]), batch["total/mlm"]) == (0, 1)
+    assert (len(positions_of(batch)), batch.targets["mlm"].count) == (0, 1)
     bert = Bert(tokenizer, size=8, layers=1, heads=2, inner_size=8, max_length=64, dropout=0.0, attention_dropout=0.0)
     losses = MaskedLM()(bert, batch)
-    assert losses["mlm"].sum / batch["total/mlm"] == 0
+    assert losses["mlm"].sum / batch.targets["mlm"].count == 0
 
 
 @pytest.mark.parametrize("next_sentence", ["nsp", "sop", "off"])
 def test_no_row_is_longer_than_asked_for(world: tuple[TokenStore, Tokenizer], next_sentence: str) -> None:
-    maker = MaskedPairs(mask_rate=0.15, whole_word=False, next_sentence=next_sentence)  # type: ignore[arg-type]
-    batches = Steps(maker, *world, length=45, batch_size=32, seed=1)
-    assert max(batches(step)["input_ids"].shape[1] for step in range(20)) == 45
+    maker = MaskedLM(mask_rate=0.15, whole_word=False, next_sentence=next_sentence)  # type: ignore[arg-type]
+    batches = StepBatches(maker, *world, length=45, batch_size=32, seed=1)
+    assert max(batches(step).mask.shape[1] for step in range(20)) == 45
 
 
 def test_two_passes_mask_differently_and_a_step_is_reproducible(world: tuple[TokenStore, Tokenizer]) -> None:
     make = steps(world)
     first, again = make(0), steps(world)(0)
-    assert all((first[name] == again[name]).all() for name in first)
+    assert all((first.inputs[name] == again.inputs[name]).all() for name in first.inputs)
+    for name, target in first.targets.items():
+        assert (target.labels == again.targets[name].labels).all()
     rngs: list[np.random.Generator] = []
 
-    class Noting(MaskedPairs):
-        def make(self, windows: SentenceWindows, rows: np.ndarray, tokenizer: Tokenizer, **how: Any) -> Batch:
-            rngs.append(copy.deepcopy(how["rng"]))
-            return super().make(windows, rows, tokenizer, **how)
+    class Noting(MaskedLM):
+        def batch(self, rows: Any, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+            rngs.append(copy.deepcopy(rng))
+            return super().batch(rows, index, tokenizer, rng=rng)
 
-    maker = Noting(mask_rate=0.15, whole_word=False, next_sentence="off")
-    noted = Steps(maker, *world, length=64, batch_size=16, seed=1)
+    objective = Noting(mask_rate=0.15, whole_word=False, next_sentence="off")
+    noted = StepBatches(objective, *world, length=64, batch_size=16, seed=1)
     for step in (0, noted.steps):
         noted(step)
-    same = maker.windows(*world, 64, 0)
-    passes = [maker.make(same, np.arange(16), world[1], seed=0, rng=rng)["positions"] for rng in rngs[:2]]
+    same = objective.rows(*world, length=64, phase=0, seed=0)
+    passes = [positions_of(objective.batch(same, np.arange(16), world[1], rng=rng)) for rng in rngs[:2]]
     assert passes[0].tolist() != passes[1].tolist()  # of the very same rows
-    assert (make(1)["labels"] == steps(world)(1)["labels"]).all()  # going back gives the same, too
+    assert (
+        make(1).targets["mlm"].labels == steps(world)(1).targets["mlm"].labels
+    ).all()  # going back gives the same, too
 
 
 def test_an_epoch_shows_every_token_about_once(world: tuple[TokenStore, Tokenizer]) -> None:
@@ -156,7 +161,7 @@ def test_next_sentence_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
     sizes = np.array([len(pair.a) + len(pair.b) for pair in pairs])
     assert abs(sizes[labels == 1].mean() - sizes[labels == 0].mean()) < 3
     for name, sign in SIGNS.items():
-        assert told_by(sign, pairs) < 0.6, name
+        assert accuracy_by(sign, pairs) < 0.6, name
 
 
 def test_sentence_order_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
@@ -172,8 +177,8 @@ def test_sentence_order_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
             assert (np.concatenate([pair.b, pair.a] if pair.label else [pair.a, pair.b]) == text).all()
     assert whole > 80
     batch = steps(world, next_sentence="sop")(0)
-    assert "pair_labels" in batch
-    assert "pair_labels" not in steps(world, next_sentence="off")(0)
+    assert "nsp" in batch.targets
+    assert "nsp" not in steps(world, next_sentence="off")(0).targets
 
 
 # ---------------------------------------------------------------------- BERT's script, written plainly
@@ -319,11 +324,12 @@ def test_parts_of_a_batch_are_the_batch(world: tuple[TokenStore, Tokenizer]) -> 
     make = steps(world)
     batch = make(3)
     parts = [make.part(batch, i, 4) for i in range(4)]
-    assert sum(len(part["input_ids"]) for part in parts) == len(batch["input_ids"])
-    assert [label for part in parts for label in part["labels"].tolist()] == batch["labels"].tolist()
+    assert sum(map(len, parts)) == len(batch)
+    labels = [label for part in parts for label in part.targets["mlm"].labels.tolist()]
+    assert labels == batch.targets["mlm"].labels.tolist()
     for part in parts:
-        assert part["total/mlm"] == batch["total/mlm"]
-        hidden = part["input_ids"].flatten()[part["positions"]]
+        assert part.targets["mlm"].count == batch.targets["mlm"].count
+        hidden = part.inputs["input_ids"].flatten()[positions_of(part)]
         assert ((hidden == world[1].id("mask")).float().mean() > 0.5).item()
 
 

@@ -68,7 +68,7 @@ def test_a_run_says_what_it_gets_out_of_the_machine(
 ) -> None:
     counted: list[float] = []
     monkeypatch.setattr(Speed, "on_train_end", lambda self, *_: counted.append(self.per_position), raising=False)
-    flags = ["--trainer.max_steps=4", "--trainer.log_every_n_steps=2", "--data.batches.init_args.packing=concat"]
+    flags = ["--trainer.max_steps=4", "--trainer.log_every_n_steps=2", "--model.objective.init_args.packing=concat"]
     flags += ["--model.optimization.optimizer=muon"]  # whose own products do not count
     run("pretrain", "--model", "gpt", "--out", str(tmp_path / "run"), *SHORT, *flags)
     end = figures(tmp_path / "run")
@@ -243,9 +243,9 @@ def test_a_finished_run_has_nothing_to_resume(tmp_path: Path, capsys: pytest.Cap
 def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
-    from pipeline.objectives.base import MaskedLM
+    from pipeline.objectives.masked_lm import MaskedLM
 
-    original, calls = MaskedLM.__call__, []
+    original, calls = MaskedLM.forward, []
 
     @functools.wraps(original)
     def breaks(self: MaskedLM, encoder: object, batch: object) -> dict:
@@ -257,7 +257,7 @@ def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(
 
     flags = [*SHORT, "--trainer.max_steps=9", f"--trainer.accumulate_grad_batches={parts}"]
     with monkeypatch.context() as patch:
-        patch.setattr(MaskedLM, "__call__", breaks)
+        patch.setattr(MaskedLM, "forward", breaks)
         with pytest.raises(UserError, match="not finite at step 2"):
             run("pretrain", "--out", str(tmp_path / "run"), *flags)
     state = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
@@ -310,8 +310,8 @@ def test_schedule(schedule: str) -> None:
 
 @pytest.mark.parametrize("objective", ["sop", "off"])
 def test_the_other_sentence_objectives_run(tmp_path: Path, objective: str) -> None:
-    flags = [f"--data.batches.init_args.next_sentence={objective}", "--trainer.max_steps=4"]
-    run("pretrain", "--out", str(tmp_path / "run"), *SHORT, *flags, "--data.batches.init_args.whole_word=true")
+    flags = [f"--model.objective.init_args.next_sentence={objective}", "--trainer.max_steps=4"]
+    run("pretrain", "--out", str(tmp_path / "run"), *SHORT, *flags, "--model.objective.init_args.whole_word=true")
     assert ("val/nsp_loss" in figures(tmp_path / "run")) == (objective == "sop")
     config = json.loads((tmp_path / "run/encoder/config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining" if objective == "sop" else "BertForMaskedLM"]

@@ -15,8 +15,9 @@ import pipeline
 from pipeline.errors import UserError
 from pipeline.inspection.token_scores import token_scores
 from pipeline.models.bert import Bert
-from pipeline.models.elmo import Elmo, collate_words
+from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
+from pipeline.models.layers.spelled_words import collate_words
 from pipeline.prompting import Request, log_likelihoods, score
 from pipeline.prompting.evaluate import answer, check, evaluate
 from pipeline.prompting.few_shot import BETWEEN, with_examples

@@ -16,7 +16,10 @@ from pipeline.data.documents import Source
 from pipeline.data.rows import SentenceWindows, shuffled
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.objectives.batches import CausalBlocks, MaskedPairs, Steps, WordRows
+from pipeline.objectives.bidirectional_lm import BidirectionalLM
+from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.masked_lm import MaskedLM
+from pipeline.objectives.sampling import StepBatches
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
@@ -132,12 +135,12 @@ def test_bits_per_byte_are_of_the_raw_text(tmp_path: Path) -> None:
     (tmp_path / "spaced.txt").write_text(TEXT.replace("\n", "  \n\n") + "\n")
     size, predictions = (tmp_path / "spaced.txt").stat().st_size, []
     for maker, tokenizer in (
-        (CausalBlocks("concat"), gpt),
-        (WordRows(carry=False), words),
-        (MaskedPairs(0.15, False, "off"), masked),
+        (CausalLM("concat"), gpt),
+        (BidirectionalLM(carry=False), words),
+        (MaskedLM(0.15, False, "off"), masked),
     ):
         made = store.build(Source(files=[tmp_path / "spaced.txt"]), tokenizer, tmp_path / "stores")
-        predictions.append(maker.predictions_per_byte(maker.windows(made, tokenizer, 16, 0)) * size)
+        predictions.append(maker.rows(made, tokenizer, length=16, phase=0, seed=0).predictions_per_byte * size)
         assert made.unpredicted_bytes == size - made.meta["bytes"] > 0
     sentences, tokens = made.meta["sentences"], made.meta["tokens"]
     assert predictions[1:] == pytest.approx([(14 + 2) * sentences, tokens])  # words and marks
@@ -209,12 +212,12 @@ def test_windows_are_disjoint_and_hold_every_token(built: TokenStore, length: in
 
 
 def test_a_whole_epoch_has_every_row_once(built: TokenStore, tokenizer: Tokenizer) -> None:
-    maker = MaskedPairs(mask_rate=0.15, whole_word=False, next_sentence="nsp")
-    steps = Steps(maker, built, tokenizer, length=32, batch_size=7, seed=0)
+    maker = MaskedLM(mask_rate=0.15, whole_word=False, next_sentence="nsp")
+    steps = StepBatches(maker, built, tokenizer, length=32, batch_size=7, seed=0)
     steps(3 * steps.steps)  # wherever it was before
-    rows = np.concatenate([batch["rows"].numpy() for batch in steps.whole()])
-    assert sorted(rows) == list(range(steps.rows))
-    assert steps.rows % 7
+    rows = np.concatenate([batch.rows.numpy() for batch in steps.first_epoch()])
+    assert sorted(rows) == list(range(len(steps.rows)))
+    assert len(steps.rows) % 7
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 1000, 4097])

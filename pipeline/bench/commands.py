@@ -24,7 +24,9 @@ from pipeline.data.files import find_files, split_of
 from pipeline.data.sentences import sentences
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
-from pipeline.objectives.batches import MaskedPairs, Steps
+from pipeline.objectives.batch import Batch
+from pipeline.objectives.mask_checks import unmasked
+from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training.corpus_data import CorpusData, TokenizerOptions
@@ -90,7 +92,7 @@ def their_pretraining(folder: Path, files: str | None, steps: int, fast: bool) -
     rows = ROWS["pretraining"]
     data = CorpusData(
         tokenizer=TokenizerOptions("wordpiece", str(folder / "ours/encoder/tokenizer.json"), 8192, True, 20),
-        batches=MaskedPairs(mask_rate=0.15, whole_word=False, next_sentence="nsp"),
+        objective=MaskedLM(mask_rate=0.15, whole_word=False, next_sentence="nsp"),
         length=LENGTH,
         batch_size=rows,
         validation_rows=64,
@@ -100,7 +102,7 @@ def their_pretraining(folder: Path, files: str | None, steps: int, fast: bool) -
         sample_documents=None if files else 20_000,
     )
     data.prepare()
-    batches = Steps(data.maker, data.train, data.tokenizer, length=LENGTH, batch_size=rows, seed=0)
+    batches = data.batches(data.train, batch_size=rows, seed=0)
     examples = [example for step in range(steps) for example in pairs_of(batches(step))]
     collate = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(folder / "ours/encoder"))
     model = BertForPreTraining.from_pretrained(folder / "ours/encoder")
@@ -109,12 +111,11 @@ def their_pretraining(folder: Path, files: str | None, steps: int, fast: bool) -
     return their_speed(trainer, examples)
 
 
-def pairs_of(batch: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
+def pairs_of(batch: Batch) -> list[dict[str, Any]]:
     """The rows of a batch of ours without masks and padding."""
-    ids = batch["input_ids"].flatten().clone()
-    ids[batch["positions"]] = batch["labels"]
-    lengths = batch["mask"].sum(1).tolist()
-    kept = zip(ids.view(batch["mask"].shape), batch["token_type_ids"], batch["pair_labels"].tolist(), strict=True)
+    lengths = batch.mask.sum(1).tolist()
+    labels = batch.targets["nsp"].labels.tolist()
+    kept = zip(unmasked(batch), batch.inputs["token_type_ids"], labels, strict=True)
     return [
         {"input_ids": row[:n].tolist(), "token_type_ids": segments[:n].tolist(), "next_sentence_label": label}
         for (row, segments, label), n in zip(kept, lengths, strict=True)

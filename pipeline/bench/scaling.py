@@ -23,7 +23,10 @@ from pipeline.bench.steps import Sizes
 from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.objectives.batches import BatchMaker, CausalBlocks, MaskedPairs, Steps
+from pipeline.objectives.base import Objective
+from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.masked_lm import MaskedLM
+from pipeline.objectives.sampling import StepBatches
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.wordpiece import WordPiece
@@ -57,8 +60,8 @@ def random_store(tokens: int, vocab: int) -> TokenStore:
     return TokenStore(flat, sentences, documents, {**meta, "raw_bytes": meta["bytes"]})
 
 
-def batch_milliseconds(maker: BatchMaker, store: TokenStore, tokenizer: Tokenizer, count: int) -> float:
-    batches = Steps(maker, store, tokenizer, length=128, batch_size=32, seed=0)
+def batch_milliseconds(objective: Objective, store: TokenStore, tokenizer: Tokenizer, count: int) -> float:
+    batches = StepBatches(objective, store, tokenizer, length=128, batch_size=32, seed=0)
     seconds = []
     for step in range(count):
         begin = time.perf_counter()
@@ -81,14 +84,14 @@ def measure(rounds: int) -> list[dict[str, float | str]]:
         for depth, width in models:
             sizes = Sizes(rows=8, length=128, size=width, layers=depth, heads=max(1, width // 64), vocab=8192)
             note("parameters", kind, *measure_step(sizes, kind, rounds))
-    makers: list[tuple[str, BatchMaker, Tokenizer]] = [
-        ("bert", MaskedPairs(0.15, False, "nsp"), WordPiece.train(steps.words(), vocab_size=8192, lowercase=True)),
-        ("gpt", CausalBlocks("concat"), ByteBpe.train(steps.words(), vocab_size=8192)),
+    objectives: list[tuple[str, Objective, Tokenizer]] = [
+        ("bert", MaskedLM(0.15, False, "nsp"), WordPiece.train(steps.words(), vocab_size=8192, lowercase=True)),
+        ("gpt", CausalLM("concat"), ByteBpe.train(steps.words(), vocab_size=8192)),
     ]
     for times in (1, 10, 100):
         store = random_store(CORPUS * times, 4096)
-        for kind, maker, tokenizer in makers:
-            note("corpus", kind, CORPUS * times, batch_milliseconds(maker, store, tokenizer, 20 * rounds))
+        for kind, objective, tokenizer in objectives:
+            note("corpus", kind, CORPUS * times, batch_milliseconds(objective, store, tokenizer, 20 * rounds))
     return rows
 
 

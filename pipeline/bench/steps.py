@@ -5,6 +5,7 @@ BERT and GPT have the same weights and the same batch as `transformers`; ELMo is
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,10 +21,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipeline import encoders
 from pipeline.bench.duel import Built, Contender
 from pipeline.models.bert import Bert
-from pipeline.models.elmo import Elmo, collate_words
+from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
-from pipeline.models.inputs import Batch
-from pipeline.objectives.base import BidirectionalLM, CausalLM, MaskedLM, Objective
+from pipeline.models.layers.spelled_words import collate_words
+from pipeline.objectives.base import Objective
+from pipeline.objectives.batch import Batch, Target
+from pipeline.objectives.bidirectional_lm import BidirectionalLM
+from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.masking import mask_tokens
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS, SpelledWords
@@ -81,14 +86,25 @@ def training_step(model: nn.Module, loss: Callable[[], Tensor], *, fused: bool) 
     return step
 
 
-def read_batch(folder: Path, side: str, device: str) -> Batch:
-    batch = torch.load(folder / "batch.pt", weights_only=True)[side]
-    return {name: value.to(device) for name, value in batch.items()}
+def read_tensors(folder: Path, side: str, device: str) -> dict[str, Tensor]:
+    tensors = torch.load(folder / "batch.pt", weights_only=True)[side]
+    return {name: value.to(device) for name, value in tensors.items()}
+
+
+def our_batch(folder: Path, device: str) -> Batch:
+    """The tensors of ours: those whose name has the form TARGET/PART are labels."""
+    inputs: dict[str, Tensor] = {}
+    parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, value in read_tensors(folder, "ours", device).items():
+        target, _, part = name.rpartition("/")
+        (parts[target] if target else inputs)[part] = value
+    targets = {name: Target(count=torch.tensor(1, device=device), **found) for name, found in parts.items()}
+    return Batch(inputs=inputs, targets=targets, rows=torch.arange(len(inputs["mask"]), device=device))
 
 
 def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool = False) -> Built:
     encoder = encoders.load(folder).to(device)
-    batch, bf16 = read_batch(folder, "ours", device), fastest(device) == "bf16"
+    batch, bf16 = our_batch(folder, device), fastest(device) == "bf16"
 
     def loss(enabled: bool = bf16) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=enabled):
@@ -117,7 +133,7 @@ def their_step(folder: Path, kind: str, *, fast: bool, device: str) -> Built:
     import transformers
 
     model = getattr(transformers, kind).from_pretrained(folder).eval().to(device)
-    batch, precision = read_batch(folder, "theirs", device), fastest(device) if fast else "float32"
+    batch, precision = read_tensors(folder, "theirs", device), fastest(device) if fast else "float32"
 
     def loss() -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
@@ -164,8 +180,8 @@ def bert(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     labels[masked.positions] = masked.labels
     shared = {"input_ids": torch.from_numpy(masked.ids), "token_type_ids": torch.from_numpy(segments)}
     pair_labels = torch.from_numpy(rng.integers(2, size=rows))
-    ours = {"mask": torch.ones(rows, length, dtype=torch.bool), "pair_labels": pair_labels}
-    ours |= {"positions": torch.from_numpy(masked.positions), "labels": torch.from_numpy(masked.labels)}
+    ours = {"mask": torch.ones(rows, length, dtype=torch.bool), "nsp/labels": pair_labels}
+    ours |= {"mlm/positions": torch.from_numpy(masked.positions), "mlm/labels": torch.from_numpy(masked.labels)}
     theirs = {"attention_mask": torch.ones(rows, length, dtype=torch.long), "next_sentence_label": pair_labels}
     theirs["labels"] = torch.from_numpy(labels.reshape(ids.shape))
     torch.save({"ours": shared | ours, "theirs": shared | theirs}, folder / "batch.pt")
@@ -178,7 +194,7 @@ def gpt(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     Gpt(tokenizer, **sizes.options).save(folder)
     ids = torch.randint(1, len(tokenizer), (sizes.rows, sizes.length))
     labels = F.pad(ids[:, 1:], (0, 1), value=-1)
-    ours = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool), "labels": labels}
+    ours = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool), "lm/labels": labels}
     torch.save({"ours": ours, "theirs": {"input_ids": ids, "labels": ids}}, folder / "batch.pt")
     return contenders(folder, "GPT2LMHeadModel", CausalLM(), **options)
 
@@ -199,8 +215,8 @@ def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     drawn = rng.choice(len(vocabulary), size=(rows, length + 2), p=share / share.sum())
     texts = [[vocabulary[i].encode() for i in row[1:-1]] for row in drawn]
     batch = collate_words(texts, tokenizer.outputs, max_characters=MAX_CHARACTERS)
-    batch |= {"next": torch.from_numpy(drawn[:, 2:] + 3), "previous": torch.from_numpy(drawn[:, :-2] + 3)}
-    batch |= {f"spelling/{name}": torch.zeros(rows) for name in ("next", "previous")}
+    batch |= {"forward/labels": torch.from_numpy(drawn[:, 2:] + 3)}
+    batch |= {"backward/labels": torch.from_numpy(drawn[:, :-2] + 3)}
     torch.manual_seed(0)
     Elmo(tokenizer, **settings, cutoffs=[2000, 8000]).save(folder)
     torch.save({"ours": batch, "plain": batch}, folder / "batch.pt")
@@ -212,7 +228,7 @@ def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
 
 
 def plain_elmo_step(folder: Path, settings: dict[str, Any]) -> Built:
-    batch, tokenizer = read_batch(folder, "plain", "cpu"), encoders.load(folder).tokenizer
+    batch, tokenizer = read_tensors(folder, "plain", "cpu"), encoders.load(folder).tokenizer
     assert tokenizer.outputs is not None
     plain = PlainElmo(Elmo(tokenizer, **settings, cutoffs=None), len(tokenizer.outputs) + 3).train()
     return Built(training_step(plain, lambda: plain(batch), fused=False))
@@ -225,13 +241,13 @@ class PlainElmo(nn.Module):
         super().__init__()
         self.encoder, self.softmax = encoder, nn.Linear(encoder.projection, outputs)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
         every = batch["characters"][batch["words"].flatten()]
         places = torch.arange(len(every)).view(batch["words"].shape)
         hidden = self.encoder({**batch, "characters": every, "words": places}).layers[-1]
         ahead, back = self.encoder.directions(hidden)
         losses = [
-            F.cross_entropy(self.softmax(side).flatten(0, 1), batch[name].flatten())
-            for side, name in ((ahead, "next"), (back, "previous"))
+            F.cross_entropy(self.softmax(side).flatten(0, 1), batch[f"{name}/labels"].flatten())
+            for side, name in ((ahead, "forward"), (back, "backward"))
         ]
         return torch.stack(losses).sum()

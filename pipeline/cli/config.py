@@ -63,6 +63,7 @@ class CLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
         parser.add_argument("--validate_every", type=int, required=True, help="optimizer steps between validations")
+        parser.link_arguments("model.objective", "data.objective", apply_on="instantiate")
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
     def before_instantiate_classes(self) -> None:

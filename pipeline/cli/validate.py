@@ -30,8 +30,8 @@ MOST_PIECES, MOST_LAYERS, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000
 MOST_MEGABYTES = 1_000_000_000
 MOST_WORKERS, MOST_PROCESSES = 256, max(16, os.cpu_count() or 1)
 SIZES = ("size", "layers", "heads", "inner_size", "projection", "cell", "character_size", "max_length")  # of encoders
-DERIVED = {  # arguments of an encoder that follow from its batches
-    "next_sentence": "set data.batches.init_args.next_sentence",
+DERIVED = {  # arguments of an encoder that follow from its objective
+    "next_sentence": "set model.objective.init_args.next_sentence",
     "max_characters": "words of a corpus are cut where they are stored",
 }
 Range = tuple[Any, float, float]  # a value, the least and the most that it may be
@@ -103,19 +103,19 @@ def finetuning_ranges(config: Any) -> dict[str, Range]:
 
 
 def check_parts(config: Any) -> None:
-    """Refuses an encoder, batches and an objective that do not go together.
+    """Refuses an encoder and an objective that do not go together.
 
     Raises:
-        UserError: which of them.
+        UserError: what the encoder lacks, or a setting that follows from the objective.
     """
-    encoder, *others = (
-        locate(part.class_path) for part in (config.model.encoder, config.model.objective, config.data.batches)
-    )
-    for key, part in zip(("model.objective", "data.batches"), others, strict=True):
-        if not issubclass(encoder, getattr(part, "family", encoder)):  # type: ignore[arg-type]
-            name, model = part.__name__, encoder.__name__  # type: ignore[attr-defined]
-            raise UserError(f"{name} belongs to another model than {model}; leave {key} as the model's file has it.")
-    plain = inspect.signature(encoder).parameters  # type: ignore[arg-type]
+    encoder: Any = locate(config.model.encoder.class_path)
+    objective: Any = locate(config.model.objective.class_path)
+    if lacking := sorted(objective.requires - encoder.capabilities()):
+        raise UserError(
+            f"{objective.__name__} needs a {' and '.join(lacking)} model, and {encoder.__name__} is "
+            f"{encoder.scoring}; leave model.objective as the model's file has it."
+        )
+    plain = inspect.signature(encoder).parameters
     for name, instead in DERIVED.items():
         if name in plain and config.model.encoder.init_args[name] != plain[name].default:
-            raise UserError(f"model.encoder.init_args.{name} follows from the batches; {instead}.")
+            raise UserError(f"model.encoder.init_args.{name} follows from the objective; {instead}.")

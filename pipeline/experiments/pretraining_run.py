@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.inspection import samples
-from pipeline.objectives.base import BidirectionalLM
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import plots
@@ -36,7 +36,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     encoder = module.trained_encoder()
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in CLOCKED}
     metrics = {**reached, **run.metrics(), **module.floors, "documents": data.train.meta["documents"]}
-    metrics["val/unknown"] = data.maker.unknown(data.valid, data.tokenizer)
+    metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
     card = model_card(request, data, metrics)
     saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     losses = [
@@ -118,14 +118,15 @@ def check_processes(configuration: Configuration) -> None:
     """Raises: UserError, these batches, this optimizer or this objective cannot be split as the settings ask."""
     data, module, trainer = configuration.data, configuration.module, configuration.settings.trainer
     alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
-    if data.maker.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
+    if data.objective.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
         raise UserError(
-            "With carry each row goes on with the state of the step before: set data.batches.init_args.carry to "
+            "With carry each row goes on with the state of the step before: set model.objective.init_args.carry to "
             "false, or train in one process without accumulation."
         )
     if module.optimization.optimizer == "muon" and shards_weights(trainer.strategy):
         raise UserError("Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw.")
-    if isinstance(module.objective, BidirectionalLM) and shards_weights(trainer.strategy):
+    encoder: Any = locate(configuration.resolved["model"]["encoder"]["class_path"])
+    if not encoder.shardable and shards_weights(trainer.strategy):
         raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
     if getattr(trainer.strategy, "_state_dict_type", "full") != "full":
         raise UserError("An encoder is saved from a whole checkpoint: set state_dict_type of the strategy to full.")

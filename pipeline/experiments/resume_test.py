@@ -49,9 +49,11 @@ class Trace(lightning.Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         content = hashlib.sha256()
-        for name in sorted(batch):
-            content.update(name.encode() + batch[name].cpu().numpy().tobytes())
-        rows = batch["rows"].tolist()
+        for tensors in (batch.inputs, batch.shared, *(vars(target) for target in batch.targets.values())):
+            for name in sorted(tensors):
+                if tensors[name] is not None:
+                    content.update(name.encode() + tensors[name].cpu().numpy().tobytes())
+        rows = batch.rows.tolist()
         row = {"batch": batch_idx, "rows": rows, "content": content.hexdigest(), "loss": float(module.last_loss).hex()}
         with open(self.file, "a") as file:
             file.write(json.dumps(row) + "\n")

@@ -12,8 +12,7 @@ from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
-from pipeline.objectives.base import Objective
-from pipeline.objectives.batches import Steps
+from pipeline.objectives.sampling import StepBatches
 from pipeline.storage.validation import read_yaml
 from pipeline.training.corpus_data import CorpusData
 
@@ -54,7 +53,7 @@ FEW_UNKNOWN = 0.02  # share of unknown words that changes a perplexity little
 
 
 @torch.no_grad()
-def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[str, float]:
+def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
     """Every whole row of the validation part, or of the corpus when it has none; what is left at its end fills no row.
 
     With `carry`, the rows that fill no batch (`data.batch_size`) are left out too. `bytes` are those of the raw text;
@@ -69,15 +68,18 @@ def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[s
             f"data.length is {data.length}, but the encoder has only {encoder.max_length} positions; "
             f"set ARGS=--data.length={encoder.max_length}."
         )
-    encoder.forget_between_batches()  # rows come in an order of their own; where they go on, the batch says so
-    store = data.evaluation_store(encoder.tokenizer)
-    data.maker.check(store, "evaluation")
-    steps = Steps(data.maker, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=0)
-    batches = -(-steps.rows // data.batch_size)
+    encoder.forget_between_batches()  # only the objective's own state goes from batch to batch
+    objective, store = data.objective, data.evaluation_store(encoder.tokenizer)
+    objective.check_corpus(store, "evaluation")
+    steps = StepBatches(objective, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=0)
+    batches, state = -(-len(steps.rows) // data.batch_size), None
     sums: dict[str, list[float]] = {}
     encoder.eval()
-    for batch in tqdm(steps.whole(), total=batches, desc="evaluate", unit="batch", leave=False, delay=1):
-        for name, loss in objective(encoder, batch).items():
+    for batch in tqdm(steps.first_epoch(), total=batches, desc="evaluate", unit="batch", leave=False, delay=1):
+        batch.state = state
+        losses = objective(encoder, batch)
+        state = batch.state
+        for name, loss in losses.items():
             sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), loss.statistics().tolist(), strict=True)]
     figures: dict[str, float] = {}
     for name, (total, count, correct, spelling) in sums.items():
@@ -85,8 +87,8 @@ def evaluate(encoder: Encoder, objective: Objective, data: CorpusData) -> dict[s
             raise UserError("The encoder knows no token of this text, so there is nothing to predict.")
         means = {"loss": total / count, "accuracy": correct / count, "spelling": spelling / count}
         figures |= {f"{name}_{key}": value for key, value in means.items() if value == value}
-    per_byte = data.maker.predictions_per_byte(steps.windows)
+    per_byte = steps.rows.predictions_per_byte
     figures |= objective.report(figures, per_byte=per_byte)
-    figures["unknown"] = data.maker.unknown(store, encoder.tokenizer)
+    figures["unknown"] = objective.unknown(store, encoder.tokenizer)
     sizes = {"bytes": store.raw_bytes, "bytes_not_predicted": store.unpredicted_bytes}
     return {"documents": store.meta["documents"], **sizes, **figures}

@@ -39,7 +39,10 @@ class Encoder(nn.Module):
         context: what its output may depend on: the D features in as many equal parts, and for each part the side of
             the input that it sees beside the position itself. The audit's leak checks follow from it.
         special: how many special tokens a row has.
-        offers: further capabilities that an objective may require: `next_sentence`.
+        offers: further capabilities that an objective may require: `next_sentence`, `packing` (reads `documents`).
+        token_input: the input that says which token is where (B, T).
+        shared_inputs: inputs that do not have a row for each row of the batch.
+        shardable: whether each process may hold a part of the weights only.
         schema: of `config.json`, see validation.py.
         heads: prefixes of the tensors that no layer needs: what only pretraining and its probabilities use.
         lm_head: those of them that `logits` needs.
@@ -58,6 +61,9 @@ class Encoder(nn.Module):
     context: ClassVar[tuple[Side, ...]]
     special: ClassVar[SpecialTokens]
     offers: ClassVar[tuple[str, ...]] = ()
+    token_input: ClassVar[str] = "input_ids"
+    shared_inputs: ClassVar[tuple[str, ...]] = ()
+    shardable: ClassVar[bool] = True
     schema: ClassVar[Any]
     heads: ClassVar[tuple[str, ...]] = ()
     lm_head: ClassVar[tuple[str, ...]] = ()
@@ -67,19 +73,27 @@ class Encoder(nn.Module):
     tokenizer: Tokenizer
     max_length: int
     size: int
-    memory: list[tuple[Tensor, Tensor]] | None = None  # what is carried from batch to batch, where something is
 
     @property
     def carries(self) -> bool:
-        """Whether a batch begins with the state that the one before left, so that their order matters."""
+        """Whether `encode` begins each batch with the state after the one before, so that their order matters."""
         return False
 
     def forget_between_batches(self) -> None:
         """Begins each batch from zero, from now on."""
 
     @abstractmethod
-    def forward(self, batch: Batch) -> Encoded:
-        """`input_ids` (B, T), `mask` (B, T) and what else the encoder knows -> all layers."""
+    def forward(self, batch: Batch, state: Any = None) -> Encoded:
+        """`input_ids` (B, T), `mask` (B, T) and what else the encoder knows -> all layers.
+
+        Args:
+            state: `Encoded.state` of the batch that this one continues; None: rows begin here.
+        """
+
+    def embed(self, batch: Batch) -> Tensor:
+        """(B, T, ...): the vector of each token alone, without its position."""
+        assert self.token_embedding is not None
+        return self.token_embedding(batch["input_ids"])
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
@@ -99,6 +113,10 @@ class Encoder(nn.Module):
         """
         raise NotImplementedError
 
+    def next_sentence_logits(self, encoded: Encoded) -> Tensor:
+        """(B, 2): 0 = the second text follows, 1 = it does not; of encoders that offer `next_sentence`."""
+        raise NotImplementedError
+
     @classmethod
     def capabilities(cls) -> frozenset[str]:
         """What an objective may require of an encoder: how it scores, and what else it offers."""
@@ -109,19 +127,24 @@ class Encoder(nn.Module):
         """The table with a vector for each token (V, D), where there is one."""
         return None
 
-    @abstractmethod
     def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """Log-probability of the token at each position, as `scoring` has it.
 
         Args:
-            targets: (B, T) tokens asked for; None: those of the batch.
+            targets: (B, T) tokens that are scored; None: those of the batch.
             encoded: what the encoder returned for the batch; None: it is run.
 
         Returns:
-            (B, T) nats, 0 where the encoder cannot say: given all tokens before (`causal`), or given the whole batch,
-            so that masks belong where `targets` are asked for (`masked`); (B, T, 2), given all tokens before and
-            given all after (`bidirectional`).
+            (B, T) nats, 0 where there is no prediction and on padding: given all tokens before (`causal`), or given
+            the whole batch, so that masks belong where `targets` are scored (`masked`); (B, T, 2), given all tokens
+            before and given all after (`bidirectional`, which has a method of its own).
         """
+        targets = batch["input_ids"] if targets is None else targets
+        hidden = (encoded or self(batch)).layers[-1]
+        ahead = int(self.scoring == "causal")  # a position predicts the next token
+        scores = self.logits(hidden[:, : hidden.shape[1] - ahead]).float().log_softmax(-1)
+        scores = scores.gather(-1, targets[:, ahead:, None])[..., 0] * batch["mask"][:, ahead:]
+        return nn.functional.pad(scores, (ahead, 0))
 
     def likeliest_next(self, hidden: Tensor) -> Tensor:
         """Top layer (N, D) of a bidirectional model -> the likeliest next token of each, (N,)."""
@@ -162,7 +185,9 @@ class Encoder(nn.Module):
         if self.joint_pairs or not isinstance(texts[0], tuple):
             return self.collate(texts)
         both = self.collate([side for pair in texts for side in pair])
-        return {name: value if name == "characters" else value.unflatten(0, (-1, 2)) for name, value in both.items()}
+        return {
+            name: value if name in self.shared_inputs else value.unflatten(0, (-1, 2)) for name, value in both.items()
+        }
 
     @property
     def device(self) -> torch.device:
@@ -191,9 +216,9 @@ class Encoder(nn.Module):
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """Names and shapes of some tensors of an encoder folder, which together bound all that the config asks for."""
 
-    @abstractmethod
     def export_state(self) -> dict[str, Tensor]:
         """Tensors by their names in the encoder folder, as views of the encoder's own."""
+        return self.state_dict()
 
     @classmethod
     def folder_name(cls, name: str) -> str | None:
@@ -273,11 +298,14 @@ class Encoder(nn.Module):
         return []
 
     @torch.no_grad()
-    def encode(self, texts: Sequence[Text], *, logits: bool = False, batch_size: int = 32) -> Encoded:
+    def encode(
+        self, texts: Sequence[Text], *, logits: bool = False, batch_size: int = 32, state: Any = None
+    ) -> Encoded:
         """All layers for texts: strings, (str, str) pairs or lists of words; longer ones are cut at `max_length`.
 
         Runs in eval mode without gradients, and pads with zeros to the longest. Batches are of similar length, but in
-        the order of the texts where the encoder `carries` its state from one to the next.
+        the order of the texts where the encoder `carries` its state from one to the next; then `state` is that of the
+        texts before.
 
         Returns:
             Layers of shape (B, T, D), with B = len(texts) and T of the longest, special tokens included.
@@ -300,12 +328,13 @@ class Encoder(nn.Module):
             for begin in range(0, len(order), batch_size):
                 rows = order[begin : begin + batch_size]
                 batch = {name: value.to(self.device) for name, value in self.collate([ids[i] for i in rows]).items()}
-                encoded = self(batch)
+                encoded = self(batch, state)
+                state = encoded.state if self.carries else None
                 encoded = replace(encoded, logits=self.logits(encoded.layers[-1]) if logits else None)
                 if aligned:
                     encoded.words = self._words_of([texts[i] for i in rows], encoded.mask)
                 parts.append((rows, encoded))
-        return join_batches(parts, pad=self.tokenizer.id("pad"))
+        return replace(join_batches(parts, pad=self.tokenizer.id("pad")), state=state)
 
     def _words_of(self, texts: Sequence[Any], mask: Tensor) -> Tensor:
         """(B, T): the number of the word at each position, -1 for special tokens and padding."""

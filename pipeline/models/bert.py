@@ -161,7 +161,7 @@ class Bert(Encoder):
                     query[head, rows, columns] += gain * rotation
                     key[head, rows, columns] += gain * torch.eye(2)
 
-    def forward(self, batch: Batch) -> Encoded:
+    def forward(self, batch: Batch, state: None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) and optional `token_type_ids` (B, T) -> D-wide layers."""
         ids, mask = batch["input_ids"], batch["mask"]
         segments = batch.get("token_type_ids")
@@ -199,12 +199,6 @@ class Bert(Encoder):
         """(..., D) -> (..., D), what the output matrix is multiplied with."""
         return self.lm_norm(F.gelu(self.lm_transform(hidden)))
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
-        """(B, T): log p(target | the batch as it is); masks belong where targets are asked for."""
-        targets = batch["input_ids"] if targets is None else targets
-        scores = self.logits((encoded or self(batch)).layers[-1]).float().log_softmax(-1)
-        return scores.gather(-1, targets[..., None])[..., 0] * batch["mask"]
-
     def pooled(self, encoded: Encoded) -> Tensor:
         """[CLS] of the top layer through the pretrained pooler, where there is one (Devlin et al. 2018, 3.2)."""
         first = encoded.layers[-1][:, 0]
@@ -214,7 +208,7 @@ class Bert(Encoder):
         """(B, 2): 0 = the second text follows the first, 1 = it does not (the order of the original)."""
         lacking = any(name.startswith(("bert.pooler.", "cls.seq_relationship.")) for name in self.untrained)
         if self.next_sentence is None or lacking:
-            raise UserError("This BERT has no next-sentence head; set data.batches.init_args.next_sentence to off.")
+            raise UserError("This BERT has no next-sentence head; set model.objective.init_args.next_sentence to off.")
         return self.next_sentence(self.pooled(encoded))
 
     @property

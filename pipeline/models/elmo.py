@@ -20,16 +20,16 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens
-from pipeline.models.layers.char_cnn import BEGIN, CHARACTERS, END, WIDEST, CharacterEncoder, spell
+from pipeline.models.layers.char_cnn import BEGIN, CHARACTERS, END, WIDEST, CharacterEncoder
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
+from pipeline.models.layers.spelled_words import UNKNOWN, collate_words
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS, split_words
 
 Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-UNKNOWN = 2  # its class in the softmax; 0 and 1 are the two marks
 
 
 class ElmoConfig(TypedDict):
@@ -73,16 +73,18 @@ class Elmo(Encoder):
         cell_clip: bound of the cells' values, as in the published models; None: no bound, and the fast kernel.
         projection_clip: bound of the projected outputs; None: no bound.
         skip_connections: add the input of each LSTM layer above the first to its output.
-        state: `reset` begins each row from zero, so a sentence has the same vectors wherever it stands; `carry`
-            begins where the batch before ended, in both directions, as the original does: row b where row b ended, in
-            a batch of fewer rows the first of them, and rows that are new from zero. A batch with `carry` in it is
-            carried on from either way, but forward only.
+        state: `reset`: `encode` begins each row from zero, so a sentence has the same vectors wherever it stands;
+            `carry`: it begins where the batch before ended, in both directions, as the original does. A state that is
+            given to `forward` is continued by `carry` in both directions, by `reset` forward only.
     """
 
     model_type = "elmo"
     scoring = "bidirectional"
     context = ("left", "right")
     special = SpecialTokens(prefix=1, between=0, suffix=1)
+    token_input = "words"
+    shared_inputs = ("characters",)
+    shardable = False  # the softmax needs whole weights in float32
     schema = ElmoConfig
     heads = lm_head = ("output.",)
     joint_pairs = False
@@ -154,33 +156,39 @@ class Elmo(Encoder):
 
     # ------------------------------------------------------------------ words in, layers out
 
-    def forward(self, batch: Batch) -> Encoded:
+    def forward(self, batch: Batch, state: list[State] | None = None) -> Encoded:
         """`characters` (W, C) of distinct words, `words` (B, T) rows of it, `mask` (B, T) -> layers.
 
         The first layer is the word alone, twice, so that all are D wide; then those of the LSTMs, forward half
         first. The states do not see the skip connections.
+
+        Args:
+            state: of each layer, forward and backward in turn. Row b begins where row b ended; of a batch with fewer
+                rows the first ones, and rows that are new begin from zero.
         """
         mask, x = batch["mask"], self.embed(batch)
         layers = [torch.cat([x, x], -1)]
         turn = None if bool(mask.all()) else _reversed(mask)
         ahead, back = x, _turn(x, turn)
-        carry, left = self.carries or "carry" in batch, []
-        carried = [_first_rows(state, len(x)) for state in self.memory] if carry and self.memory else None
+        before = None if state is None else [_first_rows(part, len(x)) for part in state]
+        after: list[State] = []
         for index, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
-            before = None if carried is None else carried[2 * index]
-            after = None if carried is None or not self.carries else carried[2 * index + 1]
+            state_ahead = None if before is None else before[2 * index]
+            state_back = None if before is None or not self.carries else before[2 * index + 1]
             assert isinstance(forwards, Lstm)
             assert isinstance(backwards, Lstm)
-            (out_ahead, state_ahead), (out_back, state_back) = side_by_side(
-                [forwards, backwards], [self.dropout(ahead), self.dropout(back)], [before, after], mask
+            (out_ahead, new_ahead), (out_back, new_back) = side_by_side(
+                [forwards, backwards],
+                [self.dropout(ahead), self.dropout(back)],
+                [state_ahead, state_back],
+                mask,
             )
             skip = self.skip_connections and index > 0
             ahead, back = (ahead + out_ahead, back + out_back) if skip else (out_ahead, out_back)
             layers.append(torch.cat([ahead, _turn(back, turn)], -1))
-            left += [state_ahead, state_back]
-        if carry:
-            self.memory = _behind(left, self.memory or left)
-        return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"])
+            after += [new_ahead, new_back]
+        after = _with_other_rows(after, after if state is None else state)
+        return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"], state=after)
 
     def embed(self, batch: Batch) -> Tensor:
         """(B, T, P): each word alone; a word that stands twice goes through the convolutions once."""
@@ -199,11 +207,6 @@ class Elmo(Encoder):
     def forget_between_batches(self) -> None:
         """State `reset` from now on."""
         self.state = self.config["state"] = "reset"
-        self.memory = None
-
-    def reset(self) -> None:
-        """Forgets the carried state."""
-        self.memory = None
 
     def directions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Top layer (..., D) -> what the softmax sees of both directions, each (..., P)."""
@@ -302,9 +305,6 @@ class Elmo(Encoder):
             **(highways if config["highways"] else {}),
         }
 
-    def export_state(self) -> dict[str, Tensor]:
-        return self.state_dict()
-
     def saved_config(self) -> dict[str, Any]:
         """Without an output layer where it was never trained."""
         return {**self.config, "cutoffs": None, "output_size": None} if self.untrained else dict(self.config)
@@ -333,33 +333,11 @@ def _first_rows(state: State, count: int) -> State:
     return h, c
 
 
-def _behind(left: list[State], before: list[State]) -> list[State]:
-    """What a batch leaves: the states of its rows; rows that were not in it keep those from before."""
-    pairs = zip(left, before, strict=True)
+def _with_other_rows(after: list[State], before: list[State]) -> list[State]:
+    """The states after a batch; rows that were not in it keep those from before. No gradient flows through them."""
+    pairs = zip(after, before, strict=True)
     return [(_with_rest(h, old_h), _with_rest(c, old_c)) for (h, c), (old_h, old_c) in pairs]
 
 
 def _with_rest(part: Tensor, before: Tensor) -> Tensor:
     return torch.cat([part.detach(), before[len(part) :].detach().to(part)])
-
-
-def collate_words(rows: list[list[bytes]], outputs: dict[bytes, int], *, max_characters: int) -> Batch:
-    """Rows of words -> characters of the distinct words, which row and place has which, and their classes."""
-    distinct: dict[bytes, int] = {}
-    length = max(map(len, rows))
-    words = np.zeros((len(rows), length), dtype=np.int64)
-    mask = np.zeros(words.shape, dtype=bool)
-    for number, row in enumerate(rows):
-        words[number, : len(row)] = [distinct.setdefault(word, len(distinct)) for word in row]
-        mask[number, : len(row)] = True
-    known = np.array([output_class(word, outputs) for word in distinct])
-    return {
-        "characters": torch.from_numpy(spell(list(distinct), max_characters)),
-        "words": torch.from_numpy(words),
-        "mask": torch.from_numpy(mask),
-        "input_ids": torch.from_numpy(np.where(mask, known[words], 0)),
-    }
-
-
-def output_class(word: bytes, outputs: dict[bytes, int]) -> int:
-    return 0 if word == BEGIN else 1 if word == END else outputs.get(word, UNKNOWN)

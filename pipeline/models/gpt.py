@@ -61,6 +61,7 @@ class Gpt(Encoder):
     scoring = "causal"
     context = ("left",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
+    offers = ("packing",)
     schema = GptConfig
 
     def __init__(
@@ -133,15 +134,15 @@ class Gpt(Encoder):
             for part in (block.out, block.down):
                 nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * layers))
 
-    def forward(self, batch: Batch, past: Cache | None = None) -> Encoded:
+    def forward(self, batch: Batch, state: Cache | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
 
-        With `documents` (B, T) in the batch, attention and positions begin anew with each document. With `past`
+        With `documents` (B, T) in the batch, attention and positions begin anew with each document. With `state`
         (one KeyValues a block), the tokens follow those that it has seen, and are added to it. `positions` (B, T)
         replaces those of the order, and `attend` (B, T, T) narrows what a token may see of the others.
         """
         ids, mask = batch["input_ids"], batch["mask"]
-        seen = past[0].length if past else 0
+        seen = state[0].length if state else 0
         positions = torch.arange(seen, seen + ids.shape[1], device=ids.device)
         bias = None
         if "documents" in batch:
@@ -157,14 +158,10 @@ class Gpt(Encoder):
         x = self.dropout(self.embed(batch) + self.position_embedding(positions))
         layers = [x]
         for index, block in enumerate(self.blocks):
-            layers.append(block(layers[-1], bias, causal=True, past=past[index] if past else None))
+            layers.append(block(layers[-1], bias, causal=True, past=state[index] if state else None))
         if self.final_norm is not None:
             layers[-1] = self.final_norm(layers[-1])
-        return Encoded(layers=layers, mask=mask, input_ids=ids)
-
-    def embed(self, batch: Batch) -> Tensor:
-        """(B, T, D): each token alone, without its position."""
-        return self.word_embedding(batch["input_ids"])
+        return Encoded(layers=layers, mask=mask, input_ids=ids, state=state)
 
     @property
     def hf_heads(self) -> dict[str, HeadLayout]:
@@ -184,13 +181,6 @@ class Gpt(Encoder):
     @property
     def token_embedding(self) -> nn.Embedding:
         return self.word_embedding
-
-    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
-        """(B, T): log p(token | all before it), 0 at the first position and on padding."""
-        targets = batch["input_ids"] if targets is None else targets
-        scores = self.logits((encoded or self(batch)).layers[-1][:, :-1]).float().log_softmax(-1)
-        scores = scores.gather(-1, targets[:, 1:, None])[..., 0] * batch["mask"][:, 1:]
-        return F.pad(scores, (1, 0))
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """The last token of the top layer, which has seen the whole text (Radford et al. 2018, 3.2)."""

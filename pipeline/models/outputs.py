@@ -6,7 +6,7 @@ Shapes: B batch, T positions, W words, D model size, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ class Encoded:
         logits: (B, T, V) when asked for; ELMo: (B, T, 2, V), forward and backward, as log-probabilities.
         words: (B, T) the word that a position belongs to, -1 for special tokens and padding; when the texts were
             lists of words.
+        state: recurrent state after the batch, for the batch that continues it; None: there is none.
     """
 
     layers: list[Tensor]
@@ -30,6 +31,7 @@ class Encoded:
     input_ids: Tensor
     logits: Tensor | None = None
     words: Tensor | None = None
+    state: Any = None
 
     def by_word(self, layer: Tensor, *, how: Literal["first", "mean"]) -> tuple[Tensor, Tensor]:
         """A layer (B, T, D) -> one vector a word (B, W, D), and which of them are there (B, W).

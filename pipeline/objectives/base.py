@@ -1,98 +1,115 @@
-"""What encoders are pretrained on: (encoder, batch) -> named losses, each a sum with its count.
+"""The base of all ways of pretraining: one file each, with its rows, corruption, losses, metrics and checks.
 
-A loss is summed over its tokens and divided by their number in the whole optimiser step, so that one batch
+A loss is summed over its predictions and divided by their number in the whole optimizer step, so that one batch
 of 32, four of 8 and two processes of 16 give the same gradient.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+from torch import nn
+
+from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder
-from pipeline.models.bert import Bert
-from pipeline.models.elmo import Elmo
-from pipeline.models.gpt import Gpt
-from pipeline.models.inputs import Batch
-from pipeline.models.losses import Loss, classification_loss
+from pipeline.models.losses import Loss
+from pipeline.objectives.batch import Batch
+from pipeline.objectives.checks import Check
+from pipeline.tokenization.base import Tokenizer
+
+if TYPE_CHECKING:
+    from pipeline.objectives.sampling import StepBatches
 
 
-class Objective(Protocol):
-    """The first loss is the language model's: its floor is the unigram entropy."""
+class Rows(Protocol):
+    """The rows of one epoch: random access, no plan in memory."""
 
-    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]: ...
+    def __len__(self) -> int: ...
 
-    def report(self, figures: dict[str, float], *, per_byte: float) -> dict[str, float]:
-        """What is said beside the losses of a validation.
+    @property
+    def predictions_per_byte(self) -> float:
+        """Predictions that the whole text needs, per UTF-8 byte of the raw text."""
+
+
+class Objective(nn.Module):
+    """A way of pretraining. Its parameters, where it has any, are trained with the model's.
+
+    Attributes:
+        requires: capabilities that a model must have (see `Encoder.capabilities`).
+        main: the name of the language model's loss, which training brings below the unigram baseline.
+        consecutive: whether row b of a step continues row b of the step before; otherwise rows are shuffled.
+    """
+
+    requires: frozenset[str] = frozenset()
+    main: ClassVar[str]
+    consecutive: bool = False
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """Arguments of the model's class that follow from the objective."""
+        return {}
+
+    def check_corpus(self, store: TokenStore, name: str) -> None:
+        """Raises UserError when the corpus does not suffice; `name` is the part of it in messages."""
+
+    @abstractmethod
+    def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> Any:
+        """The rows of one epoch (see `Rows`).
 
         Args:
-            figures: `NAME_loss` and `NAME_accuracy` of each loss.
-            per_byte: predictions that the text asks for, per UTF-8 byte of it.
+            length: T, most positions of a row.
+            phase: shifts the cuts of the text into rows, for another cutting each epoch.
+            seed: of choices that all batches of the epoch share.
         """
 
+    @abstractmethod
+    def batch(self, rows: Any, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+        """Rows `index` (B,) as one batch: a pure function of its arguments."""
 
-class MaskedLM:
-    """Masked LM, and next-sentence prediction when the batch has labels for it (Devlin et al. 2018, 3.1)."""
+    @abstractmethod
+    def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
+        """The losses, by the names of the batch's targets."""
 
-    family = Bert
+    def part(self, batch: Batch, index: int, parts: int) -> Batch:
+        """One of `parts` shares of a batch, for accumulation and for several processes."""
+        return batch.part(index, parts)
 
-    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]:
-        assert isinstance(encoder, Bert)
-        encoded = encoder(batch)
-        # Logits only where a token was masked: a seventh of the positions, and the output matrix is large.
-        losses = {"mlm": encoder.token_loss(encoded.layers[-1].flatten(0, 1)[batch["positions"]], batch["labels"])}
-        if "pair_labels" in batch:
-            losses["nsp"] = classification_loss(encoder.next_sentence_logits(encoded), batch["pair_labels"])
-        return losses
+    def baselines(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
+        """Nats per prediction of a uniform guess, and of guessing by frequency alone (the unigram entropy)."""
+        return math.log(len(tokenizer)), store.unigram_entropy(len(tokenizer))
 
-    def report(self, figures: dict[str, float], *, per_byte: float) -> dict[str, float]:
-        return {"perplexity": perplexity(figures["mlm_loss"])}
+    def unknown(self, store: TokenStore, tokenizer: Tokenizer) -> float:
+        """Share of the predictions that are the unknown token."""
+        return store.meta["unknown"] / store.meta["tokens"]
 
+    def report(self, metrics: dict[str, float], *, per_byte: float) -> dict[str, float]:
+        """Further metrics of a validation.
 
-class CausalLM:
-    """Each token from those before it (Radford et al. 2018, equation 1)."""
+        Args:
+            metrics: `NAME_loss`, and `NAME_accuracy` and `NAME_spelling` where known, of each loss.
+            per_byte: predictions that the text needs, per UTF-8 byte of it.
+        """
+        return {"perplexity": perplexity(metrics[f"{self.main}_loss"])}
 
-    family = Gpt
+    def fresh_loss(self, model: Encoder, batch: Batch, uniform: float) -> float:
+        """Nats per prediction of the main loss that an untrained model must have: it guesses evenly."""
+        return uniform
 
-    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]:
-        assert isinstance(encoder, Gpt)
-        hidden = encoder(batch).layers[-1].flatten(0, 1)
-        labels = batch["labels"].flatten()
-        asked = (labels >= 0).nonzero()[:, 0]
-        if len(asked) < len(labels):
-            hidden, labels = hidden.index_select(0, asked), labels[asked]
-        return {"lm": encoder.token_loss(hidden, labels)}
+    def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
+        """The objective's part of the audit: of masks and labels.
 
-    def report(self, figures: dict[str, float], *, per_byte: float) -> dict[str, float]:
-        loss = figures["lm_loss"]
-        return {"perplexity": perplexity(loss), "bits_per_byte": loss * per_byte / math.log(2)}
-
-
-class BidirectionalLM:
-    """Each word from those before it, and from those after it; one softmax for both (Peters et al. 2018, 3.1)."""
-
-    family = Elmo
-
-    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Loss]:
-        assert isinstance(encoder, Elmo)
-        labels = [batch["next"], batch["previous"]]
-        losses = encoder.token_losses(encoder(batch).layers[-1], labels)
-        for loss, of in zip(losses, ("next", "previous"), strict=True):
-            loss.spelling = batch[f"spelling/{of}"].sum()
-        return dict(zip(("forward", "backward"), losses, strict=True))
-
-    def report(self, figures: dict[str, float], *, per_byte: float) -> dict[str, float]:
-        """Bits per byte charge each unknown word its [UNK] and its spelling; spaces between words are free."""
-        result = {}
-        for name in ("forward", "backward"):
-            nats = figures[f"{name}_loss"] + figures[f"{name}_spelling"]
-            result[f"{name}_perplexity"] = perplexity(figures[f"{name}_loss"])
-            result[f"{name}_bits_per_byte"] = nats * per_byte / math.log(2)
-        result["bits_per_byte"] = (result["forward_bits_per_byte"] + result["backward_bits_per_byte"]) / 2
-        result["perplexity"] = math.sqrt(result["forward_perplexity"] * result["backward_perplexity"])
-        return result
+        Args:
+            model: an untrained one, in eval mode.
+            steps: makes batches.
+            batches: those of the first steps.
+        """
+        yield from ()
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss), finite for a hopeless one too."""
+    """exp(loss), finite for a diverged loss too."""
     return math.exp(min(loss, 50.0))

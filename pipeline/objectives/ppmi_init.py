@@ -1,4 +1,4 @@
-"""Embeddings that know which tokens stand near each other, before the first step of training.
+"""Embeddings from positive pointwise mutual information: similar for tokens that occur in similar places.
 
 A masked LM spends its first thousand steps finding this out by gradients; counting takes seconds. The vectors are
 those of Levy and Goldberg (2014, "Neural Word Embedding as Implicit Matrix Factorization") with the settings of Levy,
@@ -16,7 +16,7 @@ from torch import Tensor
 from pipeline.data.token_store import TokenStore
 
 WINDOW = 4  # tokens to either side; one that is k away counts 1 / k
-SMOOTHING = 0.75  # power of a context's frequency: rare ones say less
+SMOOTHING = 0.75  # power of a context's frequency: rare ones count less
 CONTEXTS = 8_192  # at most, the most frequent tokens
 MOST_COUNTS = 1 << 28  # of (V, contexts) float32: 1 GB; a larger vocabulary has fewer contexts
 MOST_TOKENS = 20_000_000  # counted at most, in stretches spread over the corpus
@@ -24,23 +24,23 @@ STRETCH = 1_000_000
 
 
 @torch.no_grad()
-def begin_with_cooccurrences(weight: Tensor, store: TokenStore, *, special: Collection[int], seed: int) -> None:
-    """Replaces the rows of an embedding (V, D) by vectors of co-occurrence, each as long as the rows were on average.
+def initialize_from_ppmi(weight: Tensor, store: TokenStore, *, special: Collection[int], seed: int) -> None:
+    """Replaces the rows of an embedding (V, D) by PPMI vectors, each as long as the rows were on average.
 
-    Special tokens keep theirs, and those that the corpus does not have. Documents are read as one stream.
+    Special tokens and tokens that the corpus does not have keep their rows. Documents are read as one stream.
 
     Args:
         special: ids of special tokens.
     """
     vectors = factorise(count(store.tokens, vocab_size=len(weight)), weight.shape[1], seed=seed)
-    known = vectors.norm(dim=1) > 1e-4  # the others have no neighbours, or tell nothing
+    known = vectors.norm(dim=1) > 1e-4  # the others have no neighbors, or uninformative ones
     known[list(special)] = False
     length = weight[known].norm(dim=1).mean()
     weight[known] = length * torch.nn.functional.normalize(vectors[known], dim=1)
 
 
 def count(tokens: np.ndarray, *, vocab_size: int) -> np.ndarray:
-    """How often token v stands near context c: (V, C) float32, C the most frequent tokens."""
+    """How often token v occurs near context c: (V, C) float32, C the most frequent tokens."""
     begins = np.arange(0, len(tokens), STRETCH)
     if len(tokens) > MOST_TOKENS:
         begins = np.linspace(0, len(tokens) - STRETCH, MOST_TOKENS // STRETCH).astype(int)

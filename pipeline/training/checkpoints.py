@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pipeline.errors import Interrupted, UserError
 from pipeline.storage.atomic import is_disk_full, new_file, reason
+from pipeline.training.step_callbacks import StepCallback
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.ckpt", "previous.ckpt", "best.ckpt", "damaged.ckpt"
 
@@ -212,7 +213,7 @@ def callback_value(checkpoint: dict[str, Any], name: str) -> Any:
     return states[0][name] if states else None
 
 
-class Latest(Checkpoint):
+class Latest(StepCallback, Checkpoint):
     """`last.ckpt` after each validation, and after the step at hand when the run is asked to stop.
 
     Asked by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM sends before the time is up. Being a checkpoint callback, it
@@ -231,10 +232,8 @@ class Latest(Checkpoint):
 
         for number in self.SIGNALS:
             self.before[number] = signal.signal(number, ask)
-        module.between_steps = self.between_steps
 
-    def between_steps(self, trainer: lightning.Trainer) -> None:
-        """The module calls this after each whole optimiser step, when it is logged: a place that resumes exactly."""
+    def on_step_end(self, trainer: lightning.Trainer, module: Any) -> None:
         assert isinstance(trainer.val_check_batch, int)
         every = trainer.val_check_batch // trainer.accumulate_grad_batches
         if trainer.global_step % every and not trainer.should_stop and self._anyone_asked(trainer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import threading
 import time
@@ -12,11 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import lightning
-import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 
 from pipeline.data import files
 from pipeline.data import token_store as store
@@ -24,8 +22,9 @@ from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.models.inputs import Batch
-from pipeline.objectives.batches import BatchMaker, Steps
+from pipeline.objectives.base import Objective
+from pipeline.objectives.batch import Batch
+from pipeline.objectives.sampling import MicroBatches, ResumableSampler, StepBatches
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, sha256
 from pipeline.storage.folders import write_folder
@@ -74,7 +73,7 @@ class CorpusData(lightning.LightningDataModule):
         document_start: regular expression of lines that begin a document.
         validation_every: without a validation part, each that many-th document becomes one (500 of a hub's stream).
         tokenizer: how the tokenizer comes about.
-        batches: what a batch is made of.
+        objective: makes rows and batches; the module that is trained has the same one.
         length: most tokens of a row, T.
         batch_size: rows of one optimiser step, over all processes and accumulated parts.
         validation_rows: rows of validation text, at most.
@@ -87,7 +86,7 @@ class CorpusData(lightning.LightningDataModule):
         self,
         *,
         tokenizer: TokenizerOptions,
-        batches: BatchMaker,
+        objective: Objective,
         length: int,
         batch_size: int,
         validation_rows: int,
@@ -117,7 +116,7 @@ class CorpusData(lightning.LightningDataModule):
             raise UserError(f"data.document_start is no regular expression: {error}.") from None
         self.files, self.hub, self.sample_documents = files, hub, sample_documents
         self.text_column, self.document_start, self.verify = text_column, document_start, verify
-        self.options, self.maker = tokenizer, batches
+        self.options, self.objective = tokenizer, objective
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.validation_rows, self.validation_every, self.workers = validation_rows, validation_every, workers
         self.left_out: list[str] = []  # files named as a test part
@@ -127,6 +126,15 @@ class CorpusData(lightning.LightningDataModule):
         self.valid: TokenStore
 
     # ------------------------------------------------------------------ text -> token stores
+
+    def prepare_data(self) -> None:
+        """Builds tokenizer and stores in the cache, once a machine, when Lightning asks for it."""
+        self.setup("fit")
+
+    def setup(self, stage: str) -> None:
+        """Opens tokenizer and stores, unless `prepare` has been called."""
+        if not hasattr(self, "valid"):
+            self.prepare()
 
     def prepare(self) -> None:
         """Trains or opens the tokenizer and builds or opens both token stores.
@@ -157,8 +165,8 @@ class CorpusData(lightning.LightningDataModule):
                 f"The corpus has {self.train.meta['documents']} document, too few to set some aside for validation; "
                 "separate documents by a blank line, or add a file named valid.txt."
             ) from error
-        self.maker.check(self.train, "training")
-        self.maker.check(self.valid, "validation")
+        self.objective.check_corpus(self.train, "training")
+        self.objective.check_corpus(self.valid, "validation")
 
     def evaluation_store(self, tokenizer: Tokenizer) -> TokenStore:
         """The validation part, or everything when there is none, in the tokens of an encoder."""
@@ -251,7 +259,7 @@ class CorpusData(lightning.LightningDataModule):
                 f"{meta['tokens']:,} {'bytes of words' if self.tokenizer.spells else 'tokens'}",
                 f"            {meta['words']:,} words, {meta['tokens'] / max(1, meta['words']):.2f} "
                 f"{'bytes' if self.tokenizer.spells else 'tokens'} per word, "
-                f"{self.maker.unknown(part, self.tokenizer):.3%} unknown",
+                f"{self.objective.unknown(part, self.tokenizer):.3%} unknown",
                 f"            {meta['lines']:,} lines, about {meta['duplicate_lines']:,} of them repeated, "
                 f"{meta['long_sentences']:,} sentences over {store.LONG_SENTENCE:,} characters",
                 f"            {part.raw_bytes / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
@@ -280,15 +288,17 @@ class CorpusData(lightning.LightningDataModule):
 
     # ------------------------------------------------------------------ token stores -> batches
 
+    def batches(self, store: TokenStore, *, batch_size: int, seed: int) -> StepBatches:
+        """The batches of each step."""
+        return StepBatches(self.objective, store, self.tokenizer, length=self.length, batch_size=batch_size, seed=seed)
+
     def train_dataloader(self) -> DataLoader:
         assert self.trainer is not None
-        steps = Steps(
-            self.maker, self.train, self.tokenizer, length=self.length, batch_size=self.batch_size, seed=self.seed
-        )
+        steps = self.batches(self.train, batch_size=self.batch_size, seed=self.seed)
         parts = self.trainer.accumulate_grad_batches
-        data = StepParts(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
-        # global_step is already restored here, so a resumed run goes on with the very next batch.
-        order = FromStep(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
+        data = MicroBatches(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
+        # global_step is already restored here, so a resumed run starts with the very next batch.
+        order = ResumableSampler(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
         return Loader(
             data,
             sampler=order,
@@ -302,9 +312,9 @@ class CorpusData(lightning.LightningDataModule):
         assert self.trainer is not None
         # The same rows with the same masks every time.
         size = min(64, self.validation_rows)
-        steps = Steps(self.maker, self.valid, self.tokenizer, length=self.length, batch_size=size, seed=0)
-        count = max(1, min(self.validation_rows, steps.rows) // size)
-        data = StepParts(steps, parts=1, world=self.trainer.world_size, rank=self.trainer.global_rank)
+        steps = self.batches(self.valid, batch_size=size, seed=0)
+        count = max(1, min(self.validation_rows, len(steps.rows)) // size)
+        data = MicroBatches(steps, parts=1, world=self.trainer.world_size, rank=self.trainer.global_rank)
         order = range(count)
         return DataLoader(data, sampler=order, batch_size=None, pin_memory=self._on_cuda)  # type: ignore[arg-type]
 
@@ -341,57 +351,6 @@ class Loader(DataLoader):
             if batch is None:
                 return
             yield batch
-
-
-class BatchOfStep(Protocol):
-    """A step's whole batch, and shares of it."""
-
-    def __call__(self, step: int) -> Batch: ...
-
-    def part(self, batch: Batch, index: int, parts: int) -> Batch: ...
-
-
-class StepParts(Dataset[Batch]):
-    """Item i = part (i mod `parts`) of step (i div `parts`), the share of process `rank`."""
-
-    def __init__(self, steps: BatchOfStep, *, parts: int, world: int, rank: int) -> None:
-        self.steps, self.parts, self.world, self.rank = steps, parts, world, rank
-        self._last: tuple[int, Batch] | None = None
-
-    def __getitem__(self, index: int) -> Batch:
-        step, part = divmod(index, self.parts)
-        if self._last is None or self._last[0] != step:  # the parts of a step share its whole batch
-            batch = self.steps(step)
-            self._last = (step, {**batch, "total/tokens": batch["mask"].sum()})
-        parts = self.parts * self.world
-        whole = self._last[1]
-        if parts == 1:
-            return whole
-        share = self.steps.part(whole, part * self.world + self.rank, parts)
-        return share if len(share["mask"]) else nothing_of(self.steps.part(whole, 0, len(whole["mask"])))
-
-
-def nothing_of(batch: Batch) -> Batch:
-    """A batch whose losses are divided by infinity: the share of a process that there is no row for."""
-    return {name: torch.tensor(math.inf) if is_total(name) else value for name, value in batch.items()}
-
-
-def is_total(name: str) -> bool:
-    """Whether an entry of a batch is the number of a loss's predictions in the whole step."""
-    return name.startswith("total/") and name != "total/tokens"
-
-
-class FromStep(Sampler[int]):
-    """first, first + 1, ... total - 1; its length is `total`, since Lightning counts from the begin of the run."""
-
-    def __init__(self, *, first: int, total: int) -> None:
-        self.first, self.total = first, total
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.first, self.total))
-
-    def __len__(self) -> int:
-        return self.total
 
 
 def interruptible(train: Callable[[Iterator[str]], Tokenizer], texts: Iterator[str]) -> Tokenizer:

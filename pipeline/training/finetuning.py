@@ -23,14 +23,14 @@ from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.options import HeadOptions
 from pipeline.finetuning.predictions import Numbered, of_all_processes, predictions_of
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
+from pipeline.objectives.batch import Batch
 from pipeline.presets import FROZEN, ArmName
 from pipeline.training import optimizers as optim
+from pipeline.training.base_module import Training
 from pipeline.training.hardware import check_size
 from pipeline.training.optimizers import Optimization
-from pipeline.training.pretraining import Training
 from pipeline.training.task_data import TaskData
 from tasks.base import Prediction
 
@@ -145,7 +145,7 @@ class FineTuning(Training):
         self.train()  # a loaded encoder is in eval mode, and the trainer leaves each module in its own
         if self.frozen:
             warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")  # as it should be
-        self.note_matrices()
+        self.record_decay_names()
         if recipe.class_weights == "balanced":
             self.class_weights = balanced(data)
 
@@ -177,13 +177,17 @@ class FineTuning(Training):
 
     # ------------------------------------------------------------------ steps
 
+    @property
+    def trained(self) -> Encoder:
+        return self.model.encoder
+
     def loss(self, batch: Batch) -> tuple[Loss, Tensor, Encoded]:
         """The head's loss and outputs of a batch, and what the encoder returned."""
-        outputs, encoded = self.model(batch)
+        outputs, encoded = self.model(batch.inputs | batch.shared)
         options: dict[str, Any] = {}
         if self.training:
             options = {"weights": self.class_weights, "smoothing": self.recipe.label_smoothing}
-        return self.model.head.loss(outputs, batch["labels"], **options), outputs, encoded
+        return self.model.head.loss(outputs, batch.targets["task"].labels, **options), outputs, encoded
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss, _, encoded = self.loss(batch)
@@ -212,7 +216,7 @@ class FineTuning(Training):
 
     def _begin_evaluation(self, split: str) -> None:
         self.predictions.clear()
-        self._sums[f"{split}/task"] = [0.0] * 4  # also in a process without a batch: all sum up the same keys
+        self.sums.expect(split, ["task"])  # also in a process without a batch
 
     def on_validation_epoch_start(self) -> None:
         self._begin_evaluation("val")
@@ -222,9 +226,9 @@ class FineTuning(Training):
 
     def _evaluate(self, split: str, batch: Batch) -> None:
         loss, outputs, _ = self.loss(batch)
-        self._count(split, {"task": loss}, batch)
-        decoded = self.model.head.decode(outputs, batch)
-        self.predictions += zip(batch["rows"].tolist(), decoded, strict=True)
+        self.sums.add(split, {"task": loss}, empty=batch.empty)
+        decoded = self.model.head.decode(outputs, batch.inputs)
+        self.predictions += zip(batch.rows.tolist(), decoded, strict=True)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._evaluate("val", batch)
@@ -238,7 +242,7 @@ class FineTuning(Training):
         return predictions_of(of_all_processes(self.predictions), features, texts, join=self.model.head.join)
 
     def on_validation_epoch_end(self) -> None:
-        metrics = {"val/loss": self._figures("val")["val/task_loss"]}
+        metrics = {"val/loss": self.mean_losses("val")["val/task_loss"]}
         gold = [example.label for example in self.data.examples["valid"]]
         scores = self.data.task.scores(gold, [prediction.label for prediction in self.gathered("valid")])
         metrics |= {f"val/{name}": value for name, value in scores.figures.items()}
@@ -246,10 +250,10 @@ class FineTuning(Training):
         if (mix := self.model.head.mix) is not None:
             metrics |= {f"mix/{name}": value for name, value in mix.shares().items()}
         self.log_all({**metrics, "tokens": float(self.tokens_seen)})
-        self.history.save()
+        self.save_history()
 
     def on_test_epoch_end(self) -> None:
-        self.test_loss = self._figures("test")["test/task_loss"]
+        self.test_loss = self.mean_losses("test")["test/task_loss"]
 
 
 def balanced(data: TaskData) -> Tensor:

@@ -11,7 +11,7 @@ from pipeline.storage.checksums import damage, sha256
 from pipeline.storage.validation import read_json
 from pipeline.tracking import lineage
 from pipeline.training import checkpoints
-from pipeline.training.pretraining import Training
+from pipeline.training.base_module import Training
 
 # Configuration keys that may change on resume; any other change is refused. Files are compared by content.
 FREE = (

@@ -24,11 +24,10 @@ from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Feature, collate, features_of
 from pipeline.finetuning.heads import head_class
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch
-from pipeline.objectives.batches import shared
+from pipeline.objectives.batch import Batch, Target
+from pipeline.objectives.sampling import MicroBatches, ResumableSampler
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.paths import path_of
-from pipeline.training.corpus_data import FromStep, StepParts
 from tasks.base import Example, Task
 from tasks.dataset import SPLITS, DataSet, Row, listed
 
@@ -228,17 +227,19 @@ class TaskData(lightning.LightningDataModule):
     def batch(self, split: str, rows: np.ndarray) -> Batch:
         """Features by number, with their labels as the head takes them."""
         features = [self.features[split][i] for i in rows]
-        batch = collate(self.encoder, features)
+        inputs = collate(self.encoder, features)
         labels, count = self.head.collate([self.examples[split][feature.text].label for feature in features], features)
-        totals = {"total/task": count, "total/lm": (batch["mask"].sum() - len(features)).clamp(min=1)}
-        return {**batch, "labels": labels, "rows": torch.from_numpy(rows), **totals}
+        shared = {name: inputs.pop(name) for name in self.encoder.shared_inputs}
+        following = (inputs["mask"].sum() - len(features)).clamp(min=1)  # tokens that have one before them
+        targets = {"task": Target(labels, count), "lm": Target(inputs["input_ids"], following)}
+        return Batch(inputs, targets, rows=torch.from_numpy(rows), shared=shared)
 
     def train_dataloader(self) -> DataLoader:
         assert self.trainer is not None
         steps = Buckets([len(feature) for feature in self.features["train"]], self.batch_size, self.seed, self)
         parts = self.trainer.accumulate_grad_batches
-        data = StepParts(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
-        order = FromStep(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
+        data = MicroBatches(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
+        order = ResumableSampler(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
         return DataLoader(data, sampler=order, batch_size=None, num_workers=self.workers)
 
     def _evaluation(self, split: str) -> DataLoader:
@@ -398,4 +399,4 @@ class Buckets:
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
         """Every `parts`-th row; what does not belong to a row is kept."""
-        return {name: value if shared(name) else value[index::parts] for name, value in batch.items()}
+        return batch.select(slice(index, None, parts))

@@ -46,11 +46,11 @@ class Speed(lightning.Callback):
         if not self.counted:  # the first step counts, and is slow by that
             self.counting.close()
             self.counted = True
-            self.per_position = self.counter.get_total_flops() / batch["mask"].numel()
+            self.per_position = self.counter.get_total_flops() / batch.mask.numel()
             self.waited_before = trainer.train_dataloader.waited
             return
         self.seconds += time.perf_counter() - self.begin
-        self.positions += batch["mask"].numel()
+        self.positions += batch.mask.numel()
         self.waited = trainer.train_dataloader.waited - self.waited_before
         whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if whole and trainer.global_step % trainer.log_every_n_steps == 0 and trainer.is_global_zero:

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
     configuration = pretraining(asked if trained is None else asked.override({"data.length": trained}, first=True))
     if note := evaluating.note_on_length(encoder, configuration.data.length, trained):
         print(note)
-    metrics = evaluating.evaluate(encoder, configuration.module.objective, configuration.data)
+    metrics = evaluating.evaluate(encoder, configuration.data)
     for name, value in metrics.items():
         print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}")
     if (unknown := metrics["unknown"]) > evaluating.FEW_UNKNOWN:

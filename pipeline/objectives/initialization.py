@@ -1,0 +1,29 @@
+"""How the vectors of tokens start, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from pipeline.data.token_store import TokenStore
+from pipeline.models.base import Encoder
+from pipeline.objectives.ppmi_init import initialize_from_ppmi
+
+EmbeddingStart = Literal["random", "cooccurrence"]
+
+
+def keep_random(encoder: Encoder, store: TokenStore, seed: int) -> None:
+    """The vectors stay as the encoder was made."""
+
+
+def from_cooccurrences(encoder: Encoder, store: TokenStore, seed: int) -> None:
+    """The vectors of tokens that occur in similar places are similar from the start."""
+    print("embeddings  begin with co-occurrences, which are being counted", flush=True)
+    assert encoder.token_embedding is not None
+    initialize_from_ppmi(encoder.token_embedding.weight, store, special=encoder.tokenizer.special_ids, seed=seed)
+
+
+INITIALIZERS: dict[EmbeddingStart, Callable[[Encoder, TokenStore, int], None]] = {
+    "random": keep_random,
+    "cooccurrence": from_cooccurrences,
+}

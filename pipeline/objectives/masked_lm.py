@@ -1,0 +1,172 @@
+"""Masked language modeling with pairs of texts to tell apart (Devlin et al. 2018, 3.1; Lan et al. 2019).
+
+Shapes: B rows, T positions, M masked positions of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.data.rows import SentenceWindows
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder
+from pipeline.models.losses import Loss, classification_loss
+from pipeline.objectives.base import Objective
+from pipeline.objectives.batch import Batch, Target
+from pipeline.objectives.checks import Check
+from pipeline.objectives.mask_checks import mask_checks
+from pipeline.objectives.masking import mask_tokens
+from pipeline.objectives.pair_checks import pair_checks
+from pipeline.objectives.sampling import StepBatches
+from pipeline.objectives.sentence_pairs import Pair, PairRows, PairTask
+from pipeline.tokenization.base import Tokenizer
+
+PADDING_MULTIPLE = 8  # rows are padded to a multiple of this: matrix kernels like round sizes
+
+
+class MaskedLM(Objective):
+    """Masked tokens from all others, and whether the second of two texts follows the first.
+
+    Args:
+        mask_rate: share of tokens to predict.
+        whole_word: mask all pieces of a word together.
+        next_sentence: `nsp` (Devlin et al. 2018), `sop` (sentence order, Lan et al. 2019) or `off`.
+    """
+
+    requires = frozenset({"masked"})
+    main = "mlm"
+
+    def __init__(self, mask_rate: float = 0.15, whole_word: bool = False, next_sentence: PairTask = "nsp") -> None:
+        super().__init__()
+        if not 0 < mask_rate < 1:
+            raise UserError(f"model.objective.init_args.mask_rate must lie between 0 and 1, not {mask_rate}.")
+        self.mask_rate, self.whole_word, self.next_sentence = mask_rate, whole_word, next_sentence
+        if self.pairs:
+            self.requires |= {"next_sentence"}
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a row has two texts."""
+        return self.next_sentence != "off"
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        return {"next_sentence": self.pairs}
+
+    def check_corpus(self, store: TokenStore, name: str) -> None:
+        documents = store.meta["documents"]
+        if self.next_sentence == "nsp" and documents < 2:
+            raise UserError(
+                f"Next-sentence prediction needs at least 2 documents, but the {name} corpus has {documents}; separate "
+                "documents by a blank line, or set model.objective.init_args.next_sentence to off."
+            )
+
+    @property
+    def num_special(self) -> int:
+        """Special tokens of a row: [CLS] a [SEP] b [SEP]."""
+        return 3 if self.pairs else 2
+
+    def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PairRows:
+        return PairRows(SentenceWindows(store, length - self.num_special, phase=phase), self.next_sentence, seed=seed)
+
+    def batch(self, rows: PairRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+        pairs = rows.draw(index, rng)
+        ids, segments, mask = join_pairs(pairs, tokenizer, most=rows.windows.length + self.num_special)
+        masked = mask_tokens(
+            ids,
+            mask & ~np.isin(ids, tokenizer.special_ids),
+            mask.sum(1),
+            rng,
+            rate=self.mask_rate,
+            mask_id=tokenizer.id("mask"),
+            replacements=tokenizer.ordinary_ids,
+            continues_word=tokenizer.continues_word if self.whole_word else None,
+        )
+        inputs = {"input_ids": masked.ids, "token_type_ids": segments, "mask": mask}
+        targets = {
+            "mlm": Target(
+                labels=torch.from_numpy(masked.labels),
+                count=torch.tensor(max(1, len(masked.positions))),  # a divisor, also where no token may be masked
+                positions=torch.from_numpy(masked.positions),
+            )
+        }
+        if self.pairs:
+            labels = torch.tensor([pair.label for pair in pairs])
+            targets["nsp"] = Target(labels=labels, count=torch.tensor(len(pairs)))
+        tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+        return Batch(inputs=tensors, targets=targets, rows=torch.from_numpy(index))
+
+    def part(self, batch: Batch, index: int, parts: int) -> Batch:
+        return trim(batch.part(index, parts))
+
+    def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
+        encoded, target = model(batch.inputs), batch.targets["mlm"]
+        # Logits only where a token was masked: a seventh of the positions, and the output matrix is large.
+        losses = {"mlm": model.token_loss(encoded.layers[-1].flatten(0, 1)[target.positions], target.labels)}
+        if self.pairs:
+            losses["nsp"] = classification_loss(model.next_sentence_logits(encoded), batch.targets["nsp"].labels)
+        return losses
+
+    def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
+        tokenizer = steps.tokenizer
+        yield from mask_checks(batches, tokenizer, mask_rate=self.mask_rate, whole_word=self.whole_word)
+        yield self._passes_differ(steps)
+        if self.next_sentence == "nsp":
+            yield from pair_checks(steps.rows.windows, [batch.targets["nsp"].labels for batch in batches])
+
+    def _passes_differ(self, steps: StepBatches) -> Check:
+        """The same texts in two epochs; as pairs they would have other partners."""
+        alone = MaskedLM(self.mask_rate, self.whole_word, "off")
+        rows = alone.rows(steps.store, steps.tokenizer, length=steps.length, phase=0, seed=0)
+        index = np.arange(min(8, len(rows)))
+        first, second = (
+            alone.batch(rows, index, steps.tokenizer, rng=np.random.default_rng((0, step))).targets["mlm"].positions
+            for step in (0, steps.steps)
+        )
+        assert first is not None
+        assert second is not None
+        same = torch.equal(first, second)
+        return Check("two passes mask differently", not same, "the same positions" if same else "other positions")
+
+
+def join_pairs(pairs: list[Pair], tokenizer: Tokenizer, *, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[CLS] a [SEP] b [SEP], padded: ids, segment ids and mask, each (B, T). Without b: [CLS] a [SEP].
+
+    Args:
+        most: T at most; the model may have no more positions.
+    """
+    cls, sep, pad = (tokenizer.id(role) for role in ("cls", "sep", "pad"))
+    sizes = [len(pair.a) + len(pair.b) + (3 if len(pair.b) else 2) for pair in pairs]
+    ids = np.full((len(pairs), max(*sizes, min(round_up(max(sizes)), most))), pad, dtype=np.int64)
+    segments, mask = np.zeros_like(ids), np.zeros(ids.shape, dtype=bool)
+    for row, (pair, size) in enumerate(zip(pairs, sizes, strict=True)):
+        second = len(pair.a) + 2
+        ids[row, 0], ids[row, 1 : second - 1], ids[row, second - 1] = cls, pair.a, sep
+        if len(pair.b):
+            ids[row, second : size - 1], ids[row, size - 1] = pair.b, sep
+            segments[row, second:size] = 1
+        mask[row, :size] = True
+    return ids, segments, mask
+
+
+def round_up(length: int) -> int:
+    return -(-length // PADDING_MULTIPLE) * PADDING_MULTIPLE
+
+
+def trim(batch: Batch) -> Batch:
+    """Cuts columns that are padding in every row."""
+    old, lengths = batch.mask.shape[1], batch.mask.sum(1)
+    new = round_up(int(lengths.max())) if len(lengths) else old
+    if new >= old:
+        return batch
+    target = batch.targets["mlm"]
+    assert target.positions is not None
+    moved = replace(target, positions=target.positions // old * new + target.positions % old)
+    inputs = {name: value[:, :new] for name, value in batch.inputs.items()}
+    return replace(batch, inputs=inputs, targets={**batch.targets, "mlm": moved})

@@ -1,0 +1,238 @@
+"""What both stages of training share: losses per prediction of the whole step, seeds per step, logging, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.strategies import FSDPStrategy
+from torch import Tensor, nn
+
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import flatten_pairs
+from pipeline.models.losses import Loss
+from pipeline.objectives.batch import Batch
+from pipeline.storage.checksums import digest
+from pipeline.tracking.loggers import History
+from pipeline.training import checkpoints, optimizers
+from pipeline.training.loss_sums import EMPTY, LossSums
+from pipeline.training.optimizers import Optimization
+from pipeline.training.step_callbacks import NonFiniteGuard, StepCallback
+
+SHARDED = "_fsdp_wrapped_module."  # in the names of parameters whose module is sharded by itself
+
+
+class Training(lightning.LightningModule):
+    """The base of both stages.
+
+    Args:
+        seed: of fresh weights and dropout.
+
+    Attributes:
+        stage: its name on the command line.
+        kept: what a checkpoint must have beside what all have (see checkpoints.PARTS).
+        weights: of losses, where they are not 1.
+        last_loss: of the last micro-batch, scaled as it is differentiated.
+        sums: losses since the last log line.
+        tokens_seen: by the whole run, over all processes.
+        checkpoint_file: where a run saves its state; None: outside of a run folder.
+        identity: configuration and data of the run, which a checkpoint repeats.
+        figures: metrics of the last validation, as checkpoints keep them.
+    """
+
+    stage: str
+    kept: tuple[str, ...] = ()
+    tokens_seen: Tensor
+
+    def __init__(self, *, seed: int) -> None:
+        super().__init__()
+        self.seed, self.last_loss = seed, torch.tensor(math.nan)
+        self.weights: dict[str, float] = {}
+        self.sums = LossSums()
+        self.checkpoint_file: Path | None = None
+        self.identity: dict[str, Any] = {}
+        self.figures: dict[str, float] = {}
+        self.seconds_before, self.started = 0.0, time.monotonic()  # of the parts of a resumed run
+        self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
+
+    @property
+    @abstractmethod
+    def trained(self) -> Encoder:
+        """The encoder that is trained."""
+
+    def configure_callbacks(self) -> list[lightning.Callback]:
+        return [NonFiniteGuard()]
+
+    # ------------------------------------------------------------------ steps
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        # Dropout is a function of the micro-batch, so a resumed run draws what the uninterrupted one would.
+        torch.manual_seed(((self.seed * 1_000_003 + batch_idx) * 1_009 + self.global_rank) % (1 << 63))
+
+    def weighted(self, losses: dict[str, Loss], batch: Batch) -> Tensor:
+        """The losses of a micro-batch, each divided by its predictions in the whole optimizer step.
+
+        Scaled up by what Lightning (micro-batches) and DDP (processes) divide by.
+        """
+        parts = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        share = 0.0 if batch.empty else 1.0
+        means = [
+            self.weights.get(name, 1) * share * loss.sum / batch.targets[name].count for name, loss in losses.items()
+        ]
+        total = torch.stack(means).sum() * parts
+        self.last_loss = total.detach()
+        self.sums.add("train", losses, empty=batch.empty)
+        return total
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        limit = gradient_clip_val or math.inf  # 0 is no clipping, as Lightning has it
+        if is_sharded(self.trainer):  # no process has the whole gradient
+            norm = self.trainer.model.clip_grad_norm_(limit)  # type: ignore[union-attr, operator]
+        else:
+            norm = nn.utils.clip_grad_norm_([p for p in self.parameters() if p.grad is not None], limit)
+        for callback in self.step_callbacks:
+            callback.on_gradient_norm(self.trainer, self, norm)
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        if self.global_step == self.trainer.max_steps:
+            self.trainer.should_stop = True  # the last step is validated, whatever the interval
+        if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
+            return
+        self.tokens_seen += batch.tokens
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if self.global_step % every == 0 or self.global_step == self.trainer.max_steps:
+            self._log_step()
+        for callback in self.step_callbacks:
+            callback.on_step_end(self.trainer, self)
+
+    def restore_before_step(self) -> None:
+        """Undoes what the current step has changed, but for weights, which it has not."""
+
+    @property
+    def step_callbacks(self) -> list[StepCallback]:
+        return [callback for callback in self.trainer.callbacks if isinstance(callback, StepCallback)]  # type: ignore[attr-defined]
+
+    def texts_of(self, batch: Batch) -> list[str]:
+        """The texts of a batch as the encoder reads them, for people."""
+        texts = self.trained.texts_of(flatten_pairs(batch.inputs | batch.shared))
+        if batch.mask.ndim == 3:
+            return [f"{first} | {second}" for first, second in zip(texts[::2], texts[1::2], strict=True)]
+        return texts
+
+    # ------------------------------------------------------------------ logging
+
+    def _log_step(self) -> None:
+        metrics = self.mean_losses("train")
+        losses = [
+            self.weights.get(name.removeprefix("train/").removesuffix("_loss"), 1) * value
+            for name, value in metrics.items()
+            if name.endswith("_loss")
+        ]
+        speed = (int(self.tokens_seen) - self.tokens_at_start) / (time.monotonic() - self.started)
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        metrics |= {"train/loss": sum(losses), "train/learning_rate": rate}
+        self.log_all({**metrics, "tokens": float(self.tokens_seen), "tokens_per_second": speed})
+
+    def mean_losses(self, split: str) -> dict[str, float]:
+        """Means since the last call, over all processes: NAME_loss, and NAME_accuracy and NAME_spelling if known.
+
+        Raises:
+            UserError: a loss of a validation is not finite; that of training is noticed at its step.
+        """
+        strategy = self.trainer.strategy
+        device = strategy.root_device  # the module is back on the CPU when a test has ended
+        results = self.sums.take(split, lambda sums: strategy.reduce(sums.to(device), reduce_op="sum"))
+        if split == "val" and not all(math.isfinite(total) for total, _ in results.values()):
+            raise UserError(
+                f"The loss on the validation part is not finite at step {self.global_step}. Lower "
+                "model.optimization.learning_rate or lengthen the warm-up, and start anew with OVERWRITE=1."
+            )
+        return {f"{key}_{name}": value for key, (_, means) in results.items() for name, value in means.items()}
+
+    def log_all(self, metrics: dict[str, float]) -> None:
+        """Gives metrics to all loggers of the trainer."""
+        for logger in self.loggers:
+            logger.log_metrics(metrics, step=self.global_step)
+
+    def save_history(self) -> None:
+        """Writes the metric history, where the run keeps one."""
+        for logger in self.loggers:
+            if isinstance(logger, History):
+                logger.save()
+
+    # ------------------------------------------------------------------ parameters
+
+    def record_decay_names(self) -> None:
+        """Notes which parameters are matrices, by name, while they have their shape; `build` calls this at its end."""
+        self.matrix_names = {name for name, parameter in self.named_parameters() if parameter.dim() > 1}
+        self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
+
+    def decay_parameters(self) -> set[int]:
+        """Ids of the parameters that decay: matrices."""
+        named = ((name.replace(SHARDED, ""), parameter) for name, parameter in self.named_parameters())
+        return {id(parameter) for name, parameter in named if name in self.matrix_names}
+
+    def optimizers_of(
+        self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]
+    ) -> Any:
+        """As `configure_optimizers` returns them; see optimizers.build."""
+        half, total = "bf16" in str(self.trainer.precision), self.trainer.max_steps
+        return optimizers.build(options, layers, rest, total=total, matrices=self.decay_parameters(), half=half)
+
+    # ------------------------------------------------------------------ the run and its checkpoints
+
+    def on_train_start(self) -> None:
+        self._compare_processes()
+        self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
+        if self.trainer.ckpt_path:  # a checkpoint restores its rates, but those of the configuration apply
+            optimizers.restate(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, in all parts of the run."""
+        return self.seconds_before + time.monotonic() - self.started
+
+    def _compare_processes(self) -> None:
+        """Each machine may have trained its own tokenizer, whose token ids mean something else.
+
+        Raises:
+            UserError: processes have other data or another configuration than the first one.
+        """
+        if self.trainer.world_size > 1:
+            own = torch.tensor(int(digest(self.identity)[:12], 16), device=self.trainer.strategy.root_device)
+            if len(self.trainer.strategy.all_gather(own).unique()) > 1:
+                raise UserError(
+                    "The processes have not the same data and configuration. On several machines, let PIPELINE_CACHE "
+                    "be a folder that all of them share, so that they share tokenizer and token store."
+                )
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        sums = {name: torch.tensor(values, dtype=torch.float64) for name, values in self.sums.local().items()}
+        if self.trainer.world_size > 1:
+            device, reduce = self.trainer.strategy.root_device, self.trainer.strategy.reduce
+            sums = {name: reduce(values.to(device), reduce_op="sum") for name, values in sums.items()}
+        checkpoint["sums"] = {name: values.tolist() for name, values in sums.items()}
+        checkpoint["identity"], checkpoint["seconds"] = self.identity, self.seconds
+        self.figures |= {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+        checkpoint["figures"] = dict(self.figures)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.seconds_before, self.figures = checkpoint.get("seconds", 0.0), dict(checkpoint.get("figures", {}))
+        first = self.global_rank == 0  # one process continues the sums of all
+        self.sums.sums.update({name: values if first else list(EMPTY) for name, values in checkpoint["sums"].items()})
+        if self.checkpoint_file is not None:
+            checkpoints.move(checkpoint, self.checkpoint_file.parent)
+
+
+def is_sharded(trainer: lightning.Trainer) -> bool:
+    """Whether each process holds a part of the weights only."""
+    return isinstance(trainer.strategy, FSDPStrategy)

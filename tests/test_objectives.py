@@ -1,0 +1,226 @@
+"""Objectives as modules of their own: from outside the package, without our command line, and in parts of a batch."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from pipeline.data.rows import PackedBlocks
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder
+from pipeline.models.gpt import Gpt
+from pipeline.models.losses import Loss
+from pipeline.objectives.base import Objective
+from pipeline.objectives.batch import Batch, Target
+from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.sampling import MicroBatches
+from pipeline.tokenization.base import Tokenizer
+from pipeline.training.corpus_data import CorpusData, TokenizerOptions
+from pipeline.training.optimizers import Optimization
+from pipeline.training.pretraining import Pretraining
+from tests.conftest import SMALL, figures, run
+
+SHORT = [*SMALL, "--validate_every=4", "--trainer.max_steps=6"]
+
+
+class SkipLM(Objective):
+    """A toy: each token from those up to two before it, with a learned scale of its input."""
+
+    requires = frozenset({"causal"})
+    main = "skip"
+
+    def __init__(self, distance: int = 2) -> None:
+        super().__init__()
+        self.distance, self.scale = distance, nn.Parameter(torch.ones(()))
+
+    def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PackedBlocks:
+        return PackedBlocks(store, length, boundary=tokenizer.id("eos"), phase=phase)
+
+    def batch(self, rows: PackedBlocks, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+        ids = torch.from_numpy(rows(index)[0])[:, :-1]
+        labels = torch.full_like(ids, -1)
+        labels[:, : -self.distance] = ids[:, self.distance :]
+        inputs = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}
+        return Batch(inputs, {"skip": Target(labels, (labels >= 0).sum())}, rows=torch.from_numpy(index))
+
+    def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
+        labels = batch.targets["skip"].labels
+        hidden = model(batch.inputs).layers[-1][labels >= 0]
+        return {"skip": model.token_loss(self.scale * hidden, labels[labels >= 0])}
+
+    def report(self, metrics: dict[str, float], *, per_byte: float) -> dict[str, float]:
+        return {"skip_perplexity": float(np.exp(metrics["skip_loss"]))}
+
+
+def test_an_objective_from_outside_the_package_pretrains(tmp_path: Path) -> None:
+    (tmp_path / "skip.yaml").write_text(
+        f"model:\n  objective:\n    class_path: {__name__}.SkipLM\n    init_args:\n      distance: 3\n"
+    )
+    run("pretrain", "--model", "gpt", "--out", "run", *SHORT, "--config", str(tmp_path / "skip.yaml"))
+    metrics = figures(Path("run"))
+    assert metrics["val/skip_perplexity"] == pytest.approx(np.exp(metrics["val/skip_loss"]))
+    state = torch.load("run/checkpoints/last.ckpt", weights_only=True)
+    assert state["state_dict"]["objective.scale"] != 1  # trained with the model
+    assert state["identity"]["model.objective.init_args.distance"] == 3
+    assert not any("scale" in name for name in load_file("run/encoder/model.safetensors"))
+
+
+def modules(**other: Any) -> tuple[Pretraining, CorpusData]:
+    """As configs/pretrain/gpt.yaml and SMALL have them."""
+    objective = CausalLM(packing="concat")
+    sizes = {"size": 64, "layers": 2, "heads": 2, "inner_size": 128, "max_length": 48}
+    module = Pretraining(
+        encoder=partial(Gpt, **sizes, dropout=0.0, attention_dropout=0.0, norm="pre"),
+        objective=objective,
+        embeddings="random",
+        optimization=Optimization(learning_rate=1e-3, warmup_steps=2, schedule="cosine", weight_decay=0.1,
+                                  betas=(0.9, 0.95), eps=1e-8),
+    )  # fmt: skip
+    data = CorpusData(
+        objective=other.get("objective", objective),
+        tokenizer=TokenizerOptions("bpe", None, 500, lowercase=False, train_megabytes=20),
+        length=48,
+        batch_size=16,
+        validation_rows=64,
+        validation_every=20,
+        workers=0,
+        sample_documents=300,
+    )
+    return module, data
+
+
+def trainer(steps: int, **more: Any) -> lightning.Trainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return lightning.Trainer(max_steps=steps, accelerator="cpu", gradient_clip_val=1.0, **quiet, **more)  # type: ignore[arg-type]
+
+
+def test_lightning_alone_trains_the_weights_of_the_command(tmp_path: Path) -> None:
+    run("pretrain", "--model", "gpt", "--out", str(tmp_path / "run"), *SHORT, "--model.optimization.optimizer=adamw")
+    module, data = modules()
+    fit = trainer(6)
+    fit.fit(module, data)
+    ours = load_file(tmp_path / "run/encoder/model.safetensors")
+    assert all(torch.equal(value, ours[name]) for name, value in module.encoder.export_state().items())
+    assert float(fit.callback_metrics["val/lm_loss"]) == pytest.approx(figures(tmp_path / "run")["val/lm_loss"])
+    assert int(module.tokens_seen) == figures(tmp_path / "run")["tokens"]
+
+
+def test_lightning_alone_resumes(tmp_path: Path) -> None:
+    module, data = modules()
+    first = trainer(6)
+    first.fit(module, data)
+    first.save_checkpoint(tmp_path / "end.ckpt")
+    again, data = modules()
+    second = trainer(8)
+    second.fit(again, data, ckpt_path=tmp_path / "end.ckpt", weights_only=True)
+    assert second.global_step == 8
+    assert int(again.tokens_seen) > int(module.tokens_seen)
+
+
+def test_a_loss_that_is_not_finite_stops_lightning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = CausalLM.forward
+
+    def broken(self: CausalLM, model: Encoder, batch: Batch) -> dict[str, Loss]:
+        losses = original(self, model, batch)
+        losses["lm"].sum = losses["lm"].sum * torch.nan
+        return losses
+
+    module, data = modules()
+    monkeypatch.setattr(CausalLM, "forward", broken)
+    with pytest.raises(UserError, match="loss is not finite at step 0"):
+        trainer(2, num_sanity_val_steps=0).fit(module, data)
+
+
+def test_module_and_data_share_their_objective() -> None:
+    module, data = modules(objective=CausalLM())
+    with pytest.raises(UserError, match="the same objective"):
+        trainer(2).fit(module, data)
+
+
+def toy_batch(rows: int) -> Batch:
+    """5 positions a row, of which the first is predicted in each; sparse and dense targets."""
+    ids = torch.arange(rows * 5).view(rows, 5)
+    sparse = Target(ids[:, 0], torch.tensor(rows), positions=torch.arange(rows) * 5)
+    dense = Target(ids, torch.tensor(rows * 5), spelling=torch.ones(rows))
+    inputs = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}
+    return Batch(inputs, {"sparse": sparse, "dense": dense}, torch.arange(rows), {"table": torch.zeros(3, 2)})
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(8, 4), (7, 3), (3, 5)])
+def test_parts_hold_every_row_once(rows: int, parts: int) -> None:
+    batch = toy_batch(rows)
+    shares = [batch.part(index, parts) for index in range(parts)]
+    assert torch.cat([share.rows for share in shares]).tolist() == list(range(rows))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    for share in shares:
+        assert share.tokens == rows * 5
+        assert share.targets["sparse"].count == rows
+        assert share.shared["table"].shape == (3, 2)
+        places = share.inputs["input_ids"].flatten()[share.targets["sparse"].positions]
+        assert places.tolist() == share.targets["sparse"].labels.tolist()
+        assert len(share.targets["dense"].labels) == len(share.targets["dense"].spelling) == len(share)  # type: ignore[arg-type]
+
+
+def test_a_process_without_a_row_computes_one_that_counts_nothing() -> None:
+    class Steps:
+        def __call__(self, step: int) -> Batch:
+            return toy_batch(3)
+
+        def part(self, batch: Batch, index: int, parts: int) -> Batch:
+            return batch.part(index, parts)
+
+    shares = [MicroBatches(Steps(), parts=1, world=4, rank=rank)[0] for rank in range(4)]
+    assert [share.empty for share in shares] == [False, False, False, True]
+    assert [len(share) for share in shares] == [1, 1, 1, 1]
+
+
+OLD = {
+    "model": {"objective": "pipeline.objectives.CausalLM", "seed": 3},
+    "data": {"batches": {"class_path": "pipeline.batches.CausalBlocks", "init_args": {"packing": "document"}}},
+}
+
+
+def test_sections_of_older_configurations_are_joined() -> None:
+    from pipeline.former_names import current
+
+    section = {"class_path": "pipeline.objectives.causal_lm.CausalLM", "init_args": {"packing": "document"}}
+    assert current(OLD) == {"model": {"objective": section, "seed": 3}, "data": {}}
+    assert current({"data": {"batches": {"init_args": {"packing": "concat"}}}}) == {
+        "model": {"objective": {"init_args": {"packing": "concat"}}},
+        "data": {},
+    }
+    dotted = {
+        "model.objective": "pipeline.objectives.CausalLM",
+        "data.batches.class_path": "pipeline.batches.CausalBlocks",
+        "data.batches.init_args.packing": "document",
+    }
+    assert current(dotted) == {
+        "model.objective.class_path": "pipeline.objectives.causal_lm.CausalLM",
+        "model.objective.init_args.packing": "document",
+    }
+    assert current(current(OLD)) == current(OLD)
+
+
+def test_flags_and_files_of_older_versions_still_parse(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(json.dumps(OLD))
+    (tmp_path / "old.yaml").write_text(json.dumps(OLD))  # which is YAML too
+    for number, given in enumerate((
+        ["--config", str(tmp_path / "old.yaml")],
+        ["--model.objective=pipeline.objectives.CausalLM", "--data.batches.init_args.packing=document"],
+        ["--data.batches=pipeline.batches.CausalBlocks", "--data.batches.packing=document"],
+    )):  # fmt: skip
+        out = tmp_path / str(number)
+        run("pretrain", "--model", "gpt", "--out", str(out), *SMALL, "--trainer.max_steps=1", *given)
+        state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)
+        assert state["identity"]["model.objective.init_args.packing"] == "document"
+        assert not any("batches" in name for name in state["identity"] if name.startswith("data."))
