@@ -70,7 +70,7 @@ help: ## this list
 	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
 	@echo "  ARMS       for compare: some of those in its file"
-	@echo "  KIND       [sentence] for new-task: sentence, pair or tagging"
+	@echo "  KIND       [sentence] for new-task: sentence, pair, regression or tagging"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, elmo, pretraining, fine-tuning, token-store; none: all"
 	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"

@@ -25,6 +25,7 @@ from pipeline.experiments import grid as compare
 from pipeline.experiments.run_cache import cell_of, once
 from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
 from pipeline.training.requests import FineTuneRequest
+from tasks.base import kinds
 from tests.conftest import assert_plot, check_task, run
 
 pytestmark = pytest.mark.slow
@@ -282,7 +283,7 @@ def test_a_rate_of_the_head_is_not_one_of_the_whole_network(pretrained: Path, tm
     assert at_home.encoder("bert") == Path.home() / "encoders/bert"
 
 
-@pytest.mark.parametrize("kind", ["sentence", "pair", "tagging"])
+@pytest.mark.parametrize("kind", sorted(kinds()))
 def test_a_new_task_has_a_file_and_a_test(kind: str, pretrained: Path, tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     shutil.copy(REPOSITORY / "tests/conftest.py", tmp_path / "tests")

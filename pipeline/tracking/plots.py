@@ -30,7 +30,7 @@ def plot_curves(history: History, file: Path, *, floors: dict[str, float], losse
         above.axhline(value, linestyle="--", color="grey", linewidth=0.8)
         where = ("axes fraction", "data")
         above.annotate(name, (0.01, value), xycoords=where, fontsize=8, color="grey", va="bottom")
-    above.set_ylabel("nats")
+    above.set_ylabel("loss")
     above.legend()
     below.plot(*history.series("train/learning_rate"))
     below.set_ylabel("learning rate")

@@ -33,10 +33,12 @@ class SentenceHead(Head):
 
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
         """-> logits (B, C)."""
+        return self.classifier(self.dropout(self.vector(encoder, batch, encoded)))
+
+    def vector(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+        """(B, N), of pairs whose texts were read one by one (B, 4 N)."""
         vector = self.represent(encoder, encoded)
-        if batch["mask"].ndim == 3:  # pairs whose texts were read one by one
-            vector = matching_features(*vector.unflatten(0, (-1, 2)).unbind(1))
-        return self.classifier(self.dropout(vector))
+        return matching_features(*vector.unflatten(0, (-1, 2)).unbind(1)) if batch["mask"].ndim == 3 else vector
 
     def represent(self, encoder: Encoder, encoded: Encoded) -> Tensor:
         """(B, N)."""
