@@ -397,7 +397,9 @@ def test_words_are_what_is_between_the_marks(world: tuple[TokenStore, Tokenizer]
 
 def test_pairs_are_read_apart_and_compared(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
-    head = SentenceHead(elmo, classes=3, dropout=0.0, mix=False, mix_dropout=0.0, lstm=0, times=4).eval()
+    told = {"columns": {}, "mix": False, "mix_dropout": 0.0, "lstm": 0, "dropout": 0.0, "max_length": 20, "cut": "head"}
+    options = HeadOptions(name="sentence", pairs=True, **told)  # type: ignore[arg-type]
+    head = SentenceHead(elmo, outputs=3, options=options).eval()
     firsts, seconds = ["The soup was good.", "a b"], ["Anna", "c d e"]
     pairs = list(zip(firsts, seconds, strict=True))
     u, v = (elmo.pooled(elmo.encode(texts)) for texts in (firsts, seconds))
