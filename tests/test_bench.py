@@ -13,8 +13,8 @@ import torch
 
 from pipeline.bench import __main__ as bench
 from pipeline.bench import commands, scaling, steps
-from pipeline.bench.duel import Built, Contender, alternate
 from pipeline.bench.steps import Sizes
+from pipeline.bench.timing import Built, Candidate, interleave
 from pipeline.errors import UserError
 from pipeline.models.layers.transformer_block import Block
 from pipeline.tokenization.byte_bpe import ByteBpe
@@ -41,16 +41,16 @@ def broken() -> Built:
     raise ValueError("no such model")
 
 
-def test_contenders_take_turns_and_are_timed() -> None:
-    results = alternate([Contender("ours", quick, ours=True), Contender("theirs", slow)], rounds=3)
+def test_candidates_take_turns_and_are_timed() -> None:
+    results = interleave([Candidate("ours", quick, ours=True), Candidate("theirs", slow)], rounds=3)
     assert len(results["ours"].seconds) == len(results["theirs"].seconds) == 3
     assert min(results["ours"].seconds) >= 0.02  # as long as they sleep
     assert min(results["theirs"].seconds) >= 0.2
 
 
-def test_a_contender_that_fails_ends_the_duel() -> None:
+def test_a_candidate_that_fails_ends_the_comparison() -> None:
     with pytest.raises(UserError, match="process of 'ours' died"):
-        alternate([Contender("ours", broken)], rounds=1)
+        interleave([Candidate("ours", broken)], rounds=1)
 
 
 @pytest.mark.parametrize("name", ["bert-base", "gpt2-small", "elmo"])

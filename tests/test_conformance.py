@@ -307,11 +307,11 @@ def test_it_learns(toy: Path) -> None:
 
 
 def unigram(end: dict[str, float]) -> float:
-    return end["floor/unigram"]
+    return end["baseline/unigram"]
 
 
 def uniform(end: dict[str, float]) -> float:
-    return end["floor/uniform"]
+    return end["baseline/uniform"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pipeline
-from pipeline.data import token_store as store
+from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import pipeline
-from pipeline.data import token_store as store
+from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
@@ -31,6 +31,7 @@ from pipeline.objectives.bidirectional_lm import BidirectionalLM
 from pipeline.objectives.sampling import StepBatches
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.spelled_words import SpelledWords, split_words
+from tests.test_tuned import options
 
 SENTENCES = [["The", "soup", "was", "good", "."], ["Zürich", "日本", "🙂"], ["a"], ["x" * 70, "short", "words", "here"]]
 OPTIONS = {
@@ -397,9 +398,7 @@ def test_words_are_what_is_between_the_marks(world: tuple[TokenStore, Tokenizer]
 
 def test_pairs_are_read_apart_and_compared(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
-    told = {"columns": {}, "mix": False, "mix_dropout": 0.0, "lstm": 0, "dropout": 0.0, "max_length": 20, "cut": "head"}
-    options = HeadOptions(name="sentence", pairs=True, **told)  # type: ignore[arg-type]
-    head = SentenceHead(elmo, outputs=3, options=options).eval()
+    head = SentenceHead(elmo, outputs=3, options=options(pairs=True)).eval()
     firsts, seconds = ["The soup was good.", "a b"], ["Anna", "c d e"]
     pairs = list(zip(firsts, seconds, strict=True))
     u, v = (elmo.pooled(elmo.encode(texts)) for texts in (firsts, seconds))

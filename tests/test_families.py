@@ -32,7 +32,7 @@ def test_learning_happens(encoders: dict[str, Path], model: str) -> None:
     end = figures(encoders[model])
     names = ["lm"] if model == "gpt" else ["forward", "backward"]
     for name in names:
-        assert end[f"val/{name}_loss"] < end["floor/unigram"] - 0.3 < end["floor/uniform"]
+        assert end[f"val/{name}_loss"] < end["baseline/unigram"] - 0.3 < end["baseline/uniform"]
     assert 0.3 < end["val/bits_per_byte"] < 4
     assert end["val/loss"] == pytest.approx(sum(end[f"val/{name}_loss"] for name in names))
     if model == "elmo":

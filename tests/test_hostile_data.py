@@ -25,10 +25,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pipeline.data import documents, files
-from pipeline.data import token_store as store
+from pipeline.data import documents, files, seen_lines
+from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files
+from pipeline.data.seen_lines import shared_lines
 from pipeline.data.tables import read_rows
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
@@ -358,15 +359,15 @@ def test_validation_text_that_is_trained_on_and_files_that_are_not_read_are_repo
 
 
 def test_sketches_of_lines_estimate_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store._Seen, "KEPT", 500)
-    one, other = store._Seen(), store._Seen()
+    monkeypatch.setattr(seen_lines.SeenLines, "KEPT", 500)
+    one, other = seen_lines.SeenLines(), seen_lines.SeenLines()
     for number in range(8000):
         one.add(f"line {number}")
         other.add(f"line {number + 6000}")
     empty = np.zeros(1)
     stores = [TokenStore(empty, empty, empty, {}, lines=seen.smallest) for seen in (one, other)]
-    assert store.shared_lines(*stores) == pytest.approx(0.25, abs=0.06)
-    assert store.shared_lines(TokenStore(empty, empty, empty, {}), stores[0]) is None
+    assert shared_lines(*stores) == pytest.approx(0.25, abs=0.06)
+    assert shared_lines(TokenStore(empty, empty, empty, {}), stores[0]) is None
 
 
 def labelled(folder: Path, **parts: list[str]) -> labeled.TaskData:

@@ -28,7 +28,8 @@ from pipeline.experiments.run_cache import once
 from pipeline.storage import atomic, folders
 from pipeline.storage.paths import cache_folder
 from pipeline.tracking import lineage
-from pipeline.tracking.loggers import History, use_artifact
+from pipeline.tracking.history import History
+from pipeline.tracking.wandb import use_artifact
 from pipeline.training import checkpoints, run_folder
 from tests.conftest import SMALL, figures, run
 
@@ -327,7 +328,7 @@ def test_weights_and_biases_fails_at_the_start_or_the_end(
         with pytest.raises(CommError):
             run("pretrain", "--out", str(out), *FOUR, "--overwrite")
     assert tree(out) == before
-    monkeypatch.setattr("pipeline.tracking.loggers.ContinuedWandb.close", fails)
+    monkeypatch.setattr("pipeline.tracking.wandb.ResumableWandb.close", fails)
     run("pretrain", "--out", str(out), *FOUR, "--overwrite")
     assert figures(out)["steps"] == 4
     assert "Weights & Biases has not got all of this run: no network" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 import pipeline
 from pipeline import prompting
-from pipeline.data import token_store
+from pipeline.data import store_builder
 from pipeline.data.documents import Source
 from pipeline.errors import UserError
 from pipeline.inspection.fill_mask import fill_mask
@@ -59,7 +59,7 @@ class GruLM(Encoder):
         self.gru = nn.GRU(size, size, batch_first=True)
         self.output = nn.Linear(size, len(tokenizer))
 
-    def forward(self, batch: Batch) -> Encoded:
+    def forward(self, batch: Batch, state: Any = None) -> Encoded:
         x = self.embedding(batch["input_ids"])
         return Encoded(layers=[x, self.gru(x)[0]], mask=batch["mask"], input_ids=batch["input_ids"])
 
@@ -168,7 +168,7 @@ def test_a_new_model_generates(model: Encoder) -> None:
 
 def test_samples_of_a_new_model(model: Encoder, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"the dog saw {n} and a cat ." for n in range(20)) + "\n")
-    store = token_store.build(Source(files=[tmp_path / "text.txt"]), model.tokenizer, tmp_path / "stores")
+    store = store_builder.build(Source(files=[tmp_path / "text.txt"]), model.tokenizer, tmp_path / "stores")
     columns, rows = samples(model, store)
     assert columns == ["text", "goes on", "generated"]
     assert rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import tarfile
 from pathlib import Path
@@ -38,7 +39,15 @@ def test_a_killed_run_goes_on(older: Path, model: str) -> None:
     out = older / model / "killed"
     sizes = WORDS if model == "elmo" else SIZES
     run("pretrain", "--model", model, "--out", str(out), *DATA, *sizes, "--resume")
-    assert figures(out)["steps"] == 8
+    end = figures(out)
+    assert end["steps"] == 8
+    older_end = figures(older / model / "straight")
+    with open(out / "metrics.csv", newline="") as file:
+        first, *_ = csv.DictReader(file)
+    assert not [name for name in [*first, *end] if name.startswith("floor/")]
+    for name in ("uniform", "unigram"):  # 0.12 logged them as floor/..., in the row that this run has kept
+        assert end[f"baseline/{name}"] == pytest.approx(older_end[f"floor/{name}"], rel=1e-3)
+        assert float(first[f"baseline/{name}"]) == pytest.approx(end[f"baseline/{name}"], rel=1e-3)
     if model != "bert":  # whose pairs of sentences are others since
         before = pipeline.encoders.load(older / model / "straight/encoder")
         for name, value in pipeline.encoders.load(out / "encoder").state_dict().items():

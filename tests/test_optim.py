@@ -13,7 +13,8 @@ from torch import nn
 
 from pipeline.errors import UserError
 from pipeline.training import optimizers as optim
-from pipeline.training.optimizers import Muon, Optimization, orthogonal
+from pipeline.training import schedules
+from pipeline.training.optimizers import Muon, Optimization, newton_schulz
 from pipeline.training.resume import check_same_run
 from tests.conftest import SMALL, run
 
@@ -41,7 +42,7 @@ def muon(model: nn.ModuleDict, *, half: bool, **changes: Any) -> torch.optim.Opt
     options = Optimization(**(SETTINGS | {"optimizer": "muon"} | changes))
     layers = [list(model["in"].parameters()), list(model["layer"].parameters()), list(model["down"].parameters())]
     matrices = {id(parameter) for parameter in model.parameters() if parameter.dim() > 1}
-    return optim.build(options, layers, [], total=100, matrices=matrices, half=half)["optimizer"]
+    return optim.build(options, layers, [], total=100, decay_parameters=matrices, half=half)["optimizer"]
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="an older torch has no Muon to compare with")
@@ -67,11 +68,11 @@ def test_muon_in_float32_is_near_it_in_bf16() -> None:
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (24, 8), (8, 24)])
-def test_orthogonal_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
+def test_newton_schulz_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape)
     u, _, v = torch.linalg.svd(x, full_matrices=False)
-    inside = u.T @ orthogonal(x) @ v.T
+    inside = u.T @ newton_schulz(x) @ v.T
     values = inside.diagonal()
     assert (inside - torch.diag(values)).abs().max() < 1e-4
     assert values.min() > 0.3
@@ -117,7 +118,7 @@ def test_a_run_of_before_muon_names_the_optimizer_to_set() -> None:
 def test_warm_up_is_one_step_ahead_of_transformers() -> None:
     weight = nn.Parameter(torch.zeros(1))
     theirs = transformers.get_linear_schedule_with_warmup(torch.optim.SGD([weight], lr=1.0), 4, 20).lr_lambdas[0]
-    ours = [optim.rate_at(step, warmup=4, total=20, schedule="linear") for step in range(21)]
+    ours = [schedules.rate_at(step, warmup=4, total=20, schedule="linear") for step in range(21)]
     assert ours[:5] == pytest.approx([(s + 1) / 5 for s in range(5)])
     assert [theirs(step) for step in range(5)] == pytest.approx([s / 4 for s in range(5)])
     assert ours[4:] == pytest.approx([theirs(step) for step in range(4, 21)])

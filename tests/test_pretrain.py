@@ -23,10 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pipeline
 from pipeline.errors import UserError
-from pipeline.tracking.loggers import CLOCKED
+from pipeline.tracking.history import WALL_CLOCK
 from pipeline.training.checkpoints import Latest
-from pipeline.training.optimizers import rate_at
 from pipeline.training.pretraining import Pretraining
+from pipeline.training.schedules import rate_at
 from pipeline.training.throughput import Speed
 from tests.conftest import SMALL, figures, run, surroundings
 
@@ -37,7 +37,7 @@ SHORT = [*SMALL, "--validate_every=4"]
 
 def test_learning_happens_and_the_run_folder_is_whole(pretrained: Path) -> None:
     end = figures(pretrained)
-    assert end["val/mlm_loss"] < end["floor/unigram"] < end["floor/uniform"]
+    assert end["val/mlm_loss"] < end["baseline/unigram"] < end["baseline/uniform"]
     assert end["val/perplexity"] == pytest.approx(math.exp(end["val/mlm_loss"]))
     for name in (
         "seconds",
@@ -196,7 +196,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(straight: Path, tmp_path: 
 
 def history(folder: Path) -> list[dict[str, str]]:
     with open(folder / "metrics.csv", newline="") as file:
-        return [{**row, **dict.fromkeys(CLOCKED, "")} for row in csv.DictReader(file)]
+        return [{**row, **dict.fromkeys(WALL_CLOCK, "")} for row in csv.DictReader(file)]
 
 
 def test_a_finished_run_is_not_overwritten(pretrained: Path, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_finished_run_has_nothing_to_resume(tmp_path: Path, capsys: pytest.Cap
     run("pretrain", "--out", str(out), "--resume", *flags)
     again = figures(out)
     assert again.keys() == first.keys()
-    for name in first.keys() - {"seconds", "precision", *CLOCKED}:
+    for name in first.keys() - {"seconds", "precision", *WALL_CLOCK}:
         assert again[name] == pytest.approx(first[name], rel=1e-6), name
     assert 0 < again["seconds"] <= first["seconds"]
     assert "for 8 steps" in (out / "encoder/README.md").read_text()
@@ -292,11 +292,11 @@ def test_a_step_asks_the_device_once(tmp_path: Path) -> None:
     assert counts[1] - counts[0] == 2 * 8  # the other, whether there is padding, only a CPU is asked
 
 
-def test_one_warning_when_the_loss_stays_at_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_warning_when_the_loss_stays_at_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--model.optimization.learning_rate=1e-9", "--trainer.max_steps=16"]
     run("pretrain", "--out", str(tmp_path / "run"), *SHORT, *flags)
     printed = "".join(capsys.readouterr())
-    assert printed.count("sits at the unigram floor") == 1
+    assert printed.count("sits at the unigram baseline") == 1
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])

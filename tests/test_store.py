@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.cli.config import pretraining
-from pipeline.data import token_store as store
+from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.rows import SentenceWindows, shuffled
 from pipeline.data.token_store import TokenStore

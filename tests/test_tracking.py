@@ -23,7 +23,8 @@ from pipeline.errors import UserError
 from pipeline.experiments import resume_test as verify_resume
 from pipeline.storage.checksums import sha256
 from pipeline.tracking import lineage
-from pipeline.tracking.loggers import CLOCKED, public
+from pipeline.tracking.history import WALL_CLOCK
+from pipeline.tracking.wandb import public
 from pipeline.training import run_folder
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import SMALL, command, run, surroundings
@@ -105,7 +106,7 @@ def by_step(rows: list[dict[str, float]]) -> dict[float, dict[str, float]]:
     found: dict[float, dict[str, float]] = {}
     for row in rows:
         numbers = {name: value for name, value in row.items() if isinstance(value, (int, float)) and name[0] != "_"}
-        kept = {name: v for name, v in numbers.items() if name not in CLOCKED and not name.endswith("/size")}
+        kept = {name: v for name, v in numbers.items() if name not in WALL_CLOCK and not name.endswith("/size")}
         found.setdefault(row["trainer/global_step"], {}).update(kept)
     return found
 
@@ -223,7 +224,7 @@ def test_runs_of_one_process_leave_nothing_to_each_other(
             assert state() == before, f"{again} {name}"
             if name != "compare":
                 end = json.loads((out / "metrics.json").read_text())
-                kept = {name: value for name, value in end.items() if name not in (*CLOCKED, "seconds")}
+                kept = {name: value for name, value in end.items() if name not in (*WALL_CLOCK, "seconds")}
                 assert found.setdefault(name, kept) == kept
         nope = ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=nope"]
         with pytest.raises(UserError, match="monitors a figure"):

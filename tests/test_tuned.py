@@ -25,7 +25,7 @@ from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
 from pipeline.tokenization.byte_bpe import ByteBpe
-from pipeline.training import optimizers as optim
+from pipeline.training import schedules
 from pipeline.training.finetuning import balanced
 from pipeline.training.task_data import TaskData
 from tasks.base import Example
@@ -269,9 +269,9 @@ def test_craft(pretrained: Path, tmp_path: Path, task: str, arm: str, flags: lis
 
 
 def test_layers_join_from_the_top() -> None:
-    begins = [optim.unfreezes_at(depth, 4, 100, 0.5) for depth in range(4)]
+    begins = [schedules.unfreezes_at(depth, 4, 100, 0.5) for depth in range(4)]
     assert begins == [13, 25, 38, 50]
-    assert [optim.unfreezes_at(depth, 4, 100, 0.0) for depth in range(4)] == [0, 0, 0, 0]
+    assert [schedules.unfreezes_at(depth, 4, 100, 0.0) for depth in range(4)] == [0, 0, 0, 0]
 
 
 def test_frozen_layers_do_not_move(pretrained: Path, tmp_path: Path) -> None:

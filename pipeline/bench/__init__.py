@@ -1,1 +1,5 @@
-"""Speed against others' code, side by side in one run: `make bench`."""
+"""Speed compared with other implementations: `make bench`.
+
+steps: training steps; commands: whole commands; timing: interleaved measurements; scaling: cost by size; lm_eval:
+scores and speed beside lm-evaluation-harness.
+"""

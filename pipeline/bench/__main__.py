@@ -1,7 +1,7 @@
-"""`make bench`: our speed beside others', one row a kind of work.
+"""`make bench`: our speed compared with other implementations, one row for each kind of work.
 
-The measure is the ratio: medians of runs that take turns, since absolute times depend on the machine and on what else
-it does. Same model, same data, same loss; every contender has a process of its own.
+The measure is a ratio of medians of interleaved runs, since absolute times depend on the machine and its load. All
+candidates have the same model, data and loss; each runs in its own process.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from typing import Any
 import torch
 
 from pipeline.bench import commands, steps
-from pipeline.bench.duel import Contender, alone, alternate
 from pipeline.bench.steps import Sizes
+from pipeline.bench.timing import Candidate, interleave, run_in_subprocess
 from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import cache_folder
+from pipeline.tracking.tables import markdown_table
 from pipeline.training.hardware import best_precision
 
 SMALL = Sizes(rows=32, length=128, size=256, layers=4, heads=4, vocab=8192)
-STEPS: dict[str, tuple[Callable[..., list[Contender]], Sizes]] = {
+STEPS: dict[str, tuple[Callable[..., list[Candidate]], Sizes]] = {
     "bert": (steps.bert, SMALL),
     "bert-base": (steps.bert, Sizes(rows=8, length=128, size=768, layers=12, heads=12, vocab=30_522)),
     "gpt": (steps.gpt, SMALL),
@@ -41,15 +42,15 @@ Row = dict[str, Any]
 
 
 def training_step(name: str, options: argparse.Namespace) -> list[Row]:
-    """Ours against each other contender of a step."""
+    """A row for each candidate that our training step is compared with."""
     build, sizes = STEPS[name]
     if name == "elmo" and options.device != "cpu":
         raise UserError("elmo is measured on processors only.")
     if options.device == "cuda" and name.endswith(("base", "small")):
         sizes = replace(sizes, rows=options.batch, length=options.length)
     with tempfile.TemporaryDirectory() as folder:
-        found = build(sizes, Path(folder), device=options.device, compiled=options.compile)
-        results = alternate(found, rounds=options.rounds)
+        candidates = build(sizes, Path(folder), device=options.device, compiled=options.compile)
+        results = interleave(candidates, rounds=options.rounds)
     ours, tokens = results["ours"], sizes.rows * sizes.length
     print(f"{name}: {sizes}, dropout {sizes.dropout}; {ours.share_of_peak:.0%} of {ours.peak / 1e9:,.0f} GFLOP/s")
     for label, result in results.items():
@@ -77,8 +78,8 @@ def training_step(name: str, options: argparse.Namespace) -> list[Row]:
 Run = Callable[[], float]
 
 
-def taking_turns(work: str, unit: str, ours: Run, others: dict[str, Run], *, rounds: int) -> list[Row]:
-    """Whole commands in turn; each gives its speed."""
+def compare_commands(work: str, unit: str, ours: Run, others: dict[str, Run], *, rounds: int) -> list[Row]:
+    """Compares whole commands, interleaved; each returns its speed."""
     speeds: dict[str, list[float]] = {name: [] for name in ("ours", *others)}
     for _ in range(rounds):
         for name, run in {"ours": ours, **others}.items():
@@ -104,13 +105,15 @@ def pretraining(options: argparse.Namespace) -> list[Row]:
         if files is not None and not Path(files).exists():
             raise UserError(f"There is no {files}: others read a file or folder of text, set CORPUS= to one.")
         theirs = [folder, files, options.steps]
-        return taking_turns(
+        return compare_commands(
             "pretraining",
             "tokens/s",
-            lambda: alone(commands.our_pretraining, folder, options.corpus, options.steps),
+            lambda: run_in_subprocess(commands.our_pretraining, folder, options.corpus, options.steps),
             {
-                "Trainer, float32": lambda: alone(commands.their_pretraining, *theirs, False),
-                f"Trainer, {steps.fastest()}, fused AdamW": lambda: alone(commands.their_pretraining, *theirs, True),
+                "Trainer, float32": lambda: run_in_subprocess(commands.their_pretraining, *theirs, False),
+                f"Trainer, {steps.fastest()}, fused AdamW": lambda: run_in_subprocess(
+                    commands.their_pretraining, *theirs, True
+                ),
             },
             rounds=options.runs,
         )
@@ -124,13 +127,15 @@ def fine_tuning(options: argparse.Namespace) -> list[Row]:
     commands.check_fine_tuning(options.encoder, options.data)
     with tempfile.TemporaryDirectory() as name:
         given = [Path(name), options.encoder, options.data, options.steps]
-        return taking_turns(
+        return compare_commands(
             "fine-tuning",
             "tokens/s",
-            lambda: alone(commands.our_fine_tuning, *given),
+            lambda: run_in_subprocess(commands.our_fine_tuning, *given),
             {
-                "Trainer, float32": lambda: alone(commands.their_fine_tuning, *given, False),
-                f"Trainer, {steps.fastest()}, fused AdamW": lambda: alone(commands.their_fine_tuning, *given, True),
+                "Trainer, float32": lambda: run_in_subprocess(commands.their_fine_tuning, *given, False),
+                f"Trainer, {steps.fastest()}, fused AdamW": lambda: run_in_subprocess(
+                    commands.their_fine_tuning, *given, True
+                ),
             },
             rounds=options.runs,
         )
@@ -148,13 +153,13 @@ def token_store(options: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         commands.text_for_store(folder, corpus)
-        return taking_turns(
+        return compare_commands(
             "token-store",
             "MB/s",
-            lambda: alone(commands.our_store, folder),
+            lambda: run_in_subprocess(commands.our_store, folder),
             {
-                "tokenizers, encode_batch": lambda: alone(commands.their_store, folder, False),
-                "tokenizers, encode_batch_fast": lambda: alone(commands.their_store, folder, True),
+                "tokenizers, encode_batch": lambda: run_in_subprocess(commands.their_store, folder, False),
+                "tokenizers, encode_batch_fast": lambda: run_in_subprocess(commands.their_store, folder, True),
             },
             rounds=2 * options.runs + 1,
         )
@@ -197,7 +202,7 @@ def main() -> int:
 def measure(options: argparse.Namespace) -> int:
     threads = f"{torch.get_num_threads()} threads, ours in {best_precision()}"
     print(f"torch {torch.__version__}, {options.device}, {threads}\n")
-    found: list[Row] = []
+    measured: list[Row] = []
     for name in options.rows or [*STEPS, *WHOLE]:
         try:
             rows = training_step(name, options) if name in STEPS else WHOLE[name](options)
@@ -209,7 +214,7 @@ def measure(options: argparse.Namespace) -> int:
         for row in rows:
             row["device"] = options.device if name in STEPS else "cuda" if torch.cuda.is_available() else "cpu"
         write(options.out / "bench.csv", rows)
-        found += rows
+        measured += rows
         for row in rows:
             memory = ""
             if row.get("memory_ours_mb"):
@@ -218,12 +223,12 @@ def measure(options: argparse.Namespace) -> int:
                 f"  against {row['against']}: {row['ratio']:.2f} times as fast "
                 f"({row['ours']:,.1f} and {row['theirs']:,.1f} {row['unit']}{memory})"
             )
-    print("\n" + table(found))
+    print("\n" + table(measured), end="")
     return 0
 
 
 def write(file: Path, rows: list[Row]) -> None:
-    """Rows measured now take the place of those of the same name and device."""
+    """Writes rows to a CSV file, in place of those of the same work and device."""
     names = [
         "work",
         "device",
@@ -250,11 +255,11 @@ def write(file: Path, rows: list[Row]) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| work | against | ours is faster by | share of matrix peak |", "| --- | --- | --- | --- |"]
+    lines = []
     for row in rows:
         peak = f"{row['share_of_peak']:.0%}" if row.get("share_of_peak") else ""
-        lines.append(f"| {row['work']} | {row['against']} | {row['ratio']:.2f} | {peak} |")
-    return "\n".join(lines)
+        lines.append([row["work"], row["against"], f"{row['ratio']:.2f}", peak])
+    return markdown_table(["work", "against", "ours is faster by", "share of matrix peak"], lines)
 
 
 if __name__ == "__main__":

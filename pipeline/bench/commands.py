@@ -1,6 +1,6 @@
-"""Whole commands against whole commands: pretraining, fine-tuning and the token store.
+"""Whole commands compared: pretraining, fine-tuning and the token store, ours and other implementations.
 
-Each is run in a process of its own, ours and theirs in turn. The measure is real tokens a second, padding not counted.
+Each runs in its own process, interleaved. The measure is tokens per second without padding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from pipeline.bench.steps import fastest
 from pipeline.cli import parser as cli
-from pipeline.data import token_store as store
+from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files, split_of
 from pipeline.data.sentences import sentences
@@ -62,7 +62,7 @@ def their_speed(trainer: Any, examples: list[dict[str, Any]]) -> float:
 
 
 def our_pretraining(folder: Path, corpus: str, steps: int) -> float:
-    """Tokens a second of `make pretrain` with BERT 4x256, its one validation included."""
+    """Tokens per second of `make pretrain` with BERT 4x256, including its validation."""
     os.environ["WANDB_MODE"] = "disabled"
     settings = {
         "trainer.max_steps": steps,
@@ -85,7 +85,7 @@ def our_pretraining(folder: Path, corpus: str, steps: int) -> float:
 
 
 def their_pretraining(folder: Path, files: str | None, steps: int, fast: bool) -> float:
-    """Tokens a second of `Trainer.train()` on the very pairs that ours had, masked and padded by its own collator."""
+    """Tokens per second of `Trainer.train()` on the same pairs, masked and padded by its own collator."""
     from transformers import AutoTokenizer, BertForPreTraining, DataCollatorForLanguageModeling, Trainer
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -112,7 +112,7 @@ def their_pretraining(folder: Path, files: str | None, steps: int, fast: bool) -
 
 
 def pairs_of(batch: Batch) -> list[dict[str, Any]]:
-    """The rows of a batch of ours without masks and padding."""
+    """The rows of one of our batches, without masks and padding."""
     lengths = batch.mask.sum(1).tolist()
     labels = batch.targets["nsp"].labels.tolist()
     kept = zip(unmasked(batch), batch.inputs["token_type_ids"], labels, strict=True)
@@ -126,7 +126,7 @@ def pairs_of(batch: Batch) -> list[dict[str, Any]]:
 
 
 def our_fine_tuning(folder: Path, encoder: Path, data: Path, steps: int) -> float:
-    """Tokens a second of `make finetune`, its one validation of 100 rows included."""
+    """Tokens per second of `make finetune`, including its validation on 100 rows."""
     os.environ["WANDB_MODE"] = "disabled"
     rows = ROWS["fine-tuning"]
     flags = [f"--data.train_rows={steps * rows}", f"--data.batch_size={rows}"]
@@ -137,7 +137,7 @@ def our_fine_tuning(folder: Path, encoder: Path, data: Path, steps: int) -> floa
 
 
 def their_fine_tuning(folder: Path, encoder: Path, data: Path, steps: int, fast: bool) -> float:
-    """Tokens a second of `Trainer.train()`, shuffled and padded to the longest of each batch."""
+    """Tokens per second of `Trainer.train()`, shuffled, padded to the longest row of each batch."""
     from transformers import AutoTokenizer, BertForSequenceClassification, DataCollatorWithPadding, Trainer
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -161,7 +161,7 @@ STORE_MEGABYTES = 16
 
 
 def text_for_store(folder: Path, corpus: Path) -> Path:
-    """The begin of a corpus as plain text, and a tokenizer of 8,192 pieces trained on it."""
+    """Writes the beginning of a corpus as plain text, and a tokenizer with 8,192 pieces trained on it."""
     found = find_files(str(corpus))
     files = [path for path in found if split_of(Path(path.name)) == "train"] or found
     out, written = folder / "text.txt", 0
@@ -176,7 +176,7 @@ def text_for_store(folder: Path, corpus: Path) -> Path:
 
 
 def our_store(folder: Path) -> float:
-    """MB a second of text to a token store: reading, sentences, repeated lines, tokens, checksums."""
+    """MB per second of building a token store: reading, sentences, repeated lines, tokens, checksums."""
     text, tokenizer = folder / "text.txt", tokenizers.load(folder / "tokenizer.json")
     with tempfile.TemporaryDirectory(dir=folder) as root:
         begin = time.perf_counter()
@@ -185,7 +185,7 @@ def our_store(folder: Path) -> float:
 
 
 def their_store(folder: Path, fast: bool) -> float:
-    """MB a second of `tokenizers` alone, on sentences that are in memory already, in batches of the same size."""
+    """MB per second of `tokenizers` alone, on sentences already in memory, in batches of the same size."""
     text, backend = folder / "text.txt", tokenizers.load(folder / "tokenizer.json").backend
     found = [s for document, _ in Source(files=[text]).documents() for line in document for s in sentences(line)]
     encode = partial(backend.encode_batch_fast if fast else backend.encode_batch, add_special_tokens=False)
@@ -196,9 +196,10 @@ def their_store(folder: Path, fast: bool) -> float:
 
 
 def check_fine_tuning(encoder: Path, data: Path) -> None:
-    """
+    """Refuses to start without the files that fine-tuning needs.
+
     Raises:
-        UserError: what fine-tuning needs is not there.
+        UserError: the data or the encoder is missing.
     """
     if not list(data.glob("train*")):
         raise UserError(f"There is no train.tsv in {data}.")

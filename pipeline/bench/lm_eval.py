@@ -1,7 +1,7 @@
-"""`make bench-lm-eval`: our scores and lm-evaluation-harness's own, on the same GPT folder and the same items.
+"""`make bench-lm-eval`: our scores compared with lm-evaluation-harness's, on the same GPT folder and the same items.
 
-lm-eval runs its `hf` model on local files with the prompts of its own tasks; ours scores the very texts that it asked.
-Compared are the log-likelihood of each text and the accuracies, and on BLiMP the speed of both.
+lm-eval runs its `hf` model on local files with the prompts of its tasks; we score the same texts. Compared are the
+log-likelihood of each text, the accuracies, and on BLiMP the speed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def theirs(model: Any, name: str, files: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """lm-eval's accuracies, and all that it asked and got."""
+    """lm-eval's accuracies, and its requests with their results."""
     from lm_eval import simple_evaluate
     from lm_eval.api.task import ConfigurableTask
 
@@ -76,9 +76,9 @@ def theirs(model: Any, name: str, files: list[str]) -> tuple[dict[str, Any], lis
 
 
 def prepared(gpt: Gpt, name: str, files: list[str], folder: Path) -> list[str]:
-    """Files that lm-eval can read and score.
+    """Rewrites files so that lm-eval can read and score them.
 
-    BLiMP's paradigms have different columns; and a candidate must not be longer than all positions of the encoder.
+    BLiMP's paradigms have different columns, and a candidate must fit into the positions of the encoder.
     """
     if name not in ("blimp", "piqa"):
         return files
@@ -148,21 +148,21 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def accuracies(samples: list[dict[str, Any]], ours: list[float]) -> tuple[float, float]:
-    """By sum, and by sum over the characters of the candidate."""
-    right, norm, at = 0, 0, 0
+    """By the sum of log-likelihoods, and by the sum divided by the candidate's characters."""
+    num_correct, num_correct_norm, at = 0, 0, 0
     for sample in samples:
         texts = [continuation.removeprefix(" ") for _, continuation in sample["arguments"]]
         scores = ours[at : at + len(texts)]
         at += len(texts)
         gold = int(sample["target"])
-        right += scores.index(max(scores)) == gold
+        num_correct += scores.index(max(scores)) == gold
         per = [score / max(1, len(text)) for score, text in zip(scores, texts, strict=True)]
-        norm += per.index(max(per)) == gold
-    return right / len(samples), norm / len(samples)
+        num_correct_norm += per.index(max(per)) == gold
+    return num_correct / len(samples), num_correct_norm / len(samples)
 
 
 def speed(gpt: Gpt, model: Any, pairs: list[Any], rounds: int) -> None:
-    """Seconds of scoring the same texts, ours and theirs in turn."""
+    """Times the scoring of the same texts, ours and theirs interleaved."""
     from lm_eval.api.instance import Instance
 
     requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]

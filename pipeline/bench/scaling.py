@@ -1,7 +1,7 @@
-"""`make scaling`: what a step costs by sequence length and by model size, and a batch by the size of the corpus.
+"""`make scaling`: the cost of a step by sequence length and model size, and of a batch by the size of the corpus.
 
 Writes `scaling.csv` and `scaling.png`. The corpus is a random token store with the shape of real text: only its size
-matters for what it costs to draw a batch from it.
+matters for the cost of a batch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 
 from pipeline import encoders
 from pipeline.bench import steps
-from pipeline.bench.duel import alternate
 from pipeline.bench.steps import Sizes
+from pipeline.bench.timing import interleave
 from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
@@ -33,7 +33,7 @@ from pipeline.tokenization.wordpiece import WordPiece
 
 TOKENS = 4096  # in each step, however long its rows are
 LENGTHS = (128, 256, 512, 1024)
-# Layers and D, by length; and those by size. ELMo's D is the projection, its cells are 8 times as wide.
+# (layers, D) of the rows by length, then of those by size. ELMo's D is its projection; its cells are 8 D wide.
 SMALL = (4, 256), ((2, 128), (4, 256), (6, 384), (8, 512), (12, 768))
 SMALL_ELMO = (2, 128), ((2, 64), (2, 128), (2, 256), (2, 512))
 CORPUS = 1_000_000  # tokens of the smallest one
@@ -41,15 +41,15 @@ NAMES = {"bert": "BERT", "gpt": "GPT", "elmo": "ELMo"}
 
 
 def measure_step(sizes: Sizes, kind: str, rounds: int) -> tuple[int, float]:
-    """Parameters and milliseconds."""
+    """Parameters of a model, and milliseconds of its step."""
     with tempfile.TemporaryDirectory() as folder:
         ours = getattr(steps, kind)(sizes, Path(folder), device="cpu", compiled=False)[:1]
         parameters = sum(p.numel() for p in encoders.load(Path(folder)).parameters())
-        return parameters, 1000 * alternate(ours, rounds=rounds)["ours"].median
+        return parameters, 1000 * interleave(ours, rounds=rounds)["ours"].median
 
 
 def random_store(tokens: int, vocab: int) -> TokenStore:
-    """Sentences of 8 to 50 tokens, documents of 20 to 200 sentences."""
+    """A store with sentences of 8 to 50 tokens and documents of 20 to 200 sentences."""
     rng = np.random.default_rng(0)
     ends = np.cumsum(rng.integers(8, 51, size=tokens // 29))
     sentences = np.concatenate([[0], ends])

@@ -1,6 +1,6 @@
-"""One training step: forward, backward, clipping, optimiser. Ours, and the same network in others' code.
+"""One training step (forward, backward, clipping, optimizer): ours, and the same network in other implementations.
 
-BERT and GPT have the same weights and the same batch as `transformers`; ELMo is compared with itself written plainly.
+BERT and GPT have the same weights and batch as in `transformers`; ELMo is compared with a plain implementation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline import encoders
-from pipeline.bench.duel import Built, Contender
+from pipeline.bench.timing import Built, Candidate
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
@@ -71,7 +71,7 @@ def words() -> Iterator[str]:
     return (f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in range(1000))
 
 
-# ---------------------------------------------------------------------- what each process builds
+# ---------------------------------------------------------------------- built in each process
 
 
 def training_step(model: nn.Module, loss: Callable[[], Tensor], *, fused: bool) -> Callable[[], None]:
@@ -111,7 +111,7 @@ def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool 
             losses = objective(encoder, batch)
         return torch.stack([part.sum / part.count for part in losses.values()]).sum()
 
-    with FlopCounterMode(display=False) as counter:  # before compiling: what is called under it is never compiled
+    with FlopCounterMode(display=False) as counter:  # before compiling: code called under it is never compiled
         loss().backward()
     encoder.zero_grad()
     if compiled:
@@ -125,7 +125,7 @@ def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool 
 
 
 def fastest(device: str | None = None) -> str:
-    """What products others are given at their best, as ours are: bf16 only where the machine has it."""
+    """The precision of the fastest candidates: bf16 only where the machine multiplies it natively."""
     return "bf16" if best_precision(device).startswith("bf16") else "float32"
 
 
@@ -144,22 +144,22 @@ def their_step(folder: Path, kind: str, *, fast: bool, device: str) -> Built:
     return Built(training_step(model.train(), loss, fused=fast), losses, device=device)
 
 
-def contenders(folder: Path, kind: str, objective: Objective, *, device: str, compiled: bool) -> list[Contender]:
-    found = [Contender("ours", partial(our_step, folder, objective, device=device), ours=True)]
+def candidates(folder: Path, kind: str, objective: Objective, *, device: str, compiled: bool) -> list[Candidate]:
+    made = [Candidate("ours", partial(our_step, folder, objective, device=device), ours=True)]
     if compiled:
         build = partial(our_step, folder, objective, device=device, compiled=True)
-        found.append(Contender("ours, torch.compile", build, ours=True))
+        made.append(Candidate("ours, torch.compile", build, ours=True))
     if device == "cpu":
         theirs = partial(their_step, folder, kind, fast=False, device=device)
-        found.append(Contender("transformers float32, AdamW", theirs))
+        made.append(Candidate("transformers float32, AdamW", theirs))
     theirs = partial(their_step, folder, kind, fast=True, device=device)
-    return [*found, Contender(f"transformers {fastest(device)}, fused AdamW", theirs)]
+    return [*made, Candidate(f"transformers {fastest(device)}, fused AdamW", theirs)]
 
 
 # ---------------------------------------------------------------------- models and batches
 
 
-def bert(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
+def bert(sizes: Sizes, folder: Path, **options: Any) -> list[Candidate]:
     tokenizer = WordPiece.train(words(), vocab_size=min(sizes.vocab, 8192), lowercase=True)
     torch.manual_seed(0)
     Bert(tokenizer, **sizes.options).save(folder)
@@ -185,10 +185,10 @@ def bert(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     theirs = {"attention_mask": torch.ones(rows, length, dtype=torch.long), "next_sentence_label": pair_labels}
     theirs["labels"] = torch.from_numpy(labels.reshape(ids.shape))
     torch.save({"ours": shared | ours, "theirs": shared | theirs}, folder / "batch.pt")
-    return contenders(folder, "BertForPreTraining", MaskedLM(), **options)
+    return candidates(folder, "BertForPreTraining", MaskedLM(), **options)
 
 
-def gpt(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
+def gpt(sizes: Sizes, folder: Path, **options: Any) -> list[Candidate]:
     tokenizer = ByteBpe.train(words(), vocab_size=min(sizes.vocab, 8192))
     torch.manual_seed(0)
     Gpt(tokenizer, **sizes.options).save(folder)
@@ -196,21 +196,21 @@ def gpt(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     labels = F.pad(ids[:, 1:], (0, 1), value=-1)
     ours = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool), "lm/labels": labels}
     torch.save({"ours": ours, "theirs": {"input_ids": ids, "labels": ids}}, folder / "batch.pt")
-    return contenders(folder, "GPT2LMHeadModel", CausalLM(), **options)
+    return candidates(folder, "GPT2LMHeadModel", CausalLM(), **options)
 
 
 PUBLISHED_FILTERS = [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
 
 
-def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
-    """Published character network, 2 layers, against the same written plainly."""
+def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Candidate]:
+    """The published character network and 2 layers, ours and a plain implementation."""
     rng, rows, length = np.random.default_rng(0), sizes.rows, sizes.length
     vocabulary = [word for word, _ in zip(words(), range(sizes.vocab), strict=False)]
     tokenizer = SpelledWords.from_words(vocabulary)
     settings: dict[str, Any] = {"character_size": 16, "filters": PUBLISHED_FILTERS, "highways": 2}
     settings |= {"layers": sizes.layers, "projection": sizes.size, "cell": 8 * sizes.size, "max_length": sizes.length}
     settings["dropout"] = sizes.dropout
-    # Words as frequent as their rank says (Zipf): a batch repeats many, as text does.
+    # Word frequencies by Zipf's law: a batch repeats many words, as text does.
     share = 1 / np.arange(1, len(vocabulary) + 1)
     drawn = rng.choice(len(vocabulary), size=(rows, length + 2), p=share / share.sum())
     texts = [[vocabulary[i].encode() for i in row[1:-1]] for row in drawn]
@@ -222,8 +222,8 @@ def elmo(sizes: Sizes, folder: Path, **options: Any) -> list[Contender]:
     torch.save({"ours": batch, "plain": batch}, folder / "batch.pt")
     plain = partial(plain_elmo_step, folder, {**settings, "cell_clip": 3.0, "projection_clip": 3.0})
     return [
-        Contender("ours", partial(our_step, folder, BidirectionalLM(), device="cpu"), ours=True),
-        Contender("each token's characters, clipped cells step by step, full softmax, float32", plain),
+        Candidate("ours", partial(our_step, folder, BidirectionalLM(), device="cpu"), ours=True),
+        Candidate("each token's characters, clipped cells step by step, full softmax, float32", plain),
     ]
 
 
@@ -235,7 +235,7 @@ def plain_elmo_step(folder: Path, settings: dict[str, Any]) -> Built:
 
 
 class PlainElmo(nn.Module):
-    """The network as the paper writes it down: nothing shared between tokens, no kernel of ours."""
+    """The network as in the paper, without our kernels and without shared work between equal words."""
 
     def __init__(self, encoder: Elmo, outputs: int) -> None:
         super().__init__()

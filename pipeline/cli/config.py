@@ -29,7 +29,7 @@ from pipeline.presets import (
 from pipeline.storage.paths import path_of
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.finetuning import FineTuning
-from pipeline.training.hardware import best_precision, know_node, prepare_nodes
+from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import CorpusRequest, FineTuneRequest
 from pipeline.training.run import Configuration
@@ -73,7 +73,7 @@ class CLI(LightningCLI):
         if trainer.accelerator == "auto" and not torch.cuda.is_available():
             trainer.accelerator = "cpu"  # Lightning would take Apple's GPU, which has no float64
         trainer.precision = best_precision(trainer.accelerator) if precision == "auto" else precision
-        know_node(trainer.num_nodes)
+        set_rank_of_node(trainer.num_nodes)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         if not kwargs:

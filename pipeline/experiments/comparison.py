@@ -13,6 +13,7 @@ from pipeline import metrics
 from pipeline.presets import ARMS
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
+from pipeline.tracking.tables import markdown_table
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid.summary)
 
@@ -73,12 +74,12 @@ def table(rows: Rows) -> str:
     arms = arms_of(rows)
     gains = [f"gain of {arm} over scratch" for arm in [pretrained_arm(arms)] if arm]
     head = ["task", "model", *arms, *gains, "best baseline", "tokens", "minutes"]
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    lines = []
     for task, model in itertools.product(in_order(rows, "task"), in_order(rows, "model")):
         mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
         if mine:
-            lines.append("| " + " | ".join(_cells(mine, task, model, arms)) + " |")
-    return "\n".join(lines) + "\n\n" + NOTE
+            lines.append(_cells(mine, task, model, arms))
+    return markdown_table(head, lines) + "\n" + NOTE
 
 
 NOTE = """\

@@ -12,7 +12,7 @@ from pipeline.presets import FRESH, task_file
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
-from pipeline.tracking.loggers import is_main
+from pipeline.tracking.rank import is_main
 from pipeline.training.finetuning_report import finish, format_load_report
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run import Configuration, Record, Run, group_of

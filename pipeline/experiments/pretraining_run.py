@@ -13,7 +13,9 @@ from pipeline.inspection import samples
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import plots
-from pipeline.tracking.loggers import CLOCKED, is_main
+from pipeline.tracking.history import WALL_CLOCK
+from pipeline.tracking.rank import is_main
+from pipeline.tracking.tables import markdown_table
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.requests import PretrainRequest
 from pipeline.training.run import Configuration, Record, Run, group_of
@@ -34,17 +36,17 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     print(speed)
     data, module = configuration.data, configuration.module
     encoder = module.trained_encoder()
-    reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in CLOCKED}
-    metrics = {**reached, **run.metrics(), **module.floors, "documents": data.train.meta["documents"]}
+    reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
+    metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
     card = model_card(request, data, metrics)
     saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     losses = [
         f"{split}/{name[4:]}" for name in metrics if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
     ]
-    plots.plot_curves(run.history, run.out / "curves.png", floors=module.floors, losses=losses)
+    plots.plot_curves(run.history, run.out / "curves.png", baselines=module.baselines, losses=losses)
     columns, rows = samples.samples(encoder, data.valid)
-    write_atomically(run.out / "examples.md", samples.table(columns, rows))
+    write_atomically(run.out / "examples.md", markdown_table(columns, rows))
     run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)})
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in metrics.items() if name.startswith("val/"))
     print(f"Saved {saved} after {metrics['seconds']:.0f} s: {shown}")
@@ -92,9 +94,10 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     print(report)
     with enough_memory(f"this {request.model}"):
         module.build(data)
+    uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
     print(
         f"{request.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
-        f"floors: uniform {module.floors['floor/uniform']:.2f}, unigram {module.floors['floor/unigram']:.2f} nats"
+        f"baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats"
     )
     corpus = Path(request.corpus).name
     record = Record(
@@ -133,7 +136,7 @@ def check_processes(configuration: Configuration) -> None:
 
 
 def model_card(request: PretrainRequest, data: CorpusData, metrics: dict[str, Any]) -> str:
-    rows = "\n".join(f"| {name} | {value:.5g} |" for name, value in metrics.items() if isinstance(value, (int, float)))
+    rows = [[name, f"{value:.5g}"] for name, value in metrics.items() if isinstance(value, (int, float))]
     synthetic = " The corpus is synthetic." if data.sample_documents else ""
     spells = data.tokenizer.spells  # an ELMo: transformers has no such class, and the store holds bytes
     library, unit, of = ("pipeline", "bytes", "words") if spells else ("transformers", "tokens", "tokens")
@@ -141,5 +144,5 @@ def model_card(request: PretrainRequest, data: CorpusData, metrics: dict[str, An
         f"---\nlibrary_name: {library}\ntags: [{request.model}]\n---\n# {request.model} encoder\n\n"
         f"Pretrained on `{Path(request.corpus).name}` ({data.train.meta['tokens']:,} {unit}) for "
         f"{metrics['steps']:,} steps of {data.batch_size} rows of at most {data.length} {of}.{synthetic}\n\n"
-        f"| figure | value |\n| --- | --- |\n{rows}\n"
+        f"{markdown_table(['figure', 'value'], rows)}"
     )

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import damage, sha256
-from pipeline.tracking.loggers import CLOCKED
+from pipeline.tracking.history import WALL_CLOCK
 from pipeline.training import checkpoints
 from pipeline.training.requests import FineTuneRequest, PretrainRequest
 from pipeline.training.run_folder import check_place
@@ -219,7 +219,7 @@ def compare(straight: Path, killed: Path, made: str) -> list[str]:
 def figures(out: Path) -> list[dict[str, str]]:
     """The history of a run without its wall-clock metrics."""
     with open(out / "metrics.csv", newline="") as file:
-        return [{**row, **dict.fromkeys(CLOCKED, "")} for row in csv.DictReader(file)]
+        return [{**row, **dict.fromkeys(WALL_CLOCK, "")} for row in csv.DictReader(file)]
 
 
 def state_hash(out: Path) -> str:

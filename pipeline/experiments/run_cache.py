@@ -19,7 +19,8 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
-from pipeline.tracking import loggers as tracking
+from pipeline.tracking.history import read_metrics
+from pipeline.training.progress import quiet
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import SIGN, check_place, lock_run
 from pipeline.training.task_data import content_of
@@ -64,7 +65,7 @@ def finished(folder: Path, cell: Cell, taken: Taken) -> tuple[dict[str, Any] | N
         before = read_json(note, dict[str, Any]) if note.is_file() else {}
         if before != cell:
             return None, f"not of the same {', '.join(name for name in cell if cell[name] != before.get(name))}."
-        return taken(read_json(metrics, dict[str, float | int | bool | str | None])), None
+        return taken(read_metrics(folder)), None
     except UserError as error:
         return None, str(error)
     except LookupError as error:
@@ -109,13 +110,13 @@ def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / NOTE, json.dumps(cell) + "\n")
     try:
-        with tracking.quiet(folder / "log.txt"):
+        with quiet(folder / "log.txt"):
             run(resume=resume)
     except UserError:
         put_back(aside, folder)
         raise
     remove(aside)
-    return taken(read_json(metrics, dict[str, Any]))
+    return taken(read_metrics(folder))
 
 
 def _note_of(folder: Path) -> Cell:

@@ -38,10 +38,10 @@ def training_length(encoder: Encoder, folder: Path) -> int | None:
 
 
 def note_on_length(encoder: Encoder, length: int, trained: int | None) -> str | None:
-    """What there is to say of rows that are longer than those of pretraining, or may be."""
+    """A note where rows are longer than those of pretraining, or may be; None: they are not."""
     if trained is None:
         return f"Note: the folder does not say on which length its encoder was trained; rows have {length} tokens here."
-    if length > trained and hasattr(encoder, "position_embedding"):
+    if length > trained and encoder.learned_positions:
         return (
             f"Warning: rows have {length} tokens, but the encoder was trained on {trained}: what it predicts at later "
             f"positions is meaningless. Leave --data.length out, or set ARGS=--data.length={trained}."

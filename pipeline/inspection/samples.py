@@ -79,13 +79,3 @@ SAMPLES: dict[str, Callable[[Encoder, Sequence[list[Any]]], Table]] = {
 
 def _batch(encoder: Encoder, units: list[Any]) -> Batch:
     return {name: value.to(encoder.device) for name, value in encoder.collate([units]).items()}
-
-
-def table(columns: list[str], rows: list[list[str]]) -> str:
-    """As Markdown."""
-    cells = [columns, ["---"] * len(columns), *([_cell(cell) for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

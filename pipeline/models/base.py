@@ -29,10 +29,10 @@ Side = Literal["left", "right", "full"]
 
 
 class Encoder(nn.Module):
-    """Base of all encoders. What one can do is said by its class: nothing else asks which class it is.
+    """Base of all encoders. Class attributes say what a model can do: nothing outside asks which class it is.
 
     Attributes:
-        model_type: the name in `config.json` and of `MODEL=`.
+        model_type: the name in `config.json`.
         hf_model_types: what Hugging Face calls the same model, where it is something else.
         scoring: how it gives probabilities, and so which scorer prompting takes: of each token given those to its
             left (`causal`), given all others (`masked`), or given either side (`bidirectional`).
@@ -46,6 +46,7 @@ class Encoder(nn.Module):
         schema: of `config.json`, see validation.py.
         heads: prefixes of the tensors that no layer needs: what only pretraining and its probabilities use.
         lm_head: those of them that `logits` needs.
+        learned_positions: whether it has a vector for each position, which only the positions of pretraining train.
         untrained: tensors of the heads that were never trained, by their names in the folder: they were not in the
             folder that the encoder is from. They are random, and not saved.
         config: the content of `config.json`; `training_length` where it is known, the tokens of a row in pretraining.
@@ -68,6 +69,7 @@ class Encoder(nn.Module):
     heads: ClassVar[tuple[str, ...]] = ()
     lm_head: ClassVar[tuple[str, ...]] = ()
     joint_pairs: ClassVar[bool] = True
+    learned_positions: ClassVar[bool] = False
     untrained: frozenset[str] = frozenset()
     config: dict[str, Any]
     tokenizer: Tokenizer

@@ -28,7 +28,7 @@ from pipeline.tokenization.base import Tokenizer
 
 
 class BertConfig(TypedDict):
-    """What of Hugging Face's `config.json` is read."""
+    """The keys of Hugging Face's `config.json` that are read."""
 
     vocab_size: Size
     hidden_size: Size
@@ -53,7 +53,7 @@ class Bert(Encoder):
         max_length: most positions.
         dropout: rate on embeddings and block outputs.
         attention_dropout: rate on attention weights.
-        next_sentence: whether there are a pooler and a next-sentence head that were pretrained.
+        next_sentence: whether it has a pooler and a next-sentence head.
         initialization: `paper` (normal, 0.02) or `local`, see `init_local_attention`.
         vocab_size: rows of the embedding, when there are more than the tokenizer needs.
     """
@@ -62,6 +62,7 @@ class Bert(Encoder):
     scoring = "masked"
     context = ("full",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
+    learned_positions = True
     offers = ("next_sentence",)
     schema = BertConfig
     heads, lm_head = ("cls.", "bert.pooler."), ("cls.predictions.",)
@@ -128,18 +129,17 @@ class Bert(Encoder):
         self.lm_bias = nn.Parameter(torch.zeros(self.config["vocab_size"]))
         self.pooler = nn.Linear(size, size) if next_sentence else None
         self.next_sentence = nn.Linear(size, 2) if next_sentence else None
-        self.apply(_initialise)
+        self.apply(_initialize)
         if initialization == "local":
             self.init_local_attention()
 
     @torch.no_grad()
     def init_local_attention(self) -> None:
-        """Positions start as sinusoids, and every head starts by looking one or two tokens back or ahead.
+        """Positions start as sinusoids, and each head starts by attending one or two tokens back or ahead.
 
-        A masked LM spends its first thousands of steps at the unigram loss, until some head finds that
-        neighbours help. The position k further on is a rotation of the sinusoids (Vaswani et al. 2017, 3.5),
-        so rotated copies in the query and key matrices make a head look there from the first step. Only
-        the start changes, everything is trained as usual.
+        A masked LM spends its first thousands of steps at the unigram loss, until some head attends to neighbors. A
+        shift by k positions rotates the sinusoids (Vaswani et al. 2017, 3.5), so rotated copies in the query and key
+        matrices make a head attend there from the first step. Only the start changes: everything is trained as usual.
         """
         size, heads = self.size, self.config["num_attention_heads"]
         width, count = size // heads, size // 2
@@ -175,7 +175,7 @@ class Bert(Encoder):
 
     @property
     def hf_heads(self) -> dict[str, HeadLayout]:
-        """A sentence head needs the pooler, which a BERT without next-sentence prediction has not."""
+        """A sentence head needs the pooler, which a BERT without next-sentence prediction lacks."""
         tagger = HeadLayout("BertForTokenClassification", "classifier", without=("cls.", "bert.pooler."))
         if self.pooler is None:
             return {"token": tagger}
@@ -185,7 +185,7 @@ class Bert(Encoder):
         }
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., D) -> (..., V); the output matrix is the word embedding, with a bias of its own."""
+        """(..., D) -> (..., V); the output matrix is the word embedding, with its own bias."""
         return F.linear(self.before_logits(hidden), self.word_embedding.weight, self.lm_bias)
 
     def token_loss(self, hidden: Tensor, labels: Tensor) -> Loss:
@@ -196,7 +196,7 @@ class Bert(Encoder):
         return self.word_embedding
 
     def before_logits(self, hidden: Tensor) -> Tensor:
-        """(..., D) -> (..., D), what the output matrix is multiplied with."""
+        """(..., D) -> (..., D), the input of the output matrix."""
         return self.lm_norm(F.gelu(self.lm_transform(hidden)))
 
     def pooled(self, encoded: Encoded) -> Tensor:
@@ -304,7 +304,7 @@ class Bert(Encoder):
         return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
     def saved_config(self) -> dict[str, Any]:
-        """Names the class of transformers of which nothing is missing, where there is one."""
+        """With the class of transformers that finds all its tensors in the folder, where there is one."""
         lm, pooler, pairs = (
             module is not None and not any(name.startswith(prefix) for name in self.untrained)
             for module, prefix in (
@@ -320,7 +320,7 @@ class Bert(Encoder):
         return config
 
 
-def _initialise(module: nn.Module) -> None:
+def _initialize(module: nn.Module) -> None:
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear):

@@ -95,7 +95,7 @@ def read_state(folder: Path) -> dict[str, Tensor]:
             raise UserError(f"{file}: {name} is of type {kind}; weights are float32, float64, float16 or bfloat16.")
         low, high = (float(bound) for bound in value.aminmax())  # of a NaN anywhere both are NaN
         if not -LARGEST <= low <= high <= LARGEST:
-            raise UserError(f"{file}: {name} holds numbers that are not finite; make the folder anew.")
+            raise UserError(f"{file}: {name} holds numbers that are not finite; make the folder again.")
     return state
 
 
@@ -103,7 +103,7 @@ def check_sizes(kind: type[Encoder], config: dict[str, Any], state: Mapping[str,
     """Compares what a config asks for with what its folder holds, before anything is built.
 
     Raises:
-        UserError: the tensors have other sizes, or are not there.
+        UserError: the tensors have other sizes, or are missing.
     """
     shapes = {kind.folder_name(name): tuple(value.shape) for name, value in state.items()}
     wanted = kind.sizes(config)

@@ -63,7 +63,7 @@ def generate(
     for _ in range(min(tokens, model.max_length - len(prompt))):
         ids = torch.tensor([step], device=model.device)
         batch = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}
-        encoded = model(batch) if cache is None else model(batch, cache)
+        encoded = model(batch, cache)
         logits = model.logits(encoded.layers[-1][0, -1]).float().cpu()
         token = sample_token(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
         if token == end:

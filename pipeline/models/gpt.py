@@ -28,7 +28,7 @@ from pipeline.tokenization.base import Tokenizer
 
 
 class GptConfig(TypedDict):
-    """What of Hugging Face's `config.json` is read."""
+    """The keys of Hugging Face's `config.json` that are read."""
 
     vocab_size: Size
     n_positions: Size
@@ -41,7 +41,7 @@ class GptConfig(TypedDict):
 
 
 class Gpt(Encoder):
-    """A Transformer that looks to the left, with the embedding as its output matrix.
+    """A causal Transformer, with the embedding as its output matrix.
 
     Args:
         tokenizer: its length is V.
@@ -62,6 +62,7 @@ class Gpt(Encoder):
     context = ("left",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
     offers = ("packing",)
+    learned_positions = True
     schema = GptConfig
 
     def __init__(
@@ -137,7 +138,7 @@ class Gpt(Encoder):
     def forward(self, batch: Batch, state: Cache | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
 
-        With `documents` (B, T) in the batch, attention and positions begin anew with each document. With `state`
+        With `documents` (B, T) in the batch, attention and positions restart with each document. With `state`
         (one KeyValues a block), the tokens follow those that it has seen, and are added to it. `positions` (B, T)
         replaces those of the order, and `attend` (B, T, T) narrows what a token may see of the others.
         """
@@ -165,7 +166,7 @@ class Gpt(Encoder):
 
     @property
     def hf_heads(self) -> dict[str, HeadLayout]:
-        """A sentence head takes one text at a time there: the end of text is our padding, and would be passed over."""
+        """Their sentence head takes one text at a time: it would skip the end of text, which is our padding."""
         kind = "GPT2" if self.final_norm is not None else "OpenAIGPT"
         sentence = HeadLayout(f"{kind}ForSequenceClassification", "score", bias=False, config={"pad_token_id": None})
         tagger = {"token": HeadLayout("GPT2ForTokenClassification", "classifier")} if kind == "GPT2" else {}
@@ -301,5 +302,5 @@ def _hf_name(name: str, post: bool) -> str:
 
 
 def _is_transposed(name: str) -> bool:
-    """Matrices of the blocks are (in, out) there: GPT-2's `Conv1D`."""
+    """Whether Hugging Face keeps a matrix as (in, out): those of the blocks, GPT-2's `Conv1D`."""
     return bool(re.fullmatch(r"blocks\.\d+\.(qkv|out|up|down)\.weight", name))

@@ -18,9 +18,9 @@ class Encoded:
 
     Attributes:
         layers: [(B, T, D)] from the embeddings to the top.
-        mask: (B, T) bool, true where a token stands, false on padding.
+        mask: (B, T) bool, true on tokens, false on padding.
         input_ids: (B, T).
-        logits: (B, T, V) when asked for; ELMo: (B, T, 2, V), forward and backward, as log-probabilities.
+        logits: (B, T, V) if requested; ELMo: (B, T, 2, V), forward and backward, as log-probabilities.
         words: (B, T) the word that a position belongs to, -1 for special tokens and padding; when the texts were
             lists of words.
         state: recurrent state after the batch, for the batch that continues it; None: there is none.
@@ -34,7 +34,7 @@ class Encoded:
     state: Any = None
 
     def by_word(self, layer: Tensor, *, how: Literal["first", "mean"]) -> tuple[Tensor, Tensor]:
-        """A layer (B, T, D) -> one vector a word (B, W, D), and which of them are there (B, W).
+        """A layer (B, T, D) -> one vector a word (B, W, D), and which words have one (B, W).
 
         `first` takes the first piece of each word (Devlin et al. 2018, 5.3), `mean` the mean of its pieces. A word
         that was cut off has none.

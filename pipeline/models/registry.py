@@ -81,12 +81,12 @@ def known() -> dict[str, type[Encoder]]:
 
 
 def names() -> list[str]:
-    """The model types there are."""
+    """All model types."""
     return sorted(known())
 
 
 def family(model_type: str) -> str:
-    """`model_type` of a config.json -> ours: Hugging Face may have others for the same model."""
+    """`model_type` of a config.json -> ours, where Hugging Face names the same model otherwise."""
     return next((name for name, kind in known().items() if model_type in kind.hf_model_types), model_type)
 
 

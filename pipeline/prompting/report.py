@@ -23,7 +23,9 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
-from pipeline.tracking import loggers as tracking
+from pipeline.tracking.history import write_metrics
+from pipeline.tracking.tables import markdown_line, markdown_table
+from pipeline.tracking.wandb import closing_run, use_artifact, wandb_logger
 from pipeline.training.run_folder import begun, clear
 from pipeline.training.task_data import rows_of
 from tasks.base import Task
@@ -84,21 +86,21 @@ def run(
     lineage.write(out, [*stages, run_stage()])  # marks the folder as a run folder
     write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
     logged = {**config, "lineage": stages}
-    logger = tracking.wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
+    logger = wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
     lineage.write(out, [*stages, run_stage()])  # with its id in W&B
     predictions = [row for parts in results.values() for part in parts for row in predictions_of(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, predictions)))
     if len(results) > 1:
         plots.plot_shots({count: _summary(parts) for count, parts in results.items()}, out / "shots.png")
-    tracking.write_metrics(out, metrics)
+    write_metrics(out, metrics)
     begun(out)  # an upload that is interrupted costs no answers
     print(report(task, rows, results))
     if source is not None:
         print(f"frequency of words alone {metrics['baseline/unigram']:.3f}")
     print(f"Saved metrics.json and predictions.jsonl in {out}")
     if logger is not None:
-        with tracking.last_words(logger) as wandb_run:
-            tracking.use_artifact(logger, folder)
+        with closing_run(logger) as wandb_run:
+            use_artifact(logger, folder)
             log_to_wandb(wandb_run, out, metrics, predictions if log_text else [])
 
 
@@ -206,7 +208,7 @@ def report(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
     first = next(iter(results.values()))[0]
     rules = [name for name in first.metrics if name.startswith("accuracy_")]
     head = ["shots", "template", "accuracy", *[name[9:].replace("_", " ") for name in rules], "chosen"]
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    lines = markdown_table(head, []).splitlines()
     for parts in results.values():
         for number, part in enumerate(parts, start=1):
             lines += _template_lines(number, part, rules)
@@ -227,7 +229,7 @@ def _template_lines(number: int, part: Result, rules: Sequence[str]) -> list[str
     others = [f"{f[name]:.3f}" if name in f else "" for name in rules]
     chosen = " ".join(f"{f[name]:.2f}" for name in f if name.startswith("chosen_"))
     accuracy = f"{f['accuracy']:.3f} ± {f['standard_error']:.3f}"
-    lines = ["| " + " | ".join([str(part.shots), str(number), accuracy, *others, chosen]) + " |"]
+    lines = [markdown_line([str(part.shots), str(number), accuracy, *others, chosen]).rstrip()]
     if part.dropped:
         lines.append(f"({part.dropped:,} examples did not fit in front of template {number})")
     if part.shortened:

@@ -20,10 +20,11 @@ from pipeline.models.inputs import flatten_pairs
 from pipeline.models.losses import Loss
 from pipeline.objectives.batch import Batch
 from pipeline.storage.checksums import digest
-from pipeline.tracking.loggers import History
+from pipeline.tracking.history import History
 from pipeline.training import checkpoints, optimizers
 from pipeline.training.loss_sums import EMPTY, LossSums
 from pipeline.training.optimizers import Optimization
+from pipeline.training.schedules import apply_configured_rates
 from pipeline.training.step_callbacks import NonFiniteGuard, StepCallback
 
 SHARDED = "_fsdp_wrapped_module."  # in the names of parameters whose module is sharded by itself
@@ -173,20 +174,20 @@ class Training(lightning.LightningModule):
 
     def record_decay_names(self) -> None:
         """Notes which parameters are matrices, by name, while they have their shape; `build` calls this at its end."""
-        self.matrix_names = {name for name, parameter in self.named_parameters() if parameter.dim() > 1}
+        self.decay_names = {name for name, parameter in self.named_parameters() if parameter.dim() > 1}
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
     def decay_parameters(self) -> set[int]:
         """Ids of the parameters that decay: matrices."""
         named = ((name.replace(SHARDED, ""), parameter) for name, parameter in self.named_parameters())
-        return {id(parameter) for name, parameter in named if name in self.matrix_names}
+        return {id(parameter) for name, parameter in named if name in self.decay_names}
 
     def optimizers_of(
         self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]
     ) -> Any:
         """As `configure_optimizers` returns them; see optimizers.build."""
         half, total = "bf16" in str(self.trainer.precision), self.trainer.max_steps
-        return optimizers.build(options, layers, rest, total=total, matrices=self.decay_parameters(), half=half)
+        return optimizers.build(options, layers, rest, total=total, decay_parameters=self.decay_parameters(), half=half)
 
     # ------------------------------------------------------------------ the run and its checkpoints
 
@@ -194,7 +195,7 @@ class Training(lightning.LightningModule):
         self._compare_processes()
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.trainer.ckpt_path:  # a checkpoint restores its rates, but those of the configuration apply
-            optimizers.restate(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
+            apply_configured_rates(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
 
     @property
     def seconds(self) -> float:

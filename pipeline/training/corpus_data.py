@@ -17,8 +17,9 @@ import lightning
 from torch.utils.data import DataLoader
 
 from pipeline.data import files
-from pipeline.data import token_store as store
+from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
+from pipeline.data.seen_lines import shared_lines
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
@@ -275,7 +276,7 @@ class CorpusData(lightning.LightningDataModule):
                 )
             if meta["duplicate_lines"] > 0.3 * meta["lines"]:
                 lines.append("            Note: many lines are repeated; a model learns to copy these first.")
-        shared = store.shared_lines(self.valid, self.train)
+        shared = shared_lines(self.valid, self.train)
         if shared is not None:
             lines.append(f"            about {shared:.1%} of its distinct lines are in the training part too")
         if shared is not None and shared > MANY_SHARED:

@@ -27,7 +27,7 @@ from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.objectives.batch import Batch
 from pipeline.presets import FROZEN, ArmName
-from pipeline.training import optimizers as optim
+from pipeline.training import schedules
 from pipeline.training.base_module import Training
 from pipeline.training.hardware import check_size
 from pipeline.training.optimizers import Optimization
@@ -202,7 +202,7 @@ class FineTuning(Training):
         """Layers that are not yet unfrozen have no gradient, so the optimizer leaves them and their moments alone."""
         groups = self.model.encoder.layer_groups()
         for depth, parameters in enumerate(reversed(groups)):
-            begins = optim.unfreezes_at(depth, len(groups), self.trainer.max_steps, self.recipe.unfreeze_share)
+            begins = schedules.unfreezes_at(depth, len(groups), self.trainer.max_steps, self.recipe.unfreeze_share)
             if self.global_step < begins:
                 for parameter in parameters:
                     parameter.grad = None

@@ -9,7 +9,7 @@ from pipeline.models.outputs import LoadReport
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import plots
-from pipeline.tracking.loggers import is_main
+from pipeline.tracking.rank import is_main
 from pipeline.training import checkpoints
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.run import Run
@@ -74,7 +74,9 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
 
 def plot_training(training: Run, module: FineTuning) -> list[str]:
     """Plots of the training; returns the names of their files."""
-    plots.plot_curves(training.history, training.out / "curves.png", floors={}, losses=["train/task_loss", "val/loss"])
+    plots.plot_curves(
+        training.history, training.out / "curves.png", baselines={}, losses=["train/task_loss", "val/loss"]
+    )
     if module.model.head.mix is None:
         return ["curves.png"]
     plots.plot_mix(training.history, training.out / "mix.png")

@@ -1,4 +1,4 @@
-"""What the machine can do and hold, and how a process asks it for memory."""
+"""The machine: precision, memory, peak speed, and the nodes of a distributed run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
 def best_precision(device: str | None = None) -> str:
-    """bf16 where the processor (or the GPU, if there is one) multiplies it natively, else float32."""
+    """`bf16-mixed` where the GPU, or without one the processor, multiplies bf16 natively, else `32-true`."""
     if torch.cuda.is_available() and device != "cpu":
         return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
     try:
@@ -36,7 +36,7 @@ def best_precision(device: str | None = None) -> str:
 
 
 def memory() -> float:
-    """Bytes of the machine's memory; without end where the system does not say."""
+    """Bytes of the machine's memory; infinite where the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -44,45 +44,45 @@ def memory() -> float:
 
 
 def bytes_of_weights(make: Callable[[], Any]) -> float:
-    """How many bytes the parameters take that a function makes, without taking them: it runs on torch's `meta` device.
+    """Bytes of the parameters that a function makes, without allocating them: it runs on torch's `meta` device.
 
-    There numbers are missing, so that what looks at one of them ends the function, after its parameters are made.
+    Tensors have no values there, so a function that reads one of them ends early; by then its parameters are made.
     """
-    found: dict[int, nn.Parameter] = {}
+    parameters: dict[int, nn.Parameter] = {}
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         if parameter is not None and parameter.is_meta:
-            found[id(parameter)] = parameter
+            parameters[id(parameter)] = parameter
 
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
             make()
-    except NotImplementedError:  # a number is looked at
+    except NotImplementedError:  # a value was read
         pass
     except (RuntimeError, TypeError) as error:
-        if "overflow" in str(error).lower():  # more than 64 bits count
+        if "overflow" in str(error).lower():  # more than 64 bits can count
             return math.inf
     finally:
         hook.remove()
-    return sum(parameter.numel() * parameter.element_size() for parameter in found.values())
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters.values())
 
 
 def check_size(make: Callable[[], Any], what: str) -> None:
-    """Refuses a network whose weights alone do not fit into the machine's memory, before any are made.
+    """Refuses a network whose weights alone exceed the machine's memory, before they are allocated.
 
     Args:
-        make: builds it.
-        what: the settings that it is built from, for the message.
+        make: builds the network.
+        what: the settings of its sizes, for the message.
 
     Raises:
-        UserError: how much it would need.
+        UserError: it does not fit; says how much memory it needs.
     """
-    needed, there = bytes_of_weights(make), memory()
-    if needed > there:
+    needed, available = bytes_of_weights(make), memory()
+    if needed > available:
         about = "more memory than can be counted" if math.isinf(needed) else f"about {in_bytes(needed)}"
         raise UserError(
-            f"The weights alone would need {about}; this machine has {in_bytes(there)}. Lower the sizes in {what}."
+            f"The weights alone would need {about}; this machine has {in_bytes(available)}. Lower the sizes in {what}."
         )
 
 
@@ -93,11 +93,11 @@ def in_bytes(count: float) -> str:
     return f"{count / 1000**power:,.0f} {units[power]}"
 
 
-def know_node(num_nodes: int) -> None:
-    """Tells a process of another node than the first, before its trainer does, that it is not the main one.
+def set_rank_of_node(num_nodes: int) -> None:
+    """Marks a process of another node than the first as not of rank 0, before its trainer exists.
 
-    Lightning reads RANK and its like at its import, but NODE_RANK (or GROUP_RANK) only in a trainer. To a run on one
-    node these say nothing: a cluster may set them for every job.
+    Lightning reads RANK and the like when it is imported, but NODE_RANK (or GROUP_RANK) only in a trainer. Runs on one
+    node ignore them: a cluster may set them for every job.
     """
     node = os.environ.get("NODE_RANK", os.environ.get("GROUP_RANK", "0"))
     if num_nodes > 1 and node != "0" and "RANK" not in os.environ:
@@ -105,10 +105,10 @@ def know_node(num_nodes: int) -> None:
 
 
 def prepare_nodes(trainer: Any) -> None:
-    """Sets how long the machines of a run wait for one another: $PIPELINE_NODE_TIMEOUT minutes, else Lightning's 30.
+    """Sets how long nodes wait for one another: $PIPELINE_NODE_TIMEOUT minutes, else Lightning's 30.
 
     Raises:
-        UserError: they could never meet, since no port is agreed on, or the time is none.
+        UserError: no port is set where they could meet, or the timeout is not a positive number.
     """
     if trainer.num_nodes < 2:
         return
@@ -119,7 +119,7 @@ def prepare_nodes(trainer: Any) -> None:
             minutes = 0
         if not 0 < minutes < 10**6:
             raise UserError(f"PIPELINE_NODE_TIMEOUT is {text}; it must be a number of minutes above 0.")
-        trainer.strategy._timeout = timedelta(minutes=minutes)  # of the process group, also where a node is lost later
+        trainer.strategy._timeout = timedelta(minutes=minutes)  # of the process group: also when a node is lost later
     if not trainer.strategy.cluster_environment.creates_processes_externally and "MASTER_PORT" not in os.environ:
         raise UserError(
             f"trainer.num_nodes is {trainer.num_nodes}, but no other node could find this one: set MASTER_ADDR and "
@@ -128,20 +128,22 @@ def prepare_nodes(trainer: Any) -> None:
 
 
 def announce_nodes(trainer: Any) -> None:
-    """Says where a run of several machines waits for the others, and for how long."""
+    """Prints where a run waits for its other nodes, and for how long."""
     if trainer.num_nodes > 1 and trainer.is_global_zero:
-        there, longest = trainer.strategy.cluster_environment, getattr(trainer.strategy, "_timeout", None)
-        where, minutes = f"{there.main_address}:{there.main_port}", (longest or default_pg_timeout).total_seconds() / 60
+        cluster, longest = trainer.strategy.cluster_environment, getattr(trainer.strategy, "_timeout", None)
+        where, minutes = (
+            f"{cluster.main_address}:{cluster.main_port}",
+            (longest or default_pg_timeout).total_seconds() / 60,
+        )
         print(f"Waiting for the other nodes at {where}, for at most {minutes:g} minutes ...", flush=True)
 
 
 def keep_memory() -> None:
-    """Lets the C library keep freed memory instead of giving it back to the system after every step.
+    """Lets the C library keep freed memory instead of returning it to the system after every step.
 
-    A step frees and takes the same few hundred megabytes each time, and fresh pages must be zeroed one by one. Kept,
-    a step of BERT was 1.2 times as fast on two cores, GPT's 1.1, ELMo's 1.65 times, in turn with the same code
-    without; the most memory that was taken stayed the same within 3 %. For training alone: tokenising in many
-    threads is slower with it.
+    A step frees and allocates the same few hundred megabytes each time, and the system zeroes new pages one by one.
+    With this a step was 1.2 (BERT), 1.1 (GPT) and 1.65 (ELMo) times as fast on two cores, interleaved with the same
+    code without it; peak memory stayed the same within 3 %. Only for training: multi-threaded tokenization is slower.
     """
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
@@ -150,7 +152,7 @@ def keep_memory() -> None:
 
 
 def matrix_peak(dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of plain products of square matrices, the best that steps of training can hope for; measured in < 1 s."""
+    """FLOP/s of plain products of square matrices, an upper bound for training steps; takes less than a second."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = []

@@ -1,4 +1,4 @@
-"""Optimisers and schedules as plain functions of the optimiser step."""
+"""Optimizers: AdamW and Muon, with parameter groups by layer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
+from pipeline.training.schedules import rate_at
 
-MOMENTUM = 0.95  # Muon's
+MOMENTUM = 0.95  # of Muon
 
 
 @dataclass
@@ -22,14 +23,14 @@ class Optimization:
 
     Args:
         learning_rate: the peak.
-        warmup_steps: w optimiser steps of linear warm-up; step s (from 0) has (s + 1) / (w + 1) of the peak.
-        schedule: how the rate falls to zero at the last step.
-        weight_decay: on matrices; biases and norms have none.
+        warmup_steps: w optimizer steps of linear warm-up; step s (from 0) has (s + 1) / (w + 1) of the peak.
+        schedule: decay after the warm-up; `linear` and `cosine` reach zero at the last step.
+        weight_decay: of matrices; biases and norms have none.
         betas: of AdamW.
         eps: of AdamW.
-        layer_decay: the rate of each layer is this times that of the layer above (1 = all the same).
-        optimizer: `adamw`, or `muon` for the matrices of the layers and AdamW for what is left: embeddings, ELMo's
-            characters, biases, norms, heads.
+        layer_decay: ratio of a layer's rate to that of the layer above (1: all equal).
+        optimizer: `adamw`, or `muon` for the matrices of the layers and AdamW for all other parameters: embeddings,
+            ELMo's character network, biases, norms, heads.
     """
 
     learning_rate: float
@@ -42,7 +43,7 @@ class Optimization:
     optimizer: Literal["adamw", "muon"] = "adamw"
 
     def __post_init__(self) -> None:
-        for name, fine, what in (
+        for name, is_valid, what in (
             ("learning_rate", self.learning_rate > 0, "above 0"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
             ("weight_decay", self.weight_decay >= 0, "at least 0"),
@@ -50,30 +51,8 @@ class Optimization:
             ("eps", self.eps > 0, "above 0"),
             ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
         ):
-            if not fine:
+            if not is_valid:
                 raise UserError(f"model.optimization.{name} is {getattr(self, name)}; it must be {what}.")
-
-
-def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:
-    """Share of the peak rate at an optimiser step (0-based): warm-up, then decay that reaches 0 at `total`.
-
-    Warm-up is (s + 1) / (w + 1), so that the first step moves the weights; Hugging Face's is s / w, one step behind:
-    its first step is made at a rate of 0.
-    """
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
-    done = min(1.0, (step - warmup) / max(1, total - warmup))
-    if schedule == "linear":
-        return 1 - done
-    return 0.5 * (1 + math.cos(math.pi * done)) if schedule == "cosine" else 1.0
-
-
-def unfreezes_at(depth: int, layers: int, total: int, share: float) -> int:
-    """The optimiser step from which a layer is trained, `depth` layers below the top one.
-
-    The head is trained from the start, then one layer more at equal intervals, the last one at `share` of `total`.
-    """
-    return math.ceil(share * total * (depth + 1) / layers)
 
 
 def build(
@@ -82,32 +61,32 @@ def build(
     rest: Iterable[nn.Parameter],
     *,
     total: int,
-    matrices: set[int],
+    decay_parameters: set[int],
     half: bool,
 ) -> Any:
-    """Lightning's optimiser and per-step schedule.
+    """An optimizer and its schedule per step, as Lightning's `configure_optimizers` returns them.
 
     Args:
         layers: parameters of the encoder from the embeddings to the top.
         rest: parameters above the encoder (heads), at the full rate.
-        total: optimiser steps of the whole run.
-        matrices: ids of the parameters that decay; sharded ones have lost their shape.
+        total: optimizer steps of the whole run.
+        decay_parameters: ids of the parameters with weight decay; their shapes cannot tell where they are sharded.
         half: whether the run computes in bf16.
     """
     groups: list[dict[str, Any]] = []
-    turned = {id(parameter) for layer in layers[1:] for parameter in layer if parameter.dim() == 2}
+    by_muon = {id(parameter) for layer in layers[1:] for parameter in layer if parameter.dim() == 2}
     if options.optimizer == "adamw":
-        turned.clear()
+        by_muon.clear()
     for depth, parameters in enumerate(reversed([*layers, list(rest)])):
         rate = options.learning_rate * options.layer_decay ** max(0, depth - 1)
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         for muon, decayed in ((True, True), (False, True), (False, False)):
-            chosen = [p for p in trainable if (id(p) in turned, id(p) in matrices) == (muon, decayed)]
+            chosen = [p for p in trainable if (id(p) in by_muon, id(p) in decay_parameters) == (muon, decayed)]
             if chosen:
                 decay = options.weight_decay * decayed
                 groups.append({"params": chosen, "lr": rate, "weight_decay": decay, "muon": muon})
-    kind = partial(Muon, dtype=torch.bfloat16 if half else torch.float32) if turned else torch.optim.AdamW
-    # Fused: one pass over memory instead of ten.
+    kind = partial(Muon, dtype=torch.bfloat16 if half else torch.float32) if by_muon else torch.optim.AdamW
+    # Fused: one pass over memory instead of about ten.
     optimizer = kind(groups, lr=options.learning_rate, betas=options.betas, eps=options.eps, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
@@ -117,15 +96,15 @@ def build(
 
 
 class Muon(torch.optim.AdamW):
-    """Muon for the groups that say so (`muon: True`, matrices), AdamW for the others.
+    """Muon for parameter groups with `muon: True` (matrices), AdamW for the others.
 
-    Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) moves a matrix by its momentum with all
-    singular values made about 1, here in the size of AdamW's moves, so that one rate and one decay suit both (Liu et
-    al. 2025, https://arxiv.org/abs/2502.16982, equation 4). The same as torch.optim.Muon with `match_rms_adamw`, which
-    multiplies in bf16 on any machine: 2.8 times as slow as float32 on a processor without bf16.
+    Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) updates a matrix by its orthogonalized
+    momentum, scaled to the RMS of AdamW's updates, so that one learning rate and one decay suit both (Liu et al. 2025,
+    https://arxiv.org/abs/2502.16982, equation 4). The updates equal those of torch.optim.Muon with `match_rms_adamw`,
+    which multiplies in bf16 on any machine: on a processor without bf16 2.8 times slower than float32.
 
     Args:
-        dtype: of the products.
+        dtype: of the matrix products.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, dtype: torch.dtype, **adamw: Any) -> None:
@@ -144,34 +123,24 @@ class Muon(torch.optim.AdamW):
             if group["muon"]:
                 for weight in group["params"]:
                     if weight.grad is not None:
-                        self._turn(weight, weight.grad, group["lr"], group["weight_decay"])
+                        self._update(weight, weight.grad, group["lr"], group["weight_decay"])
         return loss
 
-    def _turn(self, weight: Tensor, gradient: Tensor, rate: float, decay: float) -> None:
+    def _update(self, weight: Tensor, gradient: Tensor, rate: float, decay: float) -> None:
         state = self.state[weight]
-        if not state:  # by AdamW's names, which looks for them where a state is loaded
+        if not state:  # AdamW's names: it expects them when a state is loaded
             state.update(step=torch.zeros(()), exp_avg=torch.zeros_like(weight))
         momentum = state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
-        move = orthogonal(gradient.lerp(momentum, MOMENTUM).to(self.dtype))  # Nesterov's
-        weight.mul_(1 - rate * decay).add_(move, alpha=-0.2 * rate * math.sqrt(max(weight.shape)))
+        update = newton_schulz(gradient.lerp(momentum, MOMENTUM).to(self.dtype))  # Nesterov momentum
+        weight.mul_(1 - rate * decay).add_(update, alpha=-0.2 * rate * math.sqrt(max(weight.shape)))
 
 
-def orthogonal(x: Tensor) -> Tensor:
-    """A matrix with its singular values brought near 1 (0.7 to 1.2), by five steps of a Newton-Schulz iteration."""
+def newton_schulz(x: Tensor) -> Tensor:
+    """Orthogonalizes a matrix approximately, by five Newton-Schulz iterations: singular values are 0.7 to 1.2."""
     if x.shape[0] > x.shape[1]:
-        return orthogonal(x.T).T
+        return newton_schulz(x.T).T
     x = x / x.norm().clamp(min=1e-7)
     for _ in range(5):
         square = x @ x.T
         x = torch.addmm(x, torch.addmm(square, square, square, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
     return x
-
-
-def restate(optimizer: torch.optim.Optimizer, schedule: Any, module: Any) -> None:
-    """Gives a restored optimiser the rates and decays of the configuration, instead of those of its checkpoint."""
-    fresh = module.configure_optimizers()["optimizer"]
-    for group, new in zip(optimizer.param_groups, fresh.param_groups, strict=True):
-        group.update({name: value for name, value in new.items() if name != "params"})
-    schedule.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
-    for group, share in zip(optimizer.param_groups, schedule.lr_lambdas, strict=True):
-        group["lr"] = group["initial_lr"] * share(schedule.last_epoch)

@@ -50,7 +50,7 @@ class Pretraining(Training):
         self.make_encoder, self.objective, self.optimization = encoder, objective, optimization
         self.embeddings = embeddings
         self.encoder: Encoder
-        self.floors: dict[str, float] = {}
+        self.baselines: dict[str, float] = {}
         self.warned = False
         self.state: Any = None  # recurrent state after the last batch, of objectives that continue it
 
@@ -84,7 +84,7 @@ class Pretraining(Training):
         self._check(data)
         self.encoder.config["training_length"] = data.length
         uniform, unigram = self.objective.baselines(data.train, data.tokenizer)
-        self.floors = {"floor/uniform": uniform, "floor/unigram": unigram}
+        self.baselines = {"baseline/uniform": uniform, "baseline/unigram": unigram}
         self.record_decay_names()
         rows = self.objective.rows(data.valid, data.tokenizer, length=data.length, phase=0, seed=0)
         self.per_byte = rows.predictions_per_byte
@@ -129,7 +129,7 @@ class Pretraining(Training):
                 f"({self.trainer.max_steps:,}); lower model.optimization.warmup_steps."
             )
         if self.global_step == 0:
-            self.log_all(self.floors)
+            self.log_all(self.baselines)
 
     def losses_of(self, batch: Batch) -> dict[str, Loss]:
         """The losses of a batch that continues the one before, where the objective does that."""
@@ -161,17 +161,17 @@ class Pretraining(Training):
         self.log_dict(metrics, logger=False)
         if not self.trainer.sanity_checking:
             self.log_all({**metrics, "tokens": float(self.tokens_seen)})
-            self._warn_at_floor(metrics[f"val/{self.objective.main}_loss"])
+            self._warn_at_baseline(metrics[f"val/{self.objective.main}_loss"])
             self.save_history()
 
-    def _warn_at_floor(self, loss: float) -> None:
+    def _warn_at_baseline(self, loss: float) -> None:
         patience = max(2 * self.optimization.warmup_steps, self.trainer.max_steps // 5)
-        floor = self.floors["floor/unigram"]
-        if not self.warned and self.global_step >= patience and loss > floor - 0.1:
+        unigram = self.baselines["baseline/unigram"]
+        if not self.warned and self.global_step >= patience and loss > unigram - 0.1:
             self.warned = True
             self.print(
-                f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram floor "
-                f"({floor:.2f}): the model guesses by frequency alone. Likely causes: a learning rate too high or "
+                f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram baseline "
+                f"({unigram:.2f}): the model guesses by frequency alone. Likely causes: a learning rate too high or "
                 "too low, a warm-up too short, many repeated lines in the corpus (see `make data`), too few steps."
             )
 

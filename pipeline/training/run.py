@@ -21,11 +21,13 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking import lineage
-from pipeline.tracking import loggers as tracking
-from pipeline.tracking.loggers import History, Progress, is_main
+from pipeline.tracking.history import History, write_metrics
+from pipeline.tracking.rank import is_main
+from pipeline.tracking.wandb import ResumableWandb, closing_run, log_artifact, tolerated, use_artifact, wandb_logger
 from pipeline.training import checkpoints
 from pipeline.training.checkpoints import Latest
 from pipeline.training.hardware import announce_nodes, keep_memory
+from pipeline.training.progress import Progress
 from pipeline.training.resume import finished_product, flat, newest_checkpoint
 from pipeline.training.run_folder import clear
 from pipeline.training.trainer import make_trainer, plain_error
@@ -100,7 +102,7 @@ class Run:
         self.settings = configuration.settings
         self.last = out / "checkpoints" / checkpoints.LAST
         self.history = History(out)
-        self.wandb: tracking.ContinuedWandb | None = None
+        self.wandb: ResumableWandb | None = None
         self.ended = False  # a run that had trained to its end when it was resumed
 
         stages = record.stages
@@ -138,7 +140,7 @@ class Run:
         run_stage = partial(lineage.run_stage, record.job_type, self.out, **about)
         lineage.write(self.out, [*record.stages, run_stage()])  # marks the folder as a run folder
         write_atomically(self.out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-        self.wandb = tracking.wandb_logger(
+        self.wandb = wandb_logger(
             self.out,
             job_type=record.job_type,
             group=record.group,
@@ -148,9 +150,9 @@ class Run:
         self.stages = [*record.stages, run_stage()]  # with its id in W&B
         lineage.write(self.out, self.stages)
         if self.wandb is not None and self.resume_from is not None:
-            self.wandb.go_on(self.history)
+            self.wandb.send_missing(self.history)
         if self.wandb is not None and record.uses is not None:
-            tracking.use_artifact(self.wandb, record.uses)
+            use_artifact(self.wandb, record.uses)
 
     # ------------------------------------------------------------------ training
 
@@ -228,7 +230,7 @@ class Run:
         except BaseException as error:
             interrupted = isinstance(error, Interrupted)  # for which all processes stop
             if self.wandb is not None:
-                with tracking.tolerated():
+                with tolerated():
                     self.wandb.close(whole=interrupted)
             if not interrupted:
                 self._stop_the_others()
@@ -311,15 +313,15 @@ class Run:
         if self.wandb is not None:
             import wandb
 
-            with tracking.last_words(self.wandb) as run:
+            with closing_run(self.wandb) as run:
                 run.summary.update({name: value for name, value in metrics.items() if not _is_nan(value)})
                 for picture in self.out.glob("*.png"):
                     run.log({picture.stem: wandb.Image(str(picture))})
                 for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
                     run.log({name: wandb.Table(columns=list(columns), data=rows)})
                 if self.public:
-                    tracking.log_artifact(run, *artifact)
-        tracking.write_metrics(self.out, metrics)
+                    log_artifact(run, *artifact)
+        write_metrics(self.out, metrics)
 
 
 def _is_nan(value: Any) -> bool:

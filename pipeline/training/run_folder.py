@@ -20,8 +20,8 @@ from pipeline.storage.folders import remove
 from pipeline.storage.locks import Held, lock
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
-from pipeline.tracking import loggers as tracking
-from pipeline.tracking.loggers import is_main
+from pipeline.tracking.rank import is_main
+from pipeline.tracking.wandb import check_environment, end_open_run
 from tasks.base import kinds
 
 # What a run writes: OVERWRITE=1 removes these and nothing else.
@@ -80,7 +80,7 @@ def check_run_folder(
     """
     if not is_main():
         return
-    tracking.check_environment()
+    check_environment()
     check_place(out)
     if (texts is not None and _reads(texts, out)) or (rows is not None and path_of(rows).resolve() == out.resolve()):
         raise UserError(f"The files of a run in {out} would be read as data of {texts or rows}; choose another OUT=.")
@@ -192,7 +192,7 @@ def release() -> None:
 
     A folder whose new run never began gets back what was cleared for it.
     """
-    tracking.end_what_is_open()
+    end_open_run()
     while LOCKS:
         out, taken = LOCKS.popitem()
         try:

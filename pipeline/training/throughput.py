@@ -1,4 +1,4 @@
-"""What a run gets out of the machine: FLOP/s, its share of what plain matrix products reach, and where time goes."""
+"""Throughput of training: FLOP/s, the fraction of the machine's peak, and a profile of a few steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from pipeline.training.hardware import matrix_peak
 
 
 class Speed(lightning.Callback):
-    """Logs what this process achieves, padding included, while it trains: validation and saving do not count.
+    """Logs the FLOP/s of this process, padding included, without the time of validation and saving.
 
     Attributes:
         peak: FLOP/s of plain matrix products, measured at the start.
-        per_position: floating point operations of the first step's matrix products, forward and backward, by position.
+        per_position: floating point operations of the matrix products of a position, forward and backward, counted in
+            the first step.
     """
 
     def __init__(self) -> None:
@@ -40,10 +41,10 @@ class Speed(lightning.Callback):
         self.begin = time.perf_counter()
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        self.counting.close()  # the optimiser's products, which Muon has, are no part of the network's
+        self.counting.close()  # Muon's own products are not the network's
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if not self.counted:  # the first step counts, and is slow by that
+        if not self.counted:  # counting makes the first step slow: it is not timed
             self.counting.close()
             self.counted = True
             self.per_position = self.counter.get_total_flops() / batch.mask.numel()
@@ -54,13 +55,13 @@ class Speed(lightning.Callback):
         self.waited = trainer.train_dataloader.waited - self.waited_before
         whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if whole and trainer.global_step % trainer.log_every_n_steps == 0 and trainer.is_global_zero:
-            module.log_all(self.figures())
+            module.log_all(self.metrics())
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         self.counting.close()
 
-    def figures(self) -> dict[str, float]:
-        """`data_share`: of the time of steps, what training waited for batches."""
+    def metrics(self) -> dict[str, float]:
+        """`flops_per_second`, `share_of_peak`, and `data_share`: the fraction of time spent waiting for batches."""
         whole = self.seconds + self.waited
         if not whole:
             return {}
@@ -69,10 +70,10 @@ class Speed(lightning.Callback):
         return {"flops_per_second": achieved, "share_of_peak": share, "data_share": self.waited / whole}
 
     def __str__(self) -> str:
-        figures = self.figures()
-        if not figures:
-            return "Speed: too few steps to say."
-        rate, share, waiting = figures.values()
+        metrics = self.metrics()
+        if not metrics:
+            return "Speed: too few steps to measure."
+        rate, share, waiting = metrics.values()
         return (
             f"Speed: {rate / 1e9:,.0f} GFLOP/s, {share:.0%} of what plain matrix products reach here; "
             f"{waiting:.1%} of the time waiting for batches"
@@ -80,13 +81,13 @@ class Speed(lightning.Callback):
 
 
 class Profile(lightning.Callback):
-    """A few steps under torch.profiler: a table of where time goes, and a trace for chrome://tracing.
+    """Profiles a few steps by torch.profiler: a table of operations, and a trace for chrome://tracing.
 
     Args:
-        folder: gets `profile.txt` and `trace.json`.
+        folder: where `profile.txt` and `trace.json` are written.
     """
 
-    SKIPPED, STEPS = 5, 5  # steps before, and those looked at
+    SKIPPED, STEPS = 5, 5  # steps before the profile, and in it
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.seen = folder, 0
@@ -94,7 +95,7 @@ class Profile(lightning.Callback):
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         self.on_cuda = trainer.strategy.root_device.type == "cuda"
         kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self.on_cuda
-        # Without shapes: recording them holds on to tensors, so each step takes new memory and looks slower than it is.
+        # Without shapes: recording them keeps tensors alive, so that each step takes new memory and is slower.
         self.profiler = profile(activities=kinds, acc_events=True)
 
     def on_train_batch_start(self, *args: Any) -> None:

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     module.build(data)
     print(f"audit of {options.model} on {Path(options.corpus).name}")
     failed = 0
-    for check in audit(module.encoder, data, uniform=module.floors["floor/uniform"]):
+    for check in audit(module.encoder, data, uniform=module.baselines["baseline/uniform"]):
         print(check, flush=True)
         failed += not check.passed
     print(f"{failed} failed" if failed else "all passed")

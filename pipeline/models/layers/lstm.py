@@ -39,7 +39,7 @@ class Lstm(nn.Module):
     def forward(self, x: Tensor, state: State | None, mask: Tensor) -> tuple[Tensor, State]:
         """(B, T, P), the state before, `mask` (B, T) with padding behind -> (B, T, P) and the state behind.
 
-        What stands on padding is of no meaning.
+        Values at padding are undefined.
         """
         return side_by_side([self], [x], [state], mask)[0]
 
@@ -48,7 +48,7 @@ class Lstm(nn.Module):
         return self.cell_clip is not None or self.projection_clip is not None
 
     def start(self, x: Tensor, state: State | None) -> State:
-        """The state to begin with, zero if there is none, where `x` is, in float32."""
+        """The first state, zero if there is none, on the device of `x`, in float32."""
         if state is None:
             return x.new_zeros(len(x), x.shape[-1]).float(), x.new_zeros(len(x), self.project.in_features).float()
         h, c = (part.to(x.device, torch.float32) for part in state)

@@ -1,7 +1,7 @@
-"""Contenders that take turns, each in a process of its own.
+"""Interleaved timing of candidates, each in its own process.
 
-A process has its own weights, its own settings of torch and of the C library, as the process of a user would; and
-what the machine does meanwhile hits all of them alike, since one step of each follows the other.
+A process has its own weights and its own settings of torch and of the C library, as a user's would. The load of the
+machine affects all candidates alike, since their steps alternate.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass
 class Built:
-    """What a contender has made.
+    """What a candidate has built.
 
     Attributes:
         step: one whole training step.
-        losses: precision -> loss of the same batch before any update, without dropout, where it can be compared.
-        flops: floating point operations of a step's matrix products, where somebody counts them.
-        device: where it trains.
+        losses: precision -> loss of the same batch before any update, without dropout, where it is comparable.
+        flops: floating point operations of a step's matrix products; 0 where they are not counted.
+        device: on which it trains.
         dtype: of the matrix products.
     """
 
@@ -43,11 +43,11 @@ class Built:
 
 
 @dataclass
-class Contender:
-    """A name, and a function that builds it in its own process.
+class Candidate:
+    """An implementation to time: its name, and a function that builds it in its own process.
 
     Attributes:
-        ours: it has the settings of our commands.
+        ours: whether it runs with the settings of our commands.
     """
 
     name: str
@@ -57,7 +57,13 @@ class Contender:
 
 @dataclass
 class Result:
-    """Seconds of each step; `peak`: FLOP/s of plain matrix products, measured in turn with the steps."""
+    """Measurements of a candidate.
+
+    Attributes:
+        seconds: of each step.
+        peak: FLOP/s of plain matrix products, measured between the steps.
+        memory: most bytes of the GPU; 0 on processors.
+    """
 
     seconds: list[float]
     losses: dict[str, float]
@@ -74,10 +80,10 @@ class Result:
         return self.flops / self.median / self.peak if self.flops else 0.0
 
 
-def _serve(pipe: Connection, contender: Contender) -> None:
-    if contender.ours:
+def _serve(pipe: Connection, candidate: Candidate) -> None:
+    if candidate.ours:
         keep_memory()
-    built = contender.build()
+    built = candidate.build()
     device = torch.device(built.device)
     for _ in range(2):
         built.step()
@@ -91,7 +97,7 @@ def _serve(pipe: Connection, contender: Contender) -> None:
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
-        if device.type == "cuda" and not memory:  # before the peak's large products
+        if device.type == "cuda" and not memory:  # before the large products of matrix_peak
             memory = torch.cuda.max_memory_allocated()
         pipe.send((seconds, matrix_peak(built.dtype, device) if built.flops else 0.0))
     pipe.send(memory)
@@ -104,14 +110,18 @@ def _receive(pipe: Any, name: str) -> Any:
         raise UserError(f"The process of '{name}' died; its error stands above.") from None
 
 
-def alternate(contenders: list[Contender], *, rounds: int) -> dict[str, Result]:
-    """Steps of each in turn."""
+def interleave(candidates: list[Candidate], *, rounds: int) -> dict[str, Result]:
+    """Times the steps of the candidates, one of each in turn.
+
+    Raises:
+        UserError: the process of a candidate died.
+    """
     pipes = {}
-    for contender in contenders:
+    for candidate in candidates:
         pipe, other = SPAWN.Pipe()
-        SPAWN.Process(target=_serve, args=(other, contender), daemon=True).start()
+        SPAWN.Process(target=_serve, args=(other, candidate), daemon=True).start()
         other.close()
-        pipes[contender.name] = pipe
+        pipes[candidate.name] = pipe
     built = {name: _receive(pipe, name) for name, pipe in pipes.items()}
     seconds: dict[str, list[float]] = {name: [] for name in pipes}
     peaks: dict[str, list[float]] = {name: [] for name in pipes}
@@ -129,7 +139,7 @@ def alternate(contenders: list[Contender], *, rounds: int) -> dict[str, Result]:
     return results
 
 
-def alone(function: Callable[..., float], *args: Any) -> float:
-    """What a function returns in a fresh process."""
+def run_in_subprocess(function: Callable[..., float], *args: Any) -> float:
+    """Calls a function in a new process and returns its result."""
     with ProcessPoolExecutor(max_workers=1, mp_context=SPAWN) as pool:
         return pool.submit(function, *args).result()

@@ -1,0 +1,214 @@
+"""Building a token store: documents -> sentences -> token ids on disk, in constant memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from pipeline.data.documents import Document, Source
+from pipeline.data.seen_lines import SeenLines
+from pipeline.data.sentences import sentences
+from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
+from pipeline.storage.checksums import SUMS, damage, digest, file_hash
+from pipeline.storage.folders import write_folder
+from pipeline.storage.locks import built_once
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.spelled_words import LONGEST_WORD
+
+FORMAT = 5  # part of every key: raise it when the layout, the sentence splitter or the tokenization changes
+LONG_SENTENCE = 2_000  # characters; longer "sentences" are counted: most of them are lists or unsplit text
+BATCH = 4_000  # sentences tokenized at once: they keep the tokenizer's threads busy, and are about 1 MB of text
+MAX_CHARACTERS = 1 << 21  # of a batch of long sentences: Ctrl-C waits for the end of a batch
+COUNTS = (
+    *("documents", "sentences", "tokens", "words", "bytes", "raw_bytes", "lines", "unknown", "duplicate_lines"),
+    *("long_sentences", "empty_sentences", "spelled_words", "long_words", "endless_words"),
+)
+Keep = Callable[[int], bool]
+Sentence = tuple[bool, str]  # whether it begins a document, and its text
+
+
+class NoText(UserError):
+    """A corpus, or the part of it that was asked for, has no words."""
+
+
+def build(
+    source: Source,
+    tokenizer: Tokenizer,
+    root: Path,
+    *,
+    keep: Keep | None = None,
+    most: int | None = None,
+    name: str = "corpus",
+) -> TokenStore:
+    """Opens the token store of `source` under `root`; builds it first if there is none, or a damaged one.
+
+    Args:
+        keep: predicate on the number of a document; others are left out.
+        most: read only the first documents, this many; None: all.
+        name: shown on the progress bar and, when `keep` is given, part of the key.
+
+    Raises:
+        NoText: the corpus has no words.
+    """
+    key = digest(FORMAT, source.fingerprint, tokenizer.hash, name if keep else "all")[:16]
+    folder = root / key
+
+    def write(aside: Path) -> None:
+        aside.mkdir(parents=True)
+        meta = _write(source, tokenizer, aside, keep, most, name)
+        (aside / "meta.json").write_text(json.dumps({"key": key, **meta}, indent=2) + "\n")
+
+    with built_once(folder, "the token store"):
+        store = _open_whole(folder, partial(file_hash, verify=source.verify)) if folder.exists() else None
+        if store is None:
+            write_folder(folder, write)
+    return store or TokenStore.open(folder)
+
+
+def _open_whole(folder: Path, hash_of: Callable[[Path], str]) -> TokenStore | None:
+    """The token store of a folder; None, with a warning, if it is damaged."""
+    try:
+        if why := damage(folder, hash_of) if (folder / SUMS).is_file() else f"{folder / SUMS} is missing.":
+            raise UserError(why)
+        return TokenStore.open(folder)
+    except UserError as error:
+        print(f"Warning: {error} The token store is built anew.")
+        return None
+
+
+def _write(
+    source: Source, tokenizer: Tokenizer, folder: Path, keep: Keep | None, most: int | None, name: str
+) -> dict[str, Any]:
+    """Writes the files of a store but `meta.json`, and returns its content."""
+    with (
+        _Writer(folder, tokenizer) as writer,
+        tqdm(
+            total=source.size(), unit="B", unit_scale=True, desc=f"tokenise {name}", leave=False, mininterval=1, delay=1
+        ) as bar,
+    ):
+        documents = _documents(source, bar, keep, most)
+        for batch, encoded in _encoded(writer.sentences_of(documents), tokenizer):
+            writer.write(batch, encoded)
+            bar.set_postfix(documents=writer.count["documents"], tokens=f"{writer.count['tokens'] / 1e6:.1f}M")
+    if not writer.count["tokens"]:
+        raise NoText(f"The corpus holds no text ({name}).")
+    hashes = {"corpus": source.fingerprint, "tokenizer": tokenizer.hash}
+    return {**writer.count, "dtype": np.dtype(writer.dtype).name, "vocab_size": len(tokenizer), **hashes}
+
+
+def _documents(source: Source, bar: tqdm, keep: Keep | None, most: int | None) -> Iterator[Document]:
+    for number, (document, position) in enumerate(islice(source.documents(), most)):
+        if bar.total is not None:
+            bar.update(position - bar.n)
+        if keep is None or keep(number):
+            yield document
+
+
+class _Writer:
+    """Writes the arrays of a store batch by batch, and counts what is in them."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        self.folder, self.tokenizer = folder, tokenizer
+        self.dtype = np.uint16 if tokenizer.spells or len(tokenizer) <= 1 << 16 else np.uint32
+        self.unknown = tokenizer.id("unk")
+        self.count = dict.fromkeys(COUNTS, 0)
+        self.seen = SeenLines()
+        self.stack, self.files = ExitStack(), dict[str, IO[bytes]]()
+        self.pending = False  # a document has begun, but all its sentences were empty so far
+
+    def __enter__(self) -> _Writer:
+        names = ["tokens", "sentences", "documents", *(["words"] if self.tokenizer.spells else [])]
+        for name in names:
+            self.files[name] = self.stack.enter_context(open(self.folder / f"{name}.bin", "wb"))
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        with self.stack:
+            if error is None:
+                self._append("sentences", [self.count["tokens"]])
+                self._append("documents", [self.count["sentences"]])
+                if self.tokenizer.spells:
+                    self._append("words", [self.count["spelled_words"]])
+                self.seen.smallest.tofile(self.folder / "lines.bin")
+
+    def _append(self, name: str, values: Any) -> None:
+        np.asarray(values, dtype=np.int64).tofile(self.files[name])
+
+    def sentences_of(self, documents: Iterator[Document]) -> Iterator[Sentence]:
+        """The sentences of documents; counts lines and bytes."""
+        for document in documents:
+            first = True
+            self.count["raw_bytes"] += document.raw_bytes
+            for line in document:
+                self.count["lines"] += 1
+                self.count["duplicate_lines"] += self.seen.add(line)
+                for sentence in sentences(line):
+                    yield first, sentence if first or not self.tokenizer.keeps_spaces else f" {sentence}"
+                    first = False
+
+    def write(self, batch: list[Sentence], encoded: list[list[int]]) -> None:
+        """Appends a batch of sentences and their token ids."""
+        count, starts, begins = self.count, list[int](), list[int]()
+        for (first, sentence), ids in zip(batch, encoded, strict=True):
+            self.pending |= first
+            if not ids:  # nothing but characters that the normalizer removes
+                count["empty_sentences"] += 1
+                continue
+            if self.pending:
+                begins.append(count["sentences"])
+                self.pending = False
+            starts.append(count["tokens"])
+            count["sentences"] += 1
+            count["tokens"] += len(ids)
+            count["words"] += len(sentence.split())
+            count["bytes"] += len(sentence.strip().encode()) + 1
+            count["long_sentences"] += len(sentence) > LONG_SENTENCE
+            count["endless_words"] += self.tokenizer.overlong_words(sentence)
+        count["documents"] += len(begins)
+        flat = np.fromiter(chain.from_iterable(encoded), dtype=self.dtype, count=sum(map(len, encoded)))
+        count["unknown"] += int((flat == self.unknown).sum())
+        flat.tofile(self.files["tokens"])
+        self._append("sentences", starts)
+        self._append("documents", begins)
+        if self.tokenizer.spells:
+            self._append("words", self._words_before(flat, np.asarray(starts) - count["tokens"] + len(flat)))
+
+    def _words_before(self, flat: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """The number of words in the store before each sentence of a batch of spelled tokens; counts them."""
+        begins = np.flatnonzero(flat < 256)
+        before = self.count["spelled_words"] + np.searchsorted(begins, starts)
+        self.count["spelled_words"] += len(begins)
+        self.count["long_words"] += int((np.diff(begins, append=len(flat)) > LONGEST_WORD).sum())
+        return before
+
+
+def _encoded(stream: Iterator[Sentence], tokenizer: Tokenizer) -> Iterator[tuple[list[Sentence], list[list[int]]]]:
+    """Batches of a stream with their token ids; while one is tokenized, the caller writes the one before."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        before: tuple[list[Sentence], Future[list[list[int]]]] | None = None
+        while batch := _batch(stream):
+            job = pool.submit(tokenizer.encode_plain, [sentence for _, sentence in batch])
+            if before is not None:
+                yield before[0], before[1].result()
+            before = batch, job
+        if before is not None:
+            yield before[0], before[1].result()
+
+
+def _batch(stream: Iterator[Sentence]) -> list[Sentence]:
+    batch: list[Sentence] = []
+    characters = 0
+    while characters < MAX_CHARACTERS and len(batch) < BATCH and (sentence := next(stream, None)):
+        batch.append(sentence)
+        characters += len(sentence[1])
+    return batch

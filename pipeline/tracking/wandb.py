@@ -1,0 +1,253 @@
+"""Weights & Biases: a logger that resumes without gaps, what is public of a configuration, artifacts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import netrc
+import os
+import re
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+from pipeline import encoders
+from pipeline.errors import UserError
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import file_hash
+from pipeline.storage.folders import remove
+from pipeline.storage.validation import read_json
+from pipeline.tracking import lineage
+from pipeline.tracking.history import History
+
+
+class ResumableWandb(WandbLogger):
+    """Weights & Biases, where a run that was killed and resumed from a checkpoint has no gap and no step back.
+
+    When a run is killed, what W&B's own process still holds is lost, and its curves may reach beyond the checkpoint.
+    So `metrics.csv` decides: rows that W&B lacks are sent again, rows that it has are left out.
+
+    Args:
+        folder: of the run.
+        mode: `online` or `offline`.
+        options: of Lightning's WandbLogger.
+    """
+
+    def __init__(self, *, folder: Path, mode: str, **options: Any) -> None:
+        # Lightning's own `offline` would set WANDB_MODE for the whole process, and so for the next run in it.
+        super().__init__(mode=mode, **options)
+        self._wandb_init.pop("anonymous", None)  # W&B warns of it, even where it is None
+        self.mode = mode
+        self.closed = folder / "wandb" / "closed.json"  # the parts of the run that ended properly, and their last step
+        self.had = self.step = -1
+
+    @rank_zero_only
+    def send_missing(self, history: History) -> None:
+        """Sends the rows of a resumed run's history that W&B lacks."""
+        if self.mode == "offline":
+            parts, self.had = read_json(self.closed, tuple[list[str], int]) if self.closed.exists() else ([], -1)
+            for part in self.closed.parent.glob("offline-run-*"):
+                if part.name not in parts:
+                    remove(part)
+        else:  # the row of the last step may be incomplete
+            self.had = int(self.experiment.summary.get("trainer/global_step") or 0) - 1
+        for step, row in history.rows.items():
+            self.log_metrics({name: float(value) for name, value in row.items()}, step)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self.step = step or 0
+        if self.step > self.had:
+            super().log_metrics(metrics, step)
+
+    def close(self, *, whole: bool = True) -> None:
+        """Ends this part of the run.
+
+        Args:
+            whole: whether the row of the last step is complete.
+        """
+        import wandb
+
+        wandb.finish()
+        parts = sorted(path.name for path in self.closed.parent.glob("offline-run-*"))
+        write_atomically(self.closed, json.dumps([parts, max(self.step - (not whole), self.had)]))
+
+
+def end_open_run() -> None:
+    """Ends a W&B run that is still open: the next run of this process would be logged into it."""
+    wandb = sys.modules.get("wandb")
+    if wandb is not None and wandb.run is not None:
+        with tolerated():
+            wandb.finish(exit_code=int(sys.exc_info()[0] is not None))
+
+
+@contextlib.contextmanager
+def tolerated() -> Iterator[None]:
+    """Turns errors of Weights & Biases into a warning, where the run is complete without it."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] != "wandb":
+            raise
+        print(f"Warning: Weights & Biases has not got all of this run: {' '.join(str(error).split())}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def closing_run(logger: ResumableWandb) -> Iterator[Any]:
+    """Gives the W&B run, to log what is left, and ends it; errors of W&B are warnings."""
+    with tolerated(), _staged_in(logger.closed.parent):
+        yield logger.experiment
+        logger.close()
+
+
+@contextlib.contextmanager
+def _staged_in(folder: Path) -> Iterator[None]:
+    """Lets W&B keep its copies of uploads in the run folder instead of the user's folders."""
+    before = os.environ.get("WANDB_DATA_DIR")
+    os.environ["WANDB_DATA_DIR"] = before or str(folder.resolve())
+    try:
+        yield
+    finally:
+        del os.environ["WANDB_DATA_DIR"]
+        if before is not None:
+            os.environ["WANDB_DATA_DIR"] = before
+
+
+SECRET = re.compile(r"(^|_)(token|key|password|secret)$")
+
+
+def public(value: Any, name: str = "") -> Any:
+    """A configuration without secrets and without folders of this machine: of a path only the last part is kept."""
+    if isinstance(value, dict):
+        return {key: public(part, key) for key, part in value.items() if not SECRET.search(str(key))}
+    if isinstance(value, list):
+        return [public(part, name) for part in value]
+    if not isinstance(value, str) or "/" not in value:
+        return value
+    with contextlib.suppress(OSError):  # a text longer than any path
+        if name == "files" or value[0] in "/~." or Path(value).exists():
+            return Path(value).name
+    return value
+
+
+def wandb_mode() -> str:
+    """$WANDB_MODE, else `online` if a key is configured, else `offline`.
+
+    Raises:
+        UserError: $WANDB_MODE is none of W&B's.
+    """
+    mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
+    if mode not in ("online", "offline", "disabled"):
+        raise UserError(f"WANDB_MODE is {mode}; it may be online, offline or disabled.")
+    return mode
+
+
+RUN_ID = re.compile(r"(?!\s)[^:;,#?/'\\\0-\x1f]{1,128}(?<!\s)")
+
+
+def check_environment() -> None:
+    """Refuses environment variables of Weights & Biases with which a run would fail after its start.
+
+    Raises:
+        UserError: an unknown mode, `online` without a key, or an impossible run id.
+    """
+    mode, name = wandb_mode(), os.environ.get("WANDB_RUN_ID")
+    if mode == "online" and not has_key():
+        raise UserError("WANDB_MODE is online, but there is no key: set WANDB_API_KEY, or leave WANDB_MODE out.")
+    if mode != "disabled" and name and not RUN_ID.fullmatch(name):
+        shown = name if len(name) <= 60 else f"{name[:60]}..."
+        raise UserError(f"WANDB_RUN_ID is {shown!r}; it may have up to 128 characters, and none of :;,#?/'\\.")
+
+
+def wandb_logger(
+    folder: Path, *, job_type: str, group: str, tags: list[str], config: dict[str, Any]
+) -> ResumableWandb | None:
+    """The W&B logger of a run: offline without a key, never a login prompt; None when WANDB_MODE=disabled.
+
+    It gets metrics and the configuration. W&B's own records of the machine, the user, the command line, the repository,
+    the installed packages and the console are switched off.
+    """
+    mode = wandb_mode()
+    if mode == "disabled":
+        return None
+    id_file = folder / "wandb" / "run-id"  # a resumed run continues the same W&B run
+    if not id_file.exists() or not RUN_ID.fullmatch(id_file.read_text(errors="replace")):
+        write_atomically(id_file, os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex[:8])  # a sweep gives one
+    import wandb
+
+    return ResumableWandb(
+        folder=folder,
+        project=os.environ.get("WANDB_PROJECT", "pretrain-finetune"),
+        save_dir=folder,
+        id=id_file.read_text(),
+        mode=mode,
+        name=folder.name,
+        group=group,
+        job_type=job_type,
+        tags=tags,
+        config=public(config),
+        resume="allow",
+        settings=wandb.Settings(
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            disable_git=True,
+            console="off",
+            silent=True,
+        ),
+    )
+
+
+def artifact_name(kind: str, folder: Path) -> str:
+    """The name of an artifact, the same for all runs of a kind, so that W&B counts versions: encoder-bert-sample."""
+    model = encoders.family(read_json(folder / "config.json", dict[str, Any])["model_type"])
+    origin = {"encoder": "corpus", "model": "task"}[kind]
+    names = [str(stage["name"]) for stage in lineage.read(folder) if stage["stage"] == origin and "name" in stage]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([kind, model, *names[-1:]]))[:128]
+
+
+def folder_artifact(kind: str, folder: Path) -> tuple[Any, str]:
+    """A folder as an artifact, and the alias of its version: the beginning of the hash of the weights."""
+    import wandb
+
+    content = file_hash(folder / "model.safetensors")
+    artifact = wandb.Artifact(artifact_name(kind, folder), type=kind, metadata={"sha256": content})
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and not file.name.startswith("."):
+            # Not copied into W&B's cache: the file stays in the run folder.
+            artifact.add_file(str(file), name=file.name, policy="immutable", skip_cache=True)
+    return artifact, content[:12]
+
+
+def log_artifact(run: Any, kind: str, folder: Path) -> None:
+    """Logs a folder that a run has made, as the latest version of its artifact."""
+    artifact, alias = folder_artifact(kind, folder)
+    run.log_artifact(artifact, aliases=["latest", alias])
+
+
+def use_artifact(logger: ResumableWandb, encoder: Path) -> None:
+    """Declares that a run uses an encoder, unless it is private: W&B would upload it, with its vocabulary.
+
+    Only online. The run's configuration has the hash of the weights in any case, so errors are warnings.
+    """
+    if logger.mode == "online" and lineage.is_public(lineage.read(encoder)):
+        run = logger.experiment  # outside: an error here means no logging at all
+        with tolerated(), _staged_in(logger.closed.parent):
+            artifact, alias = folder_artifact("encoder", encoder)
+            run.use_artifact(artifact, aliases=[alias])
+
+
+def has_key() -> bool:
+    """Whether a key of W&B is configured, in the environment or by `wandb login`."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    try:
+        host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("//")[-1].split("/")[0]
+        return netrc.netrc(os.environ.get("NETRC") or None).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
