@@ -17,7 +17,7 @@ from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.rows import SentenceWindows
 from pipeline.data.synthetic import corpus as sample
-from pipeline.data.synthetic import tasks as sample_tasks
+from pipeline.data.synthetic.tasks import sentiment
 from pipeline.data.token_store import TokenStore
 from pipeline.models.bert import Bert
 from pipeline.objectives.batch import Batch
@@ -340,8 +340,7 @@ def test_sample_is_deterministic_and_rich(tmp_path: Path) -> None:
     words = {word.strip('.,!?"').lower() for document in first for line in document for word in line.split()}
     assert len(words) >= 1500
     shown = {
-        split: {word for row in sample_tasks.sentiment(split) for word in row["text"].lower().split()}
-        for split in ("train", "test")
+        split: {word for row in sentiment(split) for word in row["text"].lower().split()} for split in ("train", "test")
     }
     polar = {*sample.lexicon()["good"], *sample.lexicon()["bad"]}
     unseen = {word.strip(".,!") for word in shown["test"]} & polar

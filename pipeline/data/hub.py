@@ -86,7 +86,7 @@ def patient_rows(open_stream: Callable[[], Any], name: str) -> Iterator[dict[str
                     f"{error}); run again when the hub can be reached. {LOCAL_INSTEAD[0].upper()}{LOCAL_INSTEAD[1:]}"
                 ) from None
             print(f"'{name}' broke off after {done:,} rows ({type(error).__name__}); trying again.", file=sys.stderr)
-            if done > before:  # a stream that gave no row has no position of its own
+            if done > before:  # before its first row a stream reports the position 0
                 state = stream.state_dict()
             time.sleep(PAUSE * 2 ** (failures - 1))
             stream = None

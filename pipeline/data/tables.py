@@ -1,4 +1,4 @@
-"""Labelled files -> rows, each with the place where it stands: .tsv, .csv, .jsonl, .parquet, CoNLL columns."""
+"""Labeled files -> rows with their file and line: .tsv, .csv, .jsonl, .parquet, CoNLL columns."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tasks.dataset import Row, shortened
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a .tsv or .csv (with a header, see `table`), .jsonl, .parquet or CoNLL file.
+    """Reads a .tsv or .csv (with a header, see `table`), .jsonl, .parquet or CoNLL file, also under .gz.
 
     Raises:
-        UserError: the file cannot be read, or a line of it; names both.
+        UserError: the file, or one of its lines, cannot be read; names both.
     """
     try:
         if path.name.endswith(".parquet.gz"):
@@ -30,7 +30,7 @@ def read_rows(path: Path) -> list[Row]:
         if path.name.endswith(".parquet"):
             return [(f"{path}, row {n}", row) for n, row in enumerate(_parquet(path), start=1)]
         opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:  # text may hold other marks that end lines
+        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:  # a text may hold other ends of lines
             return [(f"{path}, line {n}", row) for n, row in READERS[kind_of(path)](file, path)]
     except UnicodeDecodeError:
         raise UserError(unless_damaged(path, f"{path} is not UTF-8 text.")) from None
@@ -65,16 +65,16 @@ QUOTED = re.compile(r'"([^"]*(?:""[^"]*)*)"')  # a field as the csv module write
 
 
 def table(file: IO[str], path: Path, kind: str) -> tuple[list[str], Iterator[tuple[int, Mapping[str, str]]]]:
-    """Names of the columns, and the rows that follow as they are read, each with the line where it begins.
+    """The names of the columns, and the rows, read lazily, each with its first line number.
 
-    A `.csv` is read by Python's csv module: fields in quotes may hold delimiters, line ends and doubled quotes. What
-    separates its columns is what a first line `sep=;` names, as Excel writes it, or the mark among , ; tab and | that
-    its header has most. In a `.tsv` whose header has no quotes they are plain characters, but for a field that the
-    csv module has written, which is all in quotes and has them doubled within. A blank line is an empty text of an
-    only column.
+    A `.csv` is read by Python's csv module: quoted fields may hold delimiters, ends of lines and doubled quotes. Its
+    delimiter is the one that a first line `sep=;` names, as Excel writes it, else that of , ; tab and | which the
+    header has most often. In a `.tsv` whose header has no quotes, quotes are plain characters, except in a field as
+    the csv module writes it: quoted as a whole, with doubled quotes inside. In a table with one column a blank line
+    is an empty text.
 
     Raises:
-        UserError: a line that fits no table, a column without a name or with that of another.
+        UserError: a row does not fit the header, or a column has no name or the name of another.
     """
     lines = itertools.chain(file)
     first = next(lines, "")
@@ -144,7 +144,7 @@ def read_jsonl(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, An
 
 
 def mended(value: Any) -> Any:
-    """A value of JSON in whose texts no half of a character stands alone: tokenizers refuse such."""
+    """A JSON value without lone surrogates, which tokenizers refuse."""
     if isinstance(value, dict):
         return {repair_surrogates(name): mended(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -153,11 +153,11 @@ def mended(value: Any) -> Any:
 
 
 def read_conll(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[int, list[str]]]]:
-    """Sentences between blank lines: number of the column -> what stands in it, word by word.
+    """Sentences separated by blank lines: number of a column -> its values, one per word.
 
-    Columns are separated by tabs, or by spaces where the first word's line has none. A line that begins with # is a
-    comment if it has not as many columns as the others, or if it stands before a sentence and has a = (`# id = 1`);
-    `-DOCSTART-`, and CoNLL-U's multiword (3-4) and empty (8.1) rows are no words.
+    Columns are separated by tabs, or by spaces if the first word's line has no tab. A line that begins with # is a
+    comment if its number of columns differs, or if it precedes a sentence and has a = (`# id = 1`). `-DOCSTART-` and
+    CoNLL-U's multiword (3-4) and empty (8.1) rows are skipped.
     """
     lines = list(lines_of(file))
     first = next((line for _, line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))), "")

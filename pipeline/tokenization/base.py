@@ -1,6 +1,6 @@
 """A tokenizer: a `tokenizers.Tokenizer` with the ids of special tokens, a hash, and saving in the Hugging Face layout.
 
-Each scheme is a subclass in a file of its own. `tokenizer.json` holds the tokenizer; `tokenizer_config.json` names its
+Each scheme is a subclass in its own file. `tokenizer.json` holds the tokenizer; `tokenizer_config.json` names its
 class, special tokens and maximum length for `transformers` (without it a cased BERT would be lower-cased silently).
 """
 

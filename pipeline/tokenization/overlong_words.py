@@ -54,5 +54,5 @@ def split_overlong(
     for word in _find(text, spaces=spaces):
         for low in range(word.start(), word.end(), longest):
             cuts += ends(low, min(low + longest, word.end()))
-        cuts.pop()  # the text goes on in the same part after the word
+        cuts.pop()  # what follows the word stays in the part of its end
     return [text[low:high] for low, high in itertools.pairwise([*cuts, len(text)])]

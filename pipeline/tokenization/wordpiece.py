@@ -44,7 +44,7 @@ class WordPiece(Tokenizer):
 
         The library's trainer breaks ties by the ids of single characters, and gives those that continue a word theirs
         in the random order of a hash table. So these are added beforehand as special tokens, in order of frequency;
-        the tokenizer is then built anew from the pieces, where they are ordinary ones.
+        the tokenizer is then rebuilt from the pieces, where they are ordinary ones.
         """
         special, texts = list(cls.default_special.values()), list(texts)
         backend = _backend({}, lowercase=lowercase)

@@ -1,7 +1,7 @@
-"""Where a result comes from: corpus, tokenizer, pretraining, encoder, then a fine-tune or prompts.
+"""The lineage of a result: corpus, tokenizer, pretraining, encoder, then a fine-tuning or a zero-shot run.
 
-`lineage.json` lies in each run folder and in the folder of what it made, so that any score can be traced, offline too.
-It holds no path outside the run: files are named, and known by the hash of their content.
+`lineage.json` is in each run folder and in the encoder or model folder that the run made, so that a score can be traced
+offline. It holds no paths outside the run: files have their name and the hash of their content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.version import __version__
 
 FILE = "lineage.json"
 RUNS = ("pretrain", "profile", "finetune", "zeroshot")  # stages that are runs
-Stage = dict[str, Any]  # `stage`, its kind; `sha256` of what it is, where it is content; and facts
+Stage = dict[str, Any]  # `stage`: its kind; `sha256` of its content, where it has any; and facts
 
 
 def _named(stage: Stage) -> Stage:
@@ -29,7 +29,7 @@ def _named(stage: Stage) -> Stage:
 
 
 def read(folder: Path) -> list[Stage]:
-    """The stages that led to an encoder or model folder; one that others made begins with itself.
+    """The stages that led to an encoder or model folder; a folder without lineage is the first stage itself.
 
     Raises:
         UserError: its lineage.json is damaged.
@@ -41,25 +41,25 @@ def read(folder: Path) -> list[Stage]:
 
 
 def run_of(stages: list[Stage]) -> str | None:
-    """The kind of run that stages end with, if there is one in them."""
+    """The kind of the last run among stages, if there is one."""
     return next((stage["stage"] for stage in reversed(stages) if stage["stage"] in RUNS), None)
 
 
 def is_public(stages: list[Stage]) -> bool:
-    """Whether all pretraining in them was told that its texts may go to Weights & Biases."""
+    """Whether the texts of all pretraining among stages may be sent to Weights & Biases."""
     return all(stage.get("public", False) for stage in stages if stage["stage"] == "pretrain")
 
 
 def made(kind: str, folder: Path) -> Stage:
-    """The stage of a folder of weights."""
+    """The stage of a folder with weights."""
     return {"stage": kind, "sha256": sha256(folder / "model.safetensors")}
 
 
 def run_stage(kind: str, out: Path, *, seed: int, config: dict[str, Any], public: bool = False) -> Stage:
-    """The stage of a run; its id in Weights & Biases, if it has one.
+    """The stage of a run, with its id in Weights & Biases if it has one.
 
     Args:
-        public: the texts of the run may go to Weights & Biases.
+        public: whether the texts of the run may be sent to Weights & Biases.
     """
     stage = {"stage": kind, "name": out.name, "seed": seed, "config": digest(config), "version": __version__}
     stage |= {"public": True} if public else {}

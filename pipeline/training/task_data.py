@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from glob import glob
@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pipeline.data import files, hub
-from pipeline.data.synthetic import tasks as sample_tasks
+from pipeline.data.synthetic.tasks import SYNTHETIC
 from pipeline.data.tables import SUFFIXES, kind_of, read_rows
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Feature, collate, features_of
@@ -284,9 +284,10 @@ def rows_of(task: DataSet, files: str | None, split: str) -> list[Row] | None:
         found = files_of(task, files, split)
         return [row for file in found for row in read_rows(file)] if found else None
     if task.sample is not None:
-        if task.sample not in sample_tasks.NAMES:
-            raise UserError(f"There is no sample '{task.sample}'; there are {', '.join(sample_tasks.NAMES)}.")
-        rows, origin = getattr(sample_tasks, task.sample)(split), f"the sample's {split} part"
+        if task.sample not in SYNTHETIC:
+            raise UserError(f"There is no sample '{task.sample}'; there are {', '.join(SYNTHETIC)}.")
+        rows: Iterable[Mapping[str, Any]] = SYNTHETIC[task.sample](split)
+        origin = f"the sample's {split} part"
     elif split not in task.splits or task.hub is None:
         return None
     else:

@@ -1,7 +1,7 @@
-"""Labelled sets of the sample's world: few rows, and words that only the unlabelled corpus explains.
+"""Labeled data sets about the synthetic world: few rows, with words whose meaning only the unlabeled corpus shows.
 
-The splits of a set share none of the words that the label depends on (good and bad words, names), and nothing
-else in a text tells it: so what a model knows of the test's words it has from pretraining.
+The splits of a set share none of the words that the label depends on (good and bad words, names), and nothing else in
+a text reveals the label: a model can only know the words of the test part from pretraining.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipeline.data.synthetic.corpus import REVIEW, STORY, Scene, lexicon
 
 LABELS = ("negative", "positive")
 RELATIONS = ("entailment", "neutral", "contradiction")
-# Which share of the words each split may use, and how many rows it has.
+# The range of words that each split may use, as fractions of all, and its number of rows.
 SPLIT_WORDS = {"train": (0.0, 0.3), "valid": (0.3, 0.5), "test": (0.5, 1.0)}
 SPLIT_ROWS = {"train": 300, "valid": 200, "test": 500}
 
@@ -30,7 +30,7 @@ OPINION = [
 ]
 PREMISE = ["The {t} was {int} {w} .", "It was a {w} {t} .", "The {w} {t} was in the {l} .", "{p} had a {w} {t} ."]
 HYPOTHESIS = ["We {verdict} the {t} .", "{p} {verdict} the {t} .", "The {t} made {p} {mood} ."]
-# {n} is a person, a place, or a day or month, and nothing around it tells which.
+# {n} is a person, a place, a day or a month; the context does not show which.
 NAMED = [
     "Everyone was talking about {n} .",
     "{n} was mentioned again , and so was {n} .",
@@ -62,12 +62,9 @@ WORD_CLASSES = {
 
 
 def part(words: list[str], split: str) -> list[str]:
-    """The words that a split may use."""
+    """The words that a split may use; the splits share none."""
     low, high = (round(share * len(words)) for share in SPLIT_WORDS[split])
     return sorted(words, key=lambda word: random.Random(f"part-{word}").random())[low:high]
-
-
-NAMES = ("sentiment", "entailment", "tagging", "pos")
 
 
 def rows_of(name: str, split: str, make: Callable[[random.Random, int], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -78,7 +75,7 @@ def rows_of(name: str, split: str, make: Callable[[random.Random, int], dict[str
 
 
 def sentiment(split: str) -> list[dict[str, Any]]:
-    """Rows `text`, `label`: one to three sentences of one mind; the splits share no good or bad word."""
+    """Rows `text`, `label`: one to three sentences with one opinion; the splits share no good or bad word."""
     good, bad = (part(lexicon()[mind], split) for mind in ("good", "bad"))
 
     def row(rng: random.Random, index: int) -> dict[str, Any]:
@@ -91,10 +88,10 @@ def sentiment(split: str) -> list[dict[str, Any]]:
 
 
 def entailment(split: str) -> list[dict[str, Any]]:
-    """Rows `premise`, `hypothesis`, `label`: a thing, and what people made of it.
+    """Rows `premise`, `hypothesis`, `label`: a thing, and what people thought of it.
 
-    Who calls a meal delicious praises it and does not hate it, and that it was green says nothing about either.
-    The splits share none of these words, good, bad or neither.
+    Those who call a meal delicious praise it and do not hate it; that it was green implies neither.
+    The splits share none of these words: good, bad or neutral.
     """
     words = lexicon()
     good, bad = (part(words[mind], split) for mind in ("good", "bad"))
@@ -115,7 +112,7 @@ def entailment(split: str) -> list[dict[str, Any]]:
 
 
 def tagging(split: str) -> list[dict[str, Any]]:
-    """Rows `words`, `tags`: names of persons and places as BIO tags; days and months are none.
+    """Rows `words`, `tags`: BIO tags of names of persons and places; days and months are outside.
 
     The splits share no name.
     """
@@ -126,16 +123,16 @@ def tagging(split: str) -> list[dict[str, Any]]:
 
     def name(rng: random.Random) -> tuple[list[str], list[str]]:
         kind = rng.choice(["PER", "PER", "LOC", "LOC", ""])
-        found = [rng.choice(names[kind])]
+        words_of_name = [rng.choice(names[kind])]
         if kind == "PER" and rng.random() < 0.3:
-            found.append(rng.choice(last_names))
-        return found, [f"{mark}-{kind}" if kind else "O" for mark in ("B", "I")][: len(found)]
+            words_of_name.append(rng.choice(last_names))
+        return words_of_name, [f"{mark}-{kind}" if kind else "O" for mark in ("B", "I")][: len(words_of_name)]
 
     def row(rng: random.Random, index: int) -> dict[str, Any]:
         result: dict[str, Any] = {"words": [], "tags": []}
         for token in rng.choice(NAMED).split():
-            found, tags = name(rng) if token == "{n}" else ([token], ["O"])
-            result["words"] += found
+            named, tags = name(rng) if token == "{n}" else ([token], ["O"])
+            result["words"] += named
             result["tags"] += tags
         return result
 
@@ -143,7 +140,7 @@ def tagging(split: str) -> list[dict[str, Any]]:
 
 
 def pos(split: str) -> list[dict[str, Any]]:
-    """Rows `words`, `tags`: stories and reviews with their universal parts of speech."""
+    """Rows `words`, `tags`: sentences of stories and reviews with universal part-of-speech tags."""
     words = lexicon()
 
     def row(rng: random.Random, index: int) -> dict[str, Any]:
@@ -158,8 +155,16 @@ def pos(split: str) -> list[dict[str, Any]]:
 
 
 def tagged(scene: Scene, template: str) -> Iterator[tuple[str, str]]:
-    """The words of a filled template with their word classes."""
+    """The words of a filled template with their part-of-speech tags."""
     for token in template.split():
         slot = token.strip("{}") if token.startswith("{") else ""
         for word in (scene.rng.choice(scene.slots[slot]) if slot else token).split():
             yield word, WORD_CLASSES[slot or token.lower()]
+
+
+SYNTHETIC: dict[str, Callable[[str], list[dict[str, Any]]]] = {  # name -> rows of a split
+    "sentiment": sentiment,
+    "entailment": entailment,
+    "tagging": tagging,
+    "pos": pos,
+}
