@@ -35,7 +35,7 @@ SIZES = {
         "dropout=0.1",
     ],
 }
-MADE = "--data.batches.init_args"
+MADE = "--model.objective.init_args"
 # What is pretrained, and the flags that make another draw or another loss than the configuration of the model.
 RUNS = {
     "masked_lm": ("bert", []),

@@ -21,7 +21,6 @@ import yaml
 
 from pipeline import presets
 from pipeline.presets import REPOSITORY
-from tests.conftest import task_rows
 from tests.test_elmo import write_published
 
 pytestmark = pytest.mark.slow
@@ -150,7 +149,7 @@ def toy_data(home: Path, folder: Path) -> None:
             for copy in copies:
                 file = copy / f"{begin.replace('*', 'x')}.jsonl"
                 file.parent.mkdir(parents=True, exist_ok=True)
-                rows = [dict(row) for row in task_rows(task) * 3]
+                rows = [task.made_up(number) for number in range(36)]
                 file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (home / "blimp").mkdir()
     pair = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "field": "morphology", "UID": "x"}

@@ -38,6 +38,8 @@ class CausalLM(Objective):
     def __init__(self, packing: Literal["concat", "document"] = "concat") -> None:
         super().__init__()
         self.packing = packing
+        if packing == "document":
+            self.requires = self.requires | {"packing"}
 
     def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PackedBlocks:
         return PackedBlocks(store, length, boundary=tokenizer.id("eos"), phase=phase)
@@ -67,8 +69,9 @@ class CausalLM(Objective):
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
         wrong = sum(shifted(batch.inputs["input_ids"], batch.targets["lm"].labels, 1) for batch in batches)
         yield none("labels are the next tokens", wrong, "are not")
-        with torch.no_grad():
-            yield packed(model, steps)
+        if "packing" in model.capabilities():
+            with torch.no_grad():
+                yield packed(model, steps)
 
 
 def shifted(ids: torch.Tensor, labels: torch.Tensor, shift: int) -> int:
