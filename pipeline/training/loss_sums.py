@@ -1,6 +1,6 @@
 """Sums of losses between two log lines: no step waits for a GPU, and float64 keeps every digit.
 
-`torchmetrics.SumMetric` would look for NaN at each update, which asks the device, and add up in float32.
+`torchmetrics.SumMetric` gives the same sums in float64 without its check for NaN, but an update costs ten times as much.
 """
 
 from __future__ import annotations
