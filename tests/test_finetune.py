@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
+import lightning
 import pytest
 import torch
 import yaml
@@ -14,8 +16,10 @@ from transformers import BertConfig, BertForPreTraining
 import pipeline
 from pipeline.errors import UserError
 from pipeline.models.layers.dropout import Dropout
-from pipeline.training.finetuning import FineTuning
-from pipeline.training.task_data import Buckets
+from pipeline.training.finetuning import FineTuning, Recipe
+from pipeline.training.optimizers import Optimization
+from pipeline.training.task_data import Buckets, TaskData
+from tasks.sentiment import Sentiment
 from tests.conftest import figures, run
 
 pytestmark = pytest.mark.slow
@@ -180,3 +184,27 @@ def test_buckets_use_every_row_once_an_epoch() -> None:
     assert sum(spread) / len(spread) < 5
     assert [b.tolist() for b in plan] == [b.tolist() for b in buckets.plan(0)]
     assert [b.tolist() for b in plan] != [b.tolist() for b in buckets.plan(1)]
+
+
+def recipe() -> Recipe:
+    shared: Any = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0, "lm_weight": 0.0}
+    return Recipe(dropout=0.1, mix_dropout=0.0, lstm=0, unfreeze_share=0.0, **shared)
+
+
+@pytest.mark.parametrize(("arm", "limit"), [("full", {"max_epochs": 2}), ("scratch", {"max_steps": 3})])
+def test_lightning_alone_trains_and_tests(pretrained: Path, arm: Any, limit: dict[str, int]) -> None:
+    """Without our commands: the trainer asks the modules for data and network."""
+    rates = Optimization(1e-3, warmup_steps=0, schedule="linear", weight_decay=0.01, betas=(0.9, 0.98), eps=1e-6)
+    folder = str(pretrained / "encoder")
+    module = FineTuning(optimization=rates, warmup_share=0.2, recipe=recipe(), arm=arm, encoder=folder)
+    settings: Any = {"max_length": 32, "cut": "head", "epochs": 1, "workers": 0, "train_rows": 40}
+    data = TaskData(task=Sentiment(sample="sentiment"), batch_size=8, **settings)
+    quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = lightning.Trainer(**limit, accelerator="cpu", enable_checkpointing=False, **quiet)
+    trainer.fit(module, data)
+    assert trainer.global_step == limit.get("max_steps", 2 * 5)
+    assert rates.warmup_steps == 0  # the settings that were given stay as they were
+    trainer.test(module, data, verbose=False)
+    assert {"test/loss", "test/accuracy", "test/macro_f1"} <= set(trainer.callback_metrics)
+    [answer] = module.model.predict(["a lovely garden"])
+    assert answer["label"] in data.task.label_names

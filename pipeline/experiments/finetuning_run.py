@@ -48,6 +48,8 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     data, module = configuration.data, configuration.module
     if module.arm != request.arm:
         raise UserError(f"Set ARM={module.arm}, not model.arm: it also chooses the weights.")
+    if module.encoder_folder is not None:
+        raise UserError(f"Set FROM={module.encoder_folder}, not model.encoder.")
     if shards_weights(configuration.settings.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     file = task_file(request.task)

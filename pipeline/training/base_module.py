@@ -186,7 +186,7 @@ class Training(lightning.LightningModule):
         self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]
     ) -> Any:
         """As `configure_optimizers` returns them; see optimizers.build."""
-        half, total = "bf16" in str(self.trainer.precision), self.trainer.max_steps
+        half, total = "bf16" in str(self.trainer.precision), self.total_steps
         return optimizers.build(options, layers, rest, total=total, decay_parameters=self.decay_parameters(), half=half)
 
     # ------------------------------------------------------------------ the run and its checkpoints
@@ -196,6 +196,12 @@ class Training(lightning.LightningModule):
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.trainer.ckpt_path:  # a checkpoint restores its rates, but those of the configuration apply
             apply_configured_rates(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run, also of a trainer that counts epochs."""
+        steps = self.trainer.max_steps
+        return steps if steps > 0 else int(self.trainer.estimated_stepping_batches)
 
     @property
     def seconds(self) -> float:

@@ -11,12 +11,14 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline import encoders
 from pipeline.errors import UserError
 from pipeline.finetuning.heads.base import REFUSED
 from pipeline.finetuning.model import FineTunedModel
@@ -26,7 +28,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.objectives.batch import Batch
-from pipeline.presets import FROZEN, ArmName
+from pipeline.presets import FRESH, FROZEN, ArmName
 from pipeline.training import schedules
 from pipeline.training.base_module import Training
 from pipeline.training.hardware import check_size
@@ -88,6 +90,7 @@ class FineTuning(Training):
         recipe: see Recipe.
         arm: how much of the network is trained, and from which weights.
         seed: of fresh weights and dropout.
+        encoder: its folder, for `Trainer.fit` alone: commands load the encoder of FROM= themselves.
     """
 
     stage = "finetune"
@@ -100,11 +103,13 @@ class FineTuning(Training):
         recipe: Recipe,
         arm: ArmName = "full",
         seed: int = 0,
+        encoder: str | None = None,
     ) -> None:
         super().__init__(seed=seed)
         if not 0 <= warmup_share <= 1:
             raise UserError(f"model.warmup_share is {warmup_share}; it is a share, from 0 to 1.")
         self.optimization, self.warmup_share, self.arm, self.recipe = optimization, warmup_share, arm, recipe
+        self.encoder_folder = encoder
         self.frozen, self.weights = arm in FROZEN, {"lm": recipe.lm_weight}
         self.model: FineTunedModel
         self.data: TaskData
@@ -112,6 +117,24 @@ class FineTuning(Training):
         self.register_buffer("class_weights", None, persistent=False)
         self.predictions: list[Numbered] = []
         self.test_loss = math.nan
+
+    # ------------------------------------------------------------------ before the first step
+
+    def load_encoder(self) -> Encoder:
+        """The encoder of the folder, with fresh weights if the arm has them.
+
+        Raises:
+            UserError: there is no such folder.
+        """
+        if self.encoder_folder is None:
+            raise UserError("FineTuning(encoder=...) needs the folder of an encoder.")
+        torch.manual_seed(self.seed)
+        return encoders.load_with_report(Path(self.encoder_folder), weights=self.arm not in FRESH)[0]
+
+    def configure_model(self) -> None:
+        """Builds the network when Lightning asks for it, unless `build` has been called."""
+        if not hasattr(self, "model"):
+            self.build(self.trainer.datamodule)  # type: ignore[attr-defined]
 
     def build(self, data: TaskData) -> None:
         """Puts the task's head on the encoder of the data, as arm and recipe say.
@@ -202,13 +225,13 @@ class FineTuning(Training):
         """Layers that are not yet unfrozen have no gradient, so the optimizer leaves them and their moments alone."""
         groups = self.model.encoder.layer_groups()
         for depth, parameters in enumerate(reversed(groups)):
-            begins = schedules.unfreezes_at(depth, len(groups), self.trainer.max_steps, self.recipe.unfreeze_share)
+            begins = schedules.unfreezes_at(depth, len(groups), self.total_steps, self.recipe.unfreeze_share)
             if self.global_step < begins:
                 for parameter in parameters:
                     parameter.grad = None
 
     def configure_optimizers(self) -> Any:
-        steps = round(self.warmup_share * self.trainer.max_steps)
+        steps = round(self.warmup_share * self.total_steps)
         options = replace(self.optimization, warmup_steps=steps)
         return self.optimizers_of(options, self.model.encoder.layer_groups(), self.model.head.parameters())
 
@@ -243,9 +266,9 @@ class FineTuning(Training):
 
     def on_validation_epoch_end(self) -> None:
         metrics = {"val/loss": self.mean_losses("val")["val/task_loss"]}
-        gold = [example.label for example in self.data.examples["valid"]]
-        scores = self.data.task.scores(gold, [prediction.label for prediction in self.gathered("valid")])
-        metrics |= {f"val/{name}": value for name, value in scores.figures.items()}
+        if self.trainer.sanity_checking:  # of some rows only
+            return
+        metrics |= {f"val/{name}": value for name, value in self.scores("valid").items()}
         self.log_dict(metrics, logger=False)
         if (mix := self.model.head.mix) is not None:
             metrics |= {f"mix/{name}": value for name, value in mix.shares().items()}
@@ -254,6 +277,13 @@ class FineTuning(Training):
 
     def on_test_epoch_end(self) -> None:
         self.test_loss = self.mean_losses("test")["test/task_loss"]
+        scores = {f"test/{name}": value for name, value in self.scores("test").items()}
+        self.log_dict({"test/loss": self.test_loss, **scores}, logger=False)
+
+    def scores(self, split: str) -> dict[str, float]:
+        """The metrics of the task on a part."""
+        gold = [example.label for example in self.data.examples[split]]
+        return self.data.task.scores(gold, [prediction.label for prediction in self.gathered(split)]).figures
 
 
 def balanced(data: TaskData) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 from pipeline.data import files, hub
 from pipeline.data.synthetic.tasks import SYNTHETIC
@@ -87,6 +87,12 @@ class TaskData(lightning.LightningDataModule):
         self.set_aside = ""  # how the validation part was made, where it is a part of the training rows
         self.trained_on: Counter[str] = Counter()  # of a part: texts that are in the training part too
         self.encoder: Encoder
+
+    def setup(self, stage: str) -> None:
+        """Reads the task with the encoder of the module, unless `prepare` has been called."""
+        if not self.features:
+            assert self.trainer is not None
+            self.prepare(self.trainer.lightning_module.load_encoder())  # type: ignore[operator]
 
     def prepare(self, encoder: Encoder) -> None:
         """Reads all parts and turns their texts into token ids.
@@ -239,7 +245,11 @@ class TaskData(lightning.LightningDataModule):
         steps = Buckets([len(feature) for feature in self.features["train"]], self.batch_size, self.seed, self)
         parts = self.trainer.accumulate_grad_batches
         data = MicroBatches(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
-        order = ResumableSampler(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
+        order: Sampler[int] = ResumableSampler(
+            first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts
+        )
+        if self.trainer.max_steps <= 0:
+            order = NextEpoch(self.trainer, steps=self.steps_per_epoch)
         return DataLoader(data, sampler=order, batch_size=None, num_workers=self.workers)
 
     def _evaluation(self, split: str) -> DataLoader:
@@ -257,6 +267,20 @@ class TaskData(lightning.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader:
         return self._evaluation("test")
+
+
+class NextEpoch(Sampler[int]):
+    """Numbers of the micro-batches of the next epoch, for a trainer that counts epochs (`max_epochs`)."""
+
+    def __init__(self, trainer: lightning.Trainer, *, steps: int) -> None:
+        self.trainer, self.steps = trainer, steps
+
+    def __iter__(self) -> Iterator[int]:
+        first = self.trainer.global_step * self.trainer.accumulate_grad_batches
+        return iter(range(first, first + len(self)))
+
+    def __len__(self) -> int:
+        return self.steps * self.trainer.accumulate_grad_batches
 
 
 def _content(example: Example) -> str | tuple[str, ...]:
