@@ -17,6 +17,7 @@ from pipeline.bench.steps import Sizes
 from pipeline.bench.timing import Built, Candidate, interleave
 from pipeline.errors import UserError
 from pipeline.models.layers.transformer_block import Block
+from pipeline.objectives.batch import Batch, Target
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training.hardware import best_precision, matrix_peak
 
@@ -101,14 +102,18 @@ def test_rows_that_are_not_there_or_lack_their_data(
 
 def test_pairs_for_the_trainer_are_ours_unmasked() -> None:
     """[CLS] 7 [MASK] [SEP] 8 [SEP] and padding, 9 masked."""
-    batch = {
-        "input_ids": torch.tensor([[2, 7, 4, 3, 8, 3, 0, 0]]),
-        "token_type_ids": torch.tensor([[0, 0, 0, 0, 1, 1, 0, 0]]),
-        "mask": torch.tensor([[True] * 6 + [False] * 2]),
-        "positions": torch.tensor([2]),
-        "labels": torch.tensor([9]),
-        "pair_labels": torch.tensor([1]),
-    }
+    batch = Batch(
+        inputs={
+            "input_ids": torch.tensor([[2, 7, 4, 3, 8, 3, 0, 0]]),
+            "token_type_ids": torch.tensor([[0, 0, 0, 0, 1, 1, 0, 0]]),
+            "mask": torch.tensor([[True] * 6 + [False] * 2]),
+        },
+        targets={
+            "mlm": Target(torch.tensor([9]), count=torch.tensor(1), positions=torch.tensor([2])),
+            "nsp": Target(torch.tensor([1]), count=torch.tensor(1)),
+        },
+        rows=torch.tensor([0]),
+    )
     expected = {"input_ids": [2, 7, 9, 3, 8, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "next_sentence_label": 1}
     assert commands.pairs_of(batch) == [expected]
 
