@@ -141,7 +141,7 @@ test: $(BIN)/.installed-dev ## run the tests (offline, on all cores)
 	$(call uses,ARGS)
 	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS -n auto --dist loadfile "$(call given,ARGS) $(BIN)/python -m pytest
 
-test-fast: $(BIN)/.installed-dev ## run the tests that train nothing: a minute instead of eight
+test-fast: $(BIN)/.installed-dev ## run the tests that train nothing, in about a minute
 	$(call uses,ARGS)
 	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS -n auto -m 'not slow' "$(call given,ARGS) $(BIN)/python -m pytest
 
