@@ -139,7 +139,7 @@ profile: $(BIN)/.installed-core ## where the time of a training step of MODEL go
 
 test: $(BIN)/.installed-dev ## run the tests (offline, on all cores)
 	$(call uses,ARGS)
-	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS -n auto --dist loadfile "$(call given,ARGS) $(BIN)/python -m pytest
+	@PYTEST_ADDOPTS="$$PYTEST_ADDOPTS -n auto --dist loadfile --no-loadscope-reorder "$(call given,ARGS) $(BIN)/python -m pytest
 
 test-fast: $(BIN)/.installed-dev ## run the tests that train nothing, in about a minute
 	$(call uses,ARGS)

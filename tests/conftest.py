@@ -44,6 +44,7 @@ SMALL = [
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What asks for a pretrained toy is slow: `make test-fast` leaves it out. Other tests that train say so."""
+    items.sort(key=lambda item: item.path.name != "test_readme_commands.py")  # the longest begins first
     for item in items:
         if {"toys", "pretrained"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)

@@ -120,5 +120,6 @@ def test_the_last_message_has_a_line_of_its_own(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pipeline.cli.parser.main", fails)
+    monkeypatch.setattr("sys.argv", ["pipeline", "audit"])
     assert main() == 130
     assert capsys.readouterr().err.endswith("\nInterrupted.\n")

@@ -147,14 +147,15 @@ class Training(lightning.LightningModule):
         """Means since the last call, over all processes: NAME_loss, and NAME_accuracy and NAME_spelling if known.
 
         Raises:
-            UserError: a loss of a validation is not finite; that of training is noticed at its step.
+            UserError: a loss of a validation or test is not finite; that of training is noticed at its step.
         """
         strategy = self.trainer.strategy
         device = strategy.root_device  # the module is back on the CPU when a test has ended
         results = self.sums.take(split, lambda sums: strategy.reduce(sums.to(device), reduce_op="sum"))
-        if split == "val" and not all(math.isfinite(total) for total, _ in results.values()):
+        if split != "train" and not all(math.isfinite(total) for total, _ in results.values()):
+            part = {"val": "validation"}.get(split, split)
             raise UserError(
-                f"The loss on the validation part is not finite at step {self.global_step}. Lower "
+                f"The loss on the {part} part is not finite at step {self.global_step}. Lower "
                 "model.optimization.learning_rate or lengthen the warm-up, and start anew with OVERWRITE=1."
             )
         return {f"{key}_{name}": value for key, (_, means) in results.items() for name, value in means.items()}
