@@ -346,7 +346,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     original = Latest.between_steps
 
     def stop(self: Latest, trainer: Any) -> None:
-        self.asked |= trainer.global_step == 7
+        self.stop_requested |= trainer.global_step == 7
         original(self, trainer)
 
     with monkeypatch.context() as patch:
