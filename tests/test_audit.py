@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline.models import bert, elmo, generation, gpt
-from pipeline.models.layers import transformer
+from pipeline.models.layers import transformer_block
 from pipeline.objectives import batches, masking
 from pipeline.objectives.batches import CausalBlocks, WordRows
 from tests.conftest import run
@@ -170,8 +170,8 @@ BREAKAGES: list[tuple[str, str, object, str, Callable]] = [
     ),
     ("bert", "a fresh model's loss", bert.Bert, "logits", lambda f: changed_result(f, lambda x: x * 20)),
     ("gpt", "labels are the next tokens", CausalBlocks, "make", lambda f: changed_result(f, rolled("labels"))),
-    ("gpt", "changing later tokens moves no other output", transformer, "attention", lambda f: not_causal(f)),
-    ("gpt", "no gradient reaches later tokens", transformer, "attention", lambda f: not_causal(f)),
+    ("gpt", "changing later tokens moves no other output", transformer_block, "attention", lambda f: not_causal(f)),
+    ("gpt", "no gradient reaches later tokens", transformer_block, "attention", lambda f: not_causal(f)),
     (
         "gpt",
         "the cache of generation changes nothing",

@@ -14,7 +14,7 @@ from pipeline.bench import commands, scaling, steps
 from pipeline.bench.duel import Built, Contender, alternate
 from pipeline.bench.steps import Sizes
 from pipeline.errors import UserError
-from pipeline.models.layers.transformer import Block
+from pipeline.models.layers.transformer_block import Block
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training.hardware import best_precision, matrix_peak
 

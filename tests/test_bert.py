@@ -16,7 +16,9 @@ import pipeline
 from pipeline.errors import UserError
 from pipeline.finetuning.features import features_of
 from pipeline.models.bert import Bert
-from pipeline.models.layers.transformer import Block, Dropout, attention
+from pipeline.models.layers.attention import attention
+from pipeline.models.layers.dropout import Dropout
+from pipeline.models.layers.transformer_block import Block
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.wordpiece import WordPiece
 from tests.conftest import run
@@ -89,7 +91,7 @@ def test_their_folder_opens_here(tokenizer: Tokenizer, tmp_path: Path, kind: typ
     model = kind(config).eval()
     model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path, max_length=40)
-    ours, receipt = pipeline.encoders.load_with_receipt(tmp_path)
+    ours, receipt = pipeline.encoders.load_with_report(tmp_path)
     assert not receipt.new
     assert not receipt.unused
     same_outputs(ours, model, tmp_path)
@@ -99,7 +101,7 @@ def test_a_bare_bert_model_loads_with_an_honest_receipt(tokenizer: Tokenizer, tm
     config = BertConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     BertModel(config).save_pretrained(tmp_path)
     tokenizer.save(tmp_path, max_length=512)
-    receipt = pipeline.encoders.load_with_receipt(tmp_path)[1]
+    receipt = pipeline.encoders.load_with_report(tmp_path)[1]
     assert {name.split(".")[0] for name in receipt.new} == {"cls"}
     assert not receipt.unused
     assert all(name.startswith("bert.") for name in receipt.loaded)

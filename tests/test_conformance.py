@@ -20,7 +20,8 @@ from torch import Tensor
 import pipeline
 from pipeline.errors import Interrupted, UserError
 from pipeline.models import registry
-from pipeline.models.base import Encoded, Encoder
+from pipeline.models.base import Encoder
+from pipeline.models.outputs import Encoded
 from pipeline.prompting import log_likelihoods
 from pipeline.training.checkpoints import Latest
 from tests.conformance import TOYS, flags
@@ -78,7 +79,7 @@ def test_its_special_tokens_are_as_many_as_it_says(encoder: Encoder) -> None:
     assert int(encoder.encode(["The soup was good."]).mask.sum()) == len(text) + encoder.special.count()
     [pair] = encoder.tokenize([("The soup", "was good.")])
     batch = encoder.collate_for_head([pair])
-    special = encoder.special.count(2) if encoder.joins_pairs else 2 * encoder.special.count()
+    special = encoder.special.count(2) if encoder.joint_pairs else 2 * encoder.special.count()
     assert int(batch["mask"].sum()) == len(pair[0]) + len(pair[1]) + special
 
 
@@ -91,7 +92,7 @@ def real(encoded: Encoded, row: int) -> list[Tensor]:
 
 
 def test_neither_padding_nor_company_nor_order_matters(fresh: Encoder) -> None:
-    texts = [*TEXTS, ("One text", "and another one")] if fresh.joins_pairs else TEXTS
+    texts = [*TEXTS, ("One text", "and another one")] if fresh.joint_pairs else TEXTS
     together, turned = fresh.encode(texts), fresh.encode(texts[::-1], batch_size=2)
     for row, text in enumerate(texts):
         alone = fresh.encode([text])
@@ -203,7 +204,7 @@ def test_encode_aligns_words(encoder: Encoder) -> None:
 
 def test_encode_cuts_what_is_too_long(encoder: Encoder) -> None:
     long = "good soup " * encoder.max_length
-    for text in (long, long.split(), *([(long, "soup"), ("soup", long), (long, long)] if encoder.joins_pairs else [])):
+    for text in (long, long.split(), *([(long, "soup"), ("soup", long), (long, long)] if encoder.joint_pairs else [])):
         assert int(encoder.encode([text]).mask.sum()) == encoder.max_length
 
 
@@ -222,7 +223,7 @@ def test_empty_texts_have_their_special_tokens(encoder: Encoder) -> None:
 
 def test_a_saved_folder_gives_the_same_outputs(fresh: Encoder, tmp_path: Path) -> None:
     fresh.save(tmp_path / "one")
-    again, receipt = registry.load_with_receipt(tmp_path / "one")
+    again, receipt = registry.load_with_report(tmp_path / "one")
     assert not receipt.new
     assert not receipt.unused
     for one, two in zip(fresh.encode(TEXTS).layers, again.encode(TEXTS).layers, strict=True):

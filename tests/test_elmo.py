@@ -22,8 +22,9 @@ from pipeline.finetuning.heads.sentence import SentenceHead
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.options import HeadOptions
 from pipeline.interop.elmo_hdf5 import import_elmo
-from pipeline.models.base import apart
-from pipeline.models.elmo import BEGIN, END, Elmo, collate_words, spell
+from pipeline.models.elmo import Elmo, collate_words
+from pipeline.models.inputs import flatten_pairs
+from pipeline.models.layers.char_cnn import BEGIN, END, spell
 from pipeline.models.layers.lstm import Lstm, side_by_side
 from pipeline.objectives.base import BidirectionalLM
 from pipeline.objectives.batches import Steps, WordRows
@@ -401,7 +402,7 @@ def test_pairs_are_read_apart_and_compared(world: tuple[TokenStore, Tokenizer]) 
     u, v = (elmo.pooled(elmo.encode(texts)) for texts in (firsts, seconds))
     with torch.no_grad():
         batch = elmo.collate_for_head(elmo.tokenize(pairs))
-        logits = head(elmo, batch, elmo(apart(batch)))
+        logits = head(elmo, batch, elmo(flatten_pairs(batch)))
         expected = head.classifier(torch.cat([u, v, (u - v).abs(), u * v], -1))
     assert (logits - expected).abs().max() < 1e-5
 

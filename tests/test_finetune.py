@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForPreTraining
 
 import pipeline
 from pipeline.errors import UserError
-from pipeline.models.layers.transformer import Dropout
+from pipeline.models.layers.dropout import Dropout
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.task_data import Buckets
 from tests.conftest import figures, run

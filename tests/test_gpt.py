@@ -87,7 +87,7 @@ def test_their_folder_opens_here(world: tuple[TokenStore, Tokenizer], tmp_path: 
     model = kind(config).eval()
     model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path, max_length=40)
-    ours, receipt = pipeline.encoders.load_with_receipt(tmp_path)
+    ours, receipt = pipeline.encoders.load_with_report(tmp_path)
     assert not receipt.new
     assert not receipt.unused
     assert isinstance(ours, Gpt)

@@ -223,7 +223,7 @@ def test_folders_of_others_may_leave_out_what_has_a_default(
     encoder_folders: Path, tmp_path: Path, name: str, left_out: list[str]
 ) -> None:
     change = config(**dict.fromkeys(left_out, ...), extra={"a": [1]}, id2label={"5": "x"})
-    opened, receipt = pipeline.encoders.load_with_receipt(changed(encoder_folders / name, tmp_path / "folder", change))
+    opened, receipt = pipeline.encoders.load_with_report(changed(encoder_folders / name, tmp_path / "folder", change))
     assert not receipt.new
     assert (
         opened.encode(["a film"]).layers[-1]
@@ -259,7 +259,7 @@ RANDOM = [
 def test_what_was_never_trained_is_not_saved(
     encoder_folders: Path, tmp_path: Path, name: str, taken: bool, head: dict[str, Any], kind: str | None
 ) -> None:
-    encoder, receipt = pipeline.encoders.load_with_receipt(encoder_folders / name, weights=taken)
+    encoder, receipt = pipeline.encoders.load_with_report(encoder_folders / name, weights=taken)
     labels = ["O", "B-x"] if head.get("name") else ["no", "yes"]
     model = FineTunedModel(encoder, labels=labels, options=options(**head))
     model.save(tmp_path / "model", card="")
@@ -278,7 +278,7 @@ def test_what_was_never_trained_is_not_saved(
     assert pipeline.load(tmp_path / "model").predict(texts) == model.predict(texts)
 
     # The next one in a chain has them random again, and saves them as little.
-    again, receipt = pipeline.encoders.load_with_receipt(tmp_path / "model")
+    again, receipt = pipeline.encoders.load_with_report(tmp_path / "model")
     again.save(tmp_path / "again")
     assert not load_file(tmp_path / "again/model.safetensors").keys() & set(receipt.new)
     if name != "gpt" and (not taken or name == "minilm"):

@@ -20,8 +20,8 @@ from pipeline.data.synthetic import corpus as sample
 from pipeline.data.synthetic import tasks as sample_tasks
 from pipeline.data.token_store import TokenStore
 from pipeline.inspection.audit import SIGNS, told_by
-from pipeline.models.base import Batch
 from pipeline.models.bert import Bert
+from pipeline.models.inputs import Batch
 from pipeline.objectives.base import MaskedLM
 from pipeline.objectives.batches import MaskedPairs, Steps
 from pipeline.objectives.masking import _shorter, excess, mask_tokens, pair_count, sentence_pairs, swapped_pairs

@@ -96,8 +96,8 @@ def test_a_tuned_model_opens_in_transformers(
 
 def test_cut_of_long_texts() -> None:
     ids = list(range(100))
-    joined: Any = SimpleNamespace(special=Bert.special, joins_pairs=True)
-    one_by_one: Any = SimpleNamespace(special=Elmo.special, joins_pairs=False)
+    joined: Any = SimpleNamespace(special=Bert.special, joint_pairs=True)
+    one_by_one: Any = SimpleNamespace(special=Elmo.special, joint_pairs=False)
     assert shorten(ids, joined, 22, "head") == ids[:20]
     assert shorten(ids, joined, 22, "tail") == ids[80:]
     assert shorten(ids, joined, 22, "both") == ids[:5] + ids[85:]

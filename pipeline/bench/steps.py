@@ -19,10 +19,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline import encoders
 from pipeline.bench.duel import Built, Contender
-from pipeline.models.base import Batch
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo, collate_words
 from pipeline.models.gpt import Gpt
+from pipeline.models.inputs import Batch
 from pipeline.objectives.base import BidirectionalLM, CausalLM, MaskedLM, Objective
 from pipeline.objectives.masking import mask_tokens
 from pipeline.tokenization.byte_bpe import ByteBpe

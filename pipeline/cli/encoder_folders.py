@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from pydoc import locate
 
-from pipeline import encoders
+from pipeline import encoders, former_names
 from pipeline.errors import UserError
-from pipeline.models.base import Encoder, read_config
-from pipeline.presets import known, named_config
+from pipeline.models.base import Encoder
+from pipeline.models.folder import read_config
+from pipeline.presets import content_of, known, named_config
 
 
 def encoder_folder(model: str, folder: Path | None) -> Path:
@@ -16,15 +18,30 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     Raises:
         UserError: there is no such model, or the folder holds another one.
     """
-    if named_config("pretrain", model) is None:
+    file = named_config("pretrain", model)
+    if file is None:
         raise UserError(f"There is no model '{model}'; there are {known('pretrain')}.")
     folder = folder or Path("runs/pretrain") / model / "encoder"
-    wanted = model.split("-")[0]  # elmo-paper is an elmo
+    wanted = encoders.register(model_class(file)).model_type
     if (model_type := encoders.family(read_config(folder)["model_type"])) != wanted:
         known_types = encoders.names()
         hint = f"set MODEL={model_type}" if model_type in known_types else f"there are {', '.join(known_types)}"
         raise UserError(f"{folder} holds a {model_type} encoder, not {wanted}; {hint}.")
     return folder
+
+
+def model_class(file: Path) -> type[Encoder]:
+    """The class that a pretraining configuration names.
+
+    Raises:
+        UserError: none, or one that is no encoder.
+    """
+    encoder = former_names.current(content_of(file).get("model", {}).get("encoder"))
+    class_path = encoder.get("class_path") if isinstance(encoder, dict) else encoder
+    kind = locate(str(class_path))
+    if not (isinstance(kind, type) and issubclass(kind, Encoder)):
+        raise UserError(f"{file}: model.encoder must name an encoder, as pipeline.models.bert.Bert, not {class_path}.")
+    return kind
 
 
 def load_for_prompts(folder: Path) -> Encoder:

@@ -59,7 +59,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     check_run_folder(out, overwrite=overwrite, resume=resume, stage="finetune", uses=uses, rows=data.files)
 
     torch.manual_seed(request.seed)
-    encoder, loaded = encoders.load_with_receipt(encoder_folder, weights=request.arm not in FRESH)
+    encoder, loaded = encoders.load_with_report(encoder_folder, weights=request.arm not in FRESH)
     data.prepare(encoder)
     with enough_memory(f"this {request.model} and its head"):
         module.build(data)

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 
 from pipeline.data.rows import word_windows
-from pipeline.models.base import Batch, Encoder, Text, count, left_to_first
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch, Text, count, first_segment_length
 
 Cut = Literal["head", "tail", "both"]
 
@@ -75,9 +76,9 @@ def shorten(ids: Any, encoder: Encoder, max_length: int, cut: Cut) -> Any:
         return _cut(ids, single, cut)
     first, second = ids
     sizes = (single, single)
-    if encoder.joins_pairs:
+    if encoder.joint_pairs:
         both = max_length - encoder.special.count(2)
-        left = left_to_first(len(first), len(second), both)
+        left = first_segment_length(len(first), len(second), both)
         sizes = (left, both - left)
     return tuple(_cut(side, size, cut) for side, size in zip(ids, sizes, strict=True))
 

@@ -16,7 +16,10 @@ from pipeline.finetuning.features import Feature, collate, features_of
 from pipeline.finetuning.heads import head_class
 from pipeline.finetuning.options import HeadOptions, ModelConfig
 from pipeline.finetuning.predictions import Numbered, predictions_of
-from pipeline.models.base import Batch, Encoded, Encoder, apart, check_texts, read_config
+from pipeline.models.base import Encoder
+from pipeline.models.folder import read_config
+from pipeline.models.inputs import Batch, check_texts, flatten_pairs
+from pipeline.models.outputs import Encoded
 from pipeline.storage.validation import checked
 
 
@@ -34,13 +37,13 @@ class FineTunedModel(nn.Module):
         encoder.forget_between_batches()  # the texts of a batch are unrelated
         self.encoder, self.labels, self.options = encoder, labels, options
         kind = head_class(options.name)
-        self.layout = encoder.head_layouts.get(kind.layout) if kind.is_plain(options) else None
+        self.layout = encoder.hf_heads.get(kind.layout) if kind.is_plain(options) else None
         bias = self.layout is None or self.layout.bias
         self.head = kind(encoder, outputs=len(labels), options=options, bias=bias)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Encoded]:
         """-> the head's outputs, (B, C) or by word (B, W, C), and the encoder's."""
-        encoded = self.encoder(apart(batch))
+        encoded = self.encoder(flatten_pairs(batch))
         return self.head(self.encoder, batch, encoded), encoded
 
     def features(self, texts: Sequence[Any]) -> list[Feature]:
@@ -93,7 +96,7 @@ class FineTunedModel(nn.Module):
     def save(self, folder: Path, *, card: str) -> None:
         """The layout of an encoder folder, with the head's tensors, and the names of its outputs in `config.json`.
 
-        Where transformers has the same head (`Encoder.head_layouts`) it opens there, with its names for the tensors.
+        Where transformers has the same head (`Encoder.hf_heads`) it opens there, with its names for the tensors.
         """
         config = {
             **(self.encoder.saved_config() if self.layout is None else self.encoder.config),
@@ -143,7 +146,7 @@ def load(folder: str | Path) -> FineTunedModel:
     head = {name.removeprefix("head."): state.pop(name) for name in list(state) if name.startswith(prefix)}
     if model.layout is not None:
         head = {name.replace(model.layout.name, "classifier"): value for name, value in head.items()}
-    encoders.take_over(encoder, state, folder)
+    encoders.copy_tensors(encoder, state, folder)
     try:
         model.head.load_state_dict(head)
     except RuntimeError:  # tensors by other names

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from pipeline.finetuning.features import Cut
-from pipeline.models.base import Rate
+from pipeline.models.folder import Rate
 
 
 @dataclass(kw_only=True)

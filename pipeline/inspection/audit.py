@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from pipeline.data.rows import PackedBlocks, SentenceWindows
-from pipeline.models.base import Batch, Encoder
+from pipeline.models.base import Encoder
 from pipeline.models.elmo import Elmo
 from pipeline.models.generation import KeyValues
 from pipeline.models.gpt import Gpt
+from pipeline.models.inputs import Batch
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batches import CausalBlocks, MaskedPairs, Steps, WordRows
 from pipeline.objectives.masking import Pair, pair_count, sentence_pairs

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from pipeline.data.token_store import TokenStore
-from pipeline.models.base import Batch, Encoder
+from pipeline.models.base import Encoder, eval_mode
+from pipeline.models.inputs import Batch
 
 COUNT = 12  # samples
 SHOWN = 4  # guesses
@@ -28,13 +29,8 @@ def samples(encoder: Encoder, store: TokenStore) -> Table:
         good = np.flatnonzero((sizes >= SHORTEST) & (sizes <= room))
     chosen = good[np.unique(np.linspace(0, len(good) - 1, min(COUNT, len(good))).astype(np.int64))]
     sentences = [encoder.units(store.tokens[bounds[i] : bounds[i + 1]].tolist()) for i in chosen]
-    was_training = encoder.training
-    encoder.eval()
-    try:
-        with torch.no_grad():
-            return SAMPLES[encoder.scoring](encoder, sentences)
-    finally:
-        encoder.train(was_training)
+    with eval_mode(encoder), torch.no_grad():
+        return SAMPLES[encoder.scoring](encoder, sentences)
 
 
 def _masks(encoder: Encoder, sentences: Sequence[list[Any]]) -> Table:

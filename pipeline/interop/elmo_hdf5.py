@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
 from pipeline.errors import UserError
-from pipeline.models.elmo import CHARACTERS, CharacterEncoder, Elmo
+from pipeline.models.elmo import Elmo
+from pipeline.models.layers.char_cnn import CHARACTERS, CharacterEncoder
 from pipeline.models.layers.lstm import Lstm
 from pipeline.storage.validation import read_json
 from pipeline.tokenization.spelled_words import SpelledWords

@@ -1,152 +1,28 @@
-"""What every encoder is: tokens in, all layers and a mask out; saved as a folder of safetensors and JSON."""
+"""The base of all encoders: tokens in, all layers and a mask out; saved as a folder of safetensors and JSON.
+
+Shapes: B batch, T positions, D model size, V vocabulary.
+"""
 
 from __future__ import annotations
 
-import json
-import re
+import contextlib
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from typing_extensions import NotRequired, TypedDict
 
 from pipeline.errors import UserError
 from pipeline.models import generation
-from pipeline.models.layers.transformer import Dropout
+from pipeline.models.folder import BUFFER, HeadLayout, write_weights
+from pipeline.models.inputs import Batch, SpecialTokens, Text, check_texts, count, parts_of
+from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import Loss
-from pipeline.storage.checksums import check_seal
-from pipeline.storage.validation import checked, read_json
+from pipeline.models.outputs import Encoded, LoadReport, join_batches
 from pipeline.tokenization.base import Tokenizer
-
-Size = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(ge=0, lt=1)]
-
-# What goes into an encoder: `mask` (B, T) bool; of BERT and GPT `input_ids` (B, T), of BERT `token_type_ids` (B, T), of
-# GPT, where it matters, `documents` or `positions`; of ELMo `characters` of the words that occur, `words` (B, T),
-# which of these stands where. Beside it what objectives and heads ask for: `labels`, `word_of` (B, T), `total/NAME`,
-# `rows` (B,).
-Batch = dict[str, Tensor]
-Text = str | tuple[str, str] | list[str]
-
-
-@dataclass
-class Encoded:
-    """What an encoder returns.
-
-    Attributes:
-        layers: [(B, T, D)] from the embeddings to the top.
-        mask: (B, T) bool, true where a token stands, false on padding.
-        input_ids: (B, T).
-        logits: (B, T, V) when asked for; ELMo: (B, T, 2, V), forward and backward, as log-probabilities.
-        words: (B, T) the word that a position belongs to, -1 for special tokens and padding; when the texts were
-            lists of words.
-    """
-
-    layers: list[Tensor]
-    mask: Tensor
-    input_ids: Tensor
-    logits: Tensor | None = None
-    words: Tensor | None = None
-
-    def by_word(self, layer: Tensor, *, how: Literal["first", "mean"]) -> tuple[Tensor, Tensor]:
-        """A layer (B, T, D) -> one vector a word (B, W, D), and which of them are there (B, W).
-
-        `first` takes the first piece of each word (Devlin et al. 2018, 5.3), `mean` the mean of its pieces. A word
-        that was cut off has none.
-        """
-        assert self.words is not None, "only texts given as lists of words have words"
-        return gather_words(layer, self.words, how=how)
-
-
-def gather_words(layer: Tensor, words: Tensor, *, how: Literal["first", "mean"]) -> tuple[Tensor, Tensor]:
-    """(B, T, D) and the word of each position (B, T), -1 for none -> as `Encoded.by_word`."""
-    count = int(words.max()) + 1
-    pieces = nn.functional.one_hot(words.clamp(min=0), max(count, 1)) * (words >= 0)[..., None]
-    if how == "first":
-        pieces = pieces * (pieces.cumsum(1) == 1)
-    sums = pieces.to(layer.dtype).transpose(1, 2) @ layer
-    numbers = pieces.sum(1)
-    return sums / numbers.clamp(min=1)[..., None], numbers > 0
-
-
-@dataclass
-class Receipt:
-    """Which tensors a folder gave to an encoder: nothing is left out in silence.
-
-    Attributes:
-        loaded: those of the encoder that the folder has.
-        new: those that it has not, which keep their fresh weights.
-        unused: those of the folder that the encoder has no place for.
-    """
-
-    loaded: list[str]
-    new: list[str]
-    unused: list[str]
-
-    def __str__(self) -> str:
-        return f"{len(self.loaded)} tensors loaded, {len(self.new)} new, {len(self.unused)} unused"
-
-
-@dataclass
-class HeadLayout:
-    """How transformers keeps a linear head on an encoder.
-
-    Attributes:
-        architecture: its class.
-        name: of the linear layer.
-        bias: whether that has one.
-        without: prefixes of tensors of the encoder that this class does not have.
-        config: what else `config.json` must say.
-    """
-
-    architecture: str
-    name: str
-    bias: bool = True
-    without: tuple[str, ...] = ()
-    config: dict[str, Any] = field(default_factory=dict)
-
-
-def apart(batch: Batch) -> Batch:
-    """Pairs (B, 2, T) as the rows (2 B, T) that an encoder reads, in one pass; another batch as it is."""
-    if batch["mask"].ndim == 2:
-        return batch
-    return {name: value.flatten(0, 1) if value.ndim == 3 else value for name, value in batch.items()}
-
-
-def check_texts(texts: Any) -> None:
-    """Raises UserError for what is no list of texts: a string alone would be read letter by letter."""
-    if isinstance(texts, str) or not all(isinstance(text, (str, tuple, list)) for text in texts):
-        raise UserError('Texts come in a list, as ["one", "two"]: each a string, a pair (a, b) or a list of words.')
-
-
-def left_to_first(first: int, second: int, room: int) -> int:
-    """How many tokens the first text of a pair keeps: the end of the longer one goes first.
-
-    Of an odd room for two long texts the longer one, or the second of two as long, gets one token more, as in
-    `longest_first` of Hugging Face's fast tokenizers.
-    """
-    half = room // 2 if first <= second else room - room // 2
-    return min(first, max(room - second, half))
-
-
-class SpecialTokens(NamedTuple):
-    """How many special tokens a row has in front of its text, between the texts of a pair, and behind."""
-
-    prefix: int
-    between: int
-    suffix: int
-
-    def count(self, texts: int = 1) -> int:
-        """Special tokens of a row of one text or two."""
-        return self.prefix + self.between * (texts - 1) + self.suffix
-
 
 Scoring = Literal["causal", "masked", "bidirectional"]
 Side = Literal["left", "right", "full"]
@@ -157,6 +33,7 @@ class Encoder(nn.Module):
 
     Attributes:
         model_type: the name in `config.json` and of `MODEL=`.
+        hf_model_types: what Hugging Face calls the same model, where it is something else.
         scoring: how it gives probabilities, and so which scorer prompting takes: of each token given those to its
             left (`causal`), given all others (`masked`), or given either side (`bidirectional`).
         context: what its output may depend on: the D features in as many equal parts, and for each part the side of
@@ -171,11 +48,12 @@ class Encoder(nn.Module):
         config: the content of `config.json`; `training_length` where it is known, the tokens of a row in pretraining.
         tokenizer: the tokenizer whose ids the embedding knows.
         max_length: most positions that it takes.
-        joins_pairs: whether a pair is one sequence with separators (BERT: Devlin et al. 2018, 3.2, with segment ids;
+        joint_pairs: whether a pair is one sequence with separators (BERT: Devlin et al. 2018, 3.2, with segment ids;
             GPT: Radford et al. 2018, 3.3), or two texts that are compared (ELMo).
     """
 
     model_type: ClassVar[str]
+    hf_model_types: ClassVar[tuple[str, ...]] = ()
     scoring: ClassVar[Scoring]
     context: ClassVar[tuple[Side, ...]]
     special: ClassVar[SpecialTokens]
@@ -183,7 +61,7 @@ class Encoder(nn.Module):
     schema: ClassVar[Any]
     heads: ClassVar[tuple[str, ...]] = ()
     lm_head: ClassVar[tuple[str, ...]] = ()
-    joins_pairs: ClassVar[bool] = True
+    joint_pairs: ClassVar[bool] = True
     untrained: frozenset[str] = frozenset()
     config: dict[str, Any]
     tokenizer: Tokenizer
@@ -275,13 +153,13 @@ class Encoder(nn.Module):
         """(B, D): the representation of a whole text, the head's input."""
 
     @property
-    def head_layouts(self) -> dict[str, HeadLayout]:
+    def hf_heads(self) -> dict[str, HeadLayout]:
         """`sentence` and `token` -> the class of transformers that has the same head, where there is one."""
         return {}
 
     def collate_for_head(self, texts: Sequence[Any]) -> Batch:
         """As `collate`; pairs of an encoder that does not join them are (B, 2, T), see `apart`."""
-        if self.joins_pairs or not isinstance(texts[0], tuple):
+        if self.joint_pairs or not isinstance(texts[0], tuple):
             return self.collate(texts)
         both = self.collate([side for pair in texts for side in pair])
         return {name: value if name == "characters" else value.unflatten(0, (-1, 2)) for name, value in both.items()}
@@ -289,6 +167,11 @@ class Encoder(nn.Module):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+    @property
+    @abstractmethod
+    def num_layers(self) -> int:
+        """The number of layers that `forward` returns, embeddings included."""
 
     @abstractmethod
     def layer_groups(self) -> list[list[nn.Parameter]]:
@@ -318,7 +201,7 @@ class Encoder(nn.Module):
         return None if BUFFER.fullmatch(name) else name
 
     @torch.no_grad()
-    def import_state(self, state: Mapping[str, Tensor]) -> Receipt:
+    def import_state(self, state: Mapping[str, Tensor]) -> LoadReport:
         """Takes over tensors by their names in an encoder folder (ours or another's).
 
         Raises:
@@ -334,7 +217,7 @@ class Encoder(nn.Module):
             ours[name].copy_(theirs[name])
         new = [name for name in ours if name not in theirs]
         self.untrained = frozenset(name for name in new if name.startswith(self.heads))
-        return Receipt(loaded=loaded, new=new, unused=sorted(theirs.keys() - ours.keys()))
+        return LoadReport(loaded=loaded, new=new, unused=sorted(theirs.keys() - ours.keys()))
 
     def check_lm(self) -> None:
         """Raises UserError where `logits` would be random."""
@@ -360,14 +243,14 @@ class Encoder(nn.Module):
     def tokenize(self, texts: Iterable[Text]) -> list[Any]:
         """str -> ids; (str, str) -> (ids, ids); list of words -> ids of the words in a row. No special tokens."""
         texts = list(texts)
-        parts = [part for text in texts if not isinstance(text, list) for part in _parts(text)]
+        parts = [part for text in texts if not isinstance(text, list) for part in parts_of(text)]
         ids = map(self.units, self.tokenizer.encode_batch(parts))
         result: list[Any] = []
         for text in texts:
             if isinstance(text, list):
                 result.append([piece for word in self.word_pieces(text) for piece in word])
             else:
-                pieces = [next(ids) for _ in _parts(text)]
+                pieces = [next(ids) for _ in parts_of(text)]
                 result.append((pieces[0], pieces[1]) if isinstance(text, tuple) else pieces[0])
         return result
 
@@ -412,27 +295,25 @@ class Encoder(nn.Module):
         if not self.carries:
             order.sort(key=lambda i: count(ids[i]))
         aligned = all(isinstance(text, list) for text in texts)
-        was_training = self.training
-        self.eval()
         parts: list[tuple[list[int], Encoded]] = []
-        for begin in range(0, len(order), batch_size):
-            rows = order[begin : begin + batch_size]
-            batch = {name: value.to(self.device) for name, value in self.collate([ids[i] for i in rows]).items()}
-            encoded = self(batch)
-            encoded = replace(encoded, logits=self.logits(encoded.layers[-1]) if logits else None)
-            if aligned:
-                encoded.words = self._words_of([texts[i] for i in rows], encoded.mask)
-            parts.append((rows, encoded))
-        self.train(was_training)
-        return _gather(parts, pad=self.tokenizer.id("pad"))
+        with eval_mode(self):
+            for begin in range(0, len(order), batch_size):
+                rows = order[begin : begin + batch_size]
+                batch = {name: value.to(self.device) for name, value in self.collate([ids[i] for i in rows]).items()}
+                encoded = self(batch)
+                encoded = replace(encoded, logits=self.logits(encoded.layers[-1]) if logits else None)
+                if aligned:
+                    encoded.words = self._words_of([texts[i] for i in rows], encoded.mask)
+                parts.append((rows, encoded))
+        return join_batches(parts, pad=self.tokenizer.id("pad"))
 
     def _words_of(self, texts: Sequence[Any], mask: Tensor) -> Tensor:
-        """(B, T): numbers of words; every encoder puts one special token in front and one behind."""
+        """(B, T): the number of the word at each position, -1 for special tokens and padding."""
         words = torch.full(mask.shape, -1)
         for row, text in enumerate(texts):
             counts = torch.tensor([len(pieces) for pieces in self.word_pieces(text)], dtype=torch.long)
-            numbers = torch.arange(len(counts)).repeat_interleave(counts)[: int(mask[row].sum()) - 2]
-            words[row, 1 : len(numbers) + 1] = numbers
+            numbers = torch.arange(len(counts)).repeat_interleave(counts)[: int(mask[row].sum()) - self.special.count()]
+            words[row, self.special.prefix : self.special.prefix + len(numbers)] = numbers
         return words.to(mask.device)
 
     # ------------------------------------------------------------------ folders
@@ -451,113 +332,17 @@ class Encoder(nn.Module):
 
     def save_as(self, folder: Path, config: dict[str, Any], state: dict[str, Tensor], *, card: str | None) -> None:
         """As `save`, with this config and these tensors."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        write_weights(folder, config, state)
         self.tokenizer.save(folder, max_length=self.max_length)
         (folder / "README.md").write_text(card or f"# {self.model_type} encoder\n")
 
 
-def _parts(text: Text) -> list[str]:
-    return [text] if isinstance(text, str) else list(text)
-
-
-def count(ids: Any) -> int:
-    """Tokens of a text or of a pair."""
-    return len(ids[0]) + len(ids[1]) if isinstance(ids, tuple) else len(ids)
-
-
-def _gather(parts: list[tuple[list[int], Encoded]], *, pad: int) -> Encoded:
-    """Batches of different lengths, in bucketed order -> one `Encoded` in the order of the texts."""
-    length = max(encoded.mask.shape[1] for _, encoded in parts)
-    order = torch.tensor([row for rows, _ in parts for row in rows]).argsort()
-
-    def joined(tensors: list[Tensor], fill: float = 0) -> Tensor:
-        shape = (0, 0) * (tensors[0].dim() - 2)
-        padded = [nn.functional.pad(t, (*shape, 0, length - t.shape[1]), value=fill) for t in tensors]
-        return torch.cat(padded)[order]
-
-    outputs = [encoded for _, encoded in parts]
-    logits = [encoded.logits for encoded in outputs if encoded.logits is not None]
-    words = [encoded.words for encoded in outputs if encoded.words is not None]
-    return Encoded(
-        layers=[joined([encoded.layers[i] for encoded in outputs]) for i in range(len(outputs[0].layers))],
-        mask=joined([encoded.mask for encoded in outputs]),
-        input_ids=joined([encoded.input_ids for encoded in outputs], fill=pad),
-        logits=joined(logits) if logits else None,
-        words=joined(words, fill=-1) if words else None,
-    )
-
-
-class FolderConfig(TypedDict):
-    """What every `config.json` has; an encoder's own `schema` is beside it."""
-
-    model_type: str
-    architectures: NotRequired[list[str] | None]
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` of an encoder folder. Nothing in it is ever run: it names sizes and one of our own encoders.
-
-    Raises:
-        UserError: no folder, no or damaged config, no weights.
-    """
-    if not folder.is_dir():
-        raise UserError(f"There is no folder {folder} of an encoder or model; make one, or name another (FROM=).")
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        if not (folder / name).is_file():
-            inside = next((folder / part for part in ("encoder", "model") if (folder / part).is_dir()), None)
-            hint = f"; did you mean {inside}?" if inside else "."
-            raise UserError(f"{folder} is no folder of an encoder or model: {name} is missing{hint}")
-    check_seal(folder)
-    config = read_json(folder / "config.json")
-    checked(FolderConfig, config, folder / "config.json")
-    return config
-
-
-# Masks and positions that some folders of transformers carry: constants.
-BUFFER = re.compile(r"(.*\.)?(position_ids|attn\.(bias|masked_bias))")
-LARGEST = torch.finfo(torch.float32).max
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def read_state(folder: Path) -> dict[str, Tensor]:
-    """The weights of a folder.
-
-    Raises:
-        UserError: the file is damaged, or a tensor holds something else than finite numbers.
-    """
-    file = folder / "model.safetensors"
+@contextlib.contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and afterwards the mode from before."""
+    was_training = model.training
+    model.eval()
     try:
-        state = load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} is damaged ({error}).") from None
-    for name, value in state.items():
-        if BUFFER.fullmatch(name) or not value.numel():
-            continue
-        if value.dtype not in FLOATS:
-            kind = str(value.dtype).removeprefix("torch.")
-            raise UserError(f"{file}: {name} is of type {kind}; weights are float32, float64, float16 or bfloat16.")
-        low, high = (float(bound) for bound in value.aminmax())  # of a NaN anywhere both are NaN
-        if not -LARGEST <= low <= high <= LARGEST:
-            raise UserError(f"{file}: {name} holds numbers that are not finite; make the folder anew.")
-    return state
-
-
-def check_sizes(kind: type[Encoder], config: dict[str, Any], state: Mapping[str, Tensor], folder: Path) -> None:
-    """Compares what a config asks for with what its folder holds, before anything is built.
-
-    Raises:
-        UserError: the tensors have other sizes, or are not there.
-    """
-    shapes = {kind.folder_name(name): tuple(value.shape) for name, value in state.items()}
-    wanted = kind.sizes(config)
-    file = folder / "model.safetensors"
-    if not shapes.keys() & wanted.keys():
-        raise UserError(f"No tensor in {file} belongs to a {config['model_type']} encoder.")
-    for name, shape in wanted.items():
-        if name not in shapes:
-            raise UserError(f"{file} has no {name}, which {folder / 'config.json'} asks for.")
-        if shapes[name] != shape:
-            raise UserError(f"{file}: {name} has shape {shapes[name]}, but config.json asks for {shape}.")
+        yield
+    finally:
+        model.train(was_training)

@@ -16,9 +16,14 @@ from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
 from pipeline.errors import UserError
-from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, SpecialTokens, left_to_first
-from pipeline.models.layers.transformer import Block, Dropout, padding_bias
+from pipeline.models.base import Encoder
+from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
+from pipeline.models.inputs import Batch, SpecialTokens, first_segment_length
+from pipeline.models.layers.attention import padding_bias
+from pipeline.models.layers.dropout import Dropout
+from pipeline.models.layers.transformer_block import Block
 from pipeline.models.losses import Loss, linear_cross_entropy
+from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
 
 
@@ -49,7 +54,7 @@ class Bert(Encoder):
         dropout: rate on embeddings and block outputs.
         attention_dropout: rate on attention weights.
         next_sentence: whether there are a pooler and a next-sentence head that were pretrained.
-        initialization: `paper` (normal, 0.02) or `local`, see `look_at_neighbours`.
+        initialization: `paper` (normal, 0.02) or `local`, see `init_local_attention`.
         vocab_size: rows of the embedding, when there are more than the tokenizer needs.
     """
 
@@ -125,10 +130,10 @@ class Bert(Encoder):
         self.next_sentence = nn.Linear(size, 2) if next_sentence else None
         self.apply(_initialise)
         if initialization == "local":
-            self.look_at_neighbours()
+            self.init_local_attention()
 
     @torch.no_grad()
-    def look_at_neighbours(self) -> None:
+    def init_local_attention(self) -> None:
         """Positions start as sinusoids, and every head starts by looking one or two tokens back or ahead.
 
         A masked LM spends its first thousands of steps at the unigram loss, until some head finds that
@@ -169,7 +174,7 @@ class Bert(Encoder):
         return Encoded(layers=layers, mask=mask, input_ids=ids)
 
     @property
-    def head_layouts(self) -> dict[str, HeadLayout]:
+    def hf_heads(self) -> dict[str, HeadLayout]:
         """A sentence head needs the pooler, which a BERT without next-sentence prediction has not."""
         tagger = HeadLayout("BertForTokenClassification", "classifier", without=("cls.", "bert.pooler."))
         if self.pooler is None:
@@ -212,6 +217,10 @@ class Bert(Encoder):
             raise UserError("This BERT has no next-sentence head; set data.batches.init_args.next_sentence to off.")
         return self.next_sentence(self.pooled(encoded))
 
+    @property
+    def num_layers(self) -> int:
+        return 1 + len(self.blocks)
+
     def layer_groups(self) -> list[list[nn.Parameter]]:
         embeddings = (self.word_embedding, self.position_embedding, self.segment_embedding, self.embedding_norm)
         groups = [[parameter for module in embeddings for parameter in module.parameters()]]
@@ -227,11 +236,11 @@ class Bert(Encoder):
         for text in texts:
             a, b = text if isinstance(text, tuple) else (text, None)
             if b is None:
-                rows.append([cls, *a[: self.max_length - 2], sep])
+                rows.append([cls, *a[: self.max_length - self.special.count()], sep])
                 segments.append([0] * len(rows[-1]))
                 continue
-            room = self.max_length - 3
-            first = left_to_first(len(a), len(b), room)
+            room = self.max_length - self.special.count(2)
+            first = first_segment_length(len(a), len(b), room)
             a, b = a[:first], b[: room - first]
             rows.append([cls, *a, sep, *b, sep])
             segments.append([0] * (len(a) + 2) + [1] * (len(b) + 1))

@@ -6,7 +6,6 @@ direction, D = 2 P model size, V output words.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -18,17 +17,17 @@ from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
 from pipeline.errors import UserError
-from pipeline.models.base import Batch, Encoded, Encoder, Rate, Size, SpecialTokens
+from pipeline.models.base import Encoder
+from pipeline.models.folder import Rate, Size
+from pipeline.models.inputs import Batch, SpecialTokens
+from pipeline.models.layers.char_cnn import BEGIN, CHARACTERS, END, WIDEST, CharacterEncoder, spell
+from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
-from pipeline.models.layers.transformer import Dropout
 from pipeline.models.losses import Loss
+from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS, split_words
 
-# Character ids of the published models: bytes are 0 to 255; all are raised by one, 0 masks.
-TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING, CHARACTERS = 256, 257, 258, 259, 260, 261
-BEGIN, END = b"\x00<S>", b"\x00</S>"  # in place of a word: marks of the begin and end of a sentence
-WIDEST = 7  # characters: the widest convolution that was published
 Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 UNKNOWN = 2  # its class in the softmax; 0 and 1 are the two marks
 
@@ -86,7 +85,7 @@ class Elmo(Encoder):
     special = SpecialTokens(prefix=1, between=0, suffix=1)
     schema = ElmoConfig
     heads = lm_head = ("output.",)
-    joins_pairs = False
+    joint_pairs = False
 
     def __init__(
         self,
@@ -241,6 +240,10 @@ class Elmo(Encoder):
         scores[:, :-1, 1][asked] = softmax(back[:, 1:][asked].float(), targets[:, :-1][asked]).output
         return scores
 
+    def check_lm(self) -> None:
+        super().check_lm()
+        self.softmax()
+
     def softmax(self) -> nn.AdaptiveLogSoftmaxWithLoss:
         if self.output is None:
             raise UserError("This ELMo has no output layer: it gives vectors, not probabilities.")
@@ -249,6 +252,10 @@ class Elmo(Encoder):
     def pooled(self, encoded: Encoded) -> Tensor:
         """The greatest of the top layer over the words, in each feature (Conneau et al. 2017, 3.2.4)."""
         return encoded.layers[-1].masked_fill(~encoded.mask[..., None], -torch.inf).amax(1)
+
+    @property
+    def num_layers(self) -> int:
+        return 1 + len(self.forwards)
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         groups = [list(self.characters.parameters())]
@@ -273,7 +280,7 @@ class Elmo(Encoder):
         rows = []
         for text in texts:
             row = [*text[0], END, BEGIN, *text[1]] if isinstance(text, tuple) else list(text)
-            rows.append([BEGIN, *row[: self.max_length - 2], END])
+            rows.append([BEGIN, *row[: self.max_length - self.special.count()], END])
         return collate_words(rows, self.tokenizer.outputs, max_characters=self.max_characters)
 
     # ------------------------------------------------------------------ folders
@@ -301,47 +308,6 @@ class Elmo(Encoder):
     def saved_config(self) -> dict[str, Any]:
         """Without an output layer where it was never trained."""
         return {**self.config, "cutoffs": None, "output_size": None} if self.untrained else dict(self.config)
-
-
-class CharacterEncoder(nn.Module):
-    """Characters of a word -> its vector: convolutions, maximum over places, highways, projection (Kim et al. 2016).
-
-    Args:
-        character_size: width of the embedding of a character.
-        filters: [[width, count], ...].
-        highways: number of highway layers.
-        projection: P.
-        activation: of the convolutions.
-    """
-
-    def __init__(
-        self, *, character_size: int, filters: list[list[int]], highways: int, projection: int, activation: str
-    ) -> None:
-        super().__init__()
-        size = sum(count for _, count in filters)
-        self.activation = torch.relu if activation == "relu" else torch.tanh
-        self.embedding = nn.Embedding(CHARACTERS + 1, character_size, padding_idx=0)
-        self.convolutions = nn.ModuleList(nn.Conv1d(character_size, count, width) for width, count in filters)
-        self.highways = nn.ModuleList(nn.Linear(size, 2 * size) for _ in range(highways))
-        self.project = nn.Linear(size, projection)
-        nn.init.uniform_(self.embedding.weight, -1, 1)
-        with torch.no_grad():
-            self.embedding.weight[0] = 0
-            for highway in self.highways:
-                assert isinstance(highway, nn.Linear)
-                nn.init.normal_(highway.weight, std=math.sqrt(1 / size))
-                nn.init.zeros_(highway.bias)
-                highway.bias[size:] = -2.0  # at first a highway lets most of its input through
-
-    def forward(self, characters: Tensor) -> Tensor:
-        """(W, C) -> (W, P)."""
-        x = self.embedding(characters).transpose(1, 2)
-        # The activations rise, so the maximum may come first, and they see a fraction of the values.
-        x = self.activation(torch.cat([convolution(x).amax(-1) for convolution in self.convolutions], -1))
-        for highway in self.highways:
-            new, gate = highway(x).chunk(2, -1)
-            x = x + torch.sigmoid(gate) * (torch.relu(new) - x)
-        return self.project(x)
 
 
 def _adaptive_softmax(size: int, outputs: int, cutoffs: list[int]) -> nn.AdaptiveLogSoftmaxWithLoss:
@@ -397,27 +363,3 @@ def collate_words(rows: list[list[bytes]], outputs: dict[bytes, int], *, max_cha
 
 def output_class(word: bytes, outputs: dict[bytes, int]) -> int:
     return 0 if word == BEGIN else 1 if word == END else outputs.get(word, UNKNOWN)
-
-
-def spell(words: list[bytes], max_characters: int) -> np.ndarray:
-    """Character ids (W, C) as the published models have them: marks of begin and end, padding, all raised by one.
-
-    C is as short as leaves one place where every convolution sees only padding, which is enough: the maximum
-    over more such places is the same.
-    """
-    bodies = [word[: max_characters - 2] for word in words]
-    sizes = np.array([1 if word in (BEGIN, END) else len(word) for word in bodies])
-    width = min(max_characters, int(sizes.max()) + 2 + WIDEST)
-    ids = np.full((len(words), width), PADDING, dtype=np.int64)
-    ids[:, 0] = WORD_BEGIN
-    ids[np.arange(len(words)), sizes + 1] = WORD_END
-    for number, word in enumerate(words):
-        if word in (BEGIN, END):
-            ids[number, 1] = TEXT_BEGIN if word == BEGIN else TEXT_END
-    plain = np.array([number for number, word in enumerate(words) if word not in (BEGIN, END)], dtype=np.int64)
-    if len(plain):
-        text = np.frombuffer(b"".join(bodies[i] for i in plain), dtype=np.uint8)
-        begins = np.concatenate([[0], np.cumsum(sizes[plain])[:-1]])
-        row = np.repeat(plain, sizes[plain])
-        ids[row, 1 + np.arange(len(text)) - np.repeat(begins, sizes[plain])] = text
-    return ids + 1

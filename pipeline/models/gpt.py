@@ -16,10 +16,14 @@ from torch import Tensor, nn
 from typing_extensions import NotRequired, TypedDict
 
 from pipeline.errors import UserError
-from pipeline.models.base import BUFFER, Batch, Encoded, Encoder, HeadLayout, Rate, Size, SpecialTokens, left_to_first
+from pipeline.models.base import Encoder
+from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
 from pipeline.models.generation import Cache, KeyValues
-from pipeline.models.layers.transformer import Block, Dropout
+from pipeline.models.inputs import Batch, SpecialTokens, first_segment_length
+from pipeline.models.layers.dropout import Dropout
+from pipeline.models.layers.transformer_block import Block
 from pipeline.models.losses import Loss, linear_cross_entropy
+from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
 
 
@@ -53,6 +57,7 @@ class Gpt(Encoder):
     """
 
     model_type = "gpt"
+    hf_model_types = ("gpt2", "openai-gpt")
     scoring = "causal"
     context = ("left",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
@@ -162,7 +167,7 @@ class Gpt(Encoder):
         return self.word_embedding(batch["input_ids"])
 
     @property
-    def head_layouts(self) -> dict[str, HeadLayout]:
+    def hf_heads(self) -> dict[str, HeadLayout]:
         """A sentence head takes one text at a time there: the end of text is our padding, and would be passed over."""
         kind = "GPT2" if self.final_norm is not None else "OpenAIGPT"
         sentence = HeadLayout(f"{kind}ForSequenceClassification", "score", bias=False, config={"pad_token_id": None})
@@ -192,6 +197,10 @@ class Gpt(Encoder):
         last = encoded.mask.sum(1) - 1
         return encoded.layers[-1][torch.arange(len(last), device=last.device), last]
 
+    @property
+    def num_layers(self) -> int:
+        return 1 + len(self.blocks)
+
     def layer_groups(self) -> list[list[nn.Parameter]]:
         groups = [[*self.word_embedding.parameters(), *self.position_embedding.parameters()]]
         groups += [list(block.parameters()) for block in self.blocks]
@@ -205,14 +214,14 @@ class Gpt(Encoder):
         The first GPT had tokens of their own for start, delimiter and extraction (Radford et al. 2018, 3.3).
         Too long a text loses its end, too long a pair the end of its longer text.
         """
-        end, room = self.tokenizer.id("eos"), self.max_length - 3
-        rows = []
+        end, rows = self.tokenizer.id("eos"), []
         for text in texts:
             a, b = text if isinstance(text, tuple) else (text, None)
             if b is None:
-                rows.append([end, *a[: room + 1], end])
+                rows.append([end, *a[: self.max_length - self.special.count()], end])
                 continue
-            first = left_to_first(len(a), len(b), room)
+            room = self.max_length - self.special.count(2)
+            first = first_segment_length(len(a), len(b), room)
             rows.append([end, *a[:first], end, *b[: room - first], end])
         length = max(map(len, rows))
         return {

@@ -1,57 +1,88 @@
-"""Encoders: one file each. `load` opens any encoder folder, ours or Hugging Face's."""
+"""The registry of models by their `model_type`, and `load`, which opens any encoder folder, ours or Hugging Face's.
+
+A file in this package that defines an Encoder with a `model_type` is found; a class from elsewhere is registered by
+`register`.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import pkgutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypedDict
 
+import pipeline.models
 from pipeline.errors import UserError
-from pipeline.models.base import Encoded, Encoder, Receipt, check_sizes, read_config, read_state
+from pipeline.models.base import Encoder
+from pipeline.models.folder import check_sizes, read_config, read_state
+from pipeline.models.outputs import LoadReport
 from pipeline.storage.validation import checked
 from pipeline.tokenization import registry as tokenizers
 
-__all__ = [
-    "Encoded",
-    "Encoder",
-    "Receipt",
-    "encoder_class",
-    "family",
-    "fresh",
-    "load",
-    "load_with_heads",
-    "load_with_receipt",
-    "names",
-    "take_over",
-]
 
-
-class OfPretraining(TypedDict, total=False):
+class PretrainingConfig(TypedDict, total=False):
     """What `config.json` says beside the architecture: the tokens of a row that the encoder was pretrained on."""
 
     training_length: Annotated[int, Field(ge=1)]
 
 
-# Model types of Hugging Face that have another name here.
-ALIASES = {"gpt2": "gpt", "openai-gpt": "gpt"}
+Kind = TypeVar("Kind", bound=type[Encoder])
+_REGISTERED: dict[str, type[Encoder]] = {}
+
+
+def register(kind: Kind) -> Kind:
+    """Makes folders of a model known by its `model_type`; also as a decorator of the class.
+
+    Raises:
+        ValueError: another class has this `model_type`.
+    """
+    other = known().get(kind.model_type, kind)
+    if other is not kind:
+        raise ValueError(f"model_type '{kind.model_type}' is taken by {other.__module__}.{other.__name__}")
+    _REGISTERED[kind.model_type] = kind
+    return kind
+
+
+@functools.cache
+def _in_package() -> dict[str, type[Encoder]]:
+    """The models that are defined in a file of this package."""
+    modules = [part.name for part in pkgutil.iter_modules(pipeline.models.__path__) if not part.ispkg]
+    classes = [
+        (module, value)
+        for module in (importlib.import_module(f"{pipeline.models.__name__}.{name}") for name in modules)
+        for value in vars(module).values()
+    ]
+    return {value.model_type: value for module, value in classes if _is_model(value, module.__name__)}
+
+
+def _is_model(value: Any, module: str) -> bool:
+    return (
+        isinstance(value, type)
+        and issubclass(value, Encoder)
+        and value.__module__ == module
+        and hasattr(value, "model_type")
+    )
+
+
+def known() -> dict[str, type[Encoder]]:
+    """Each model by its `model_type`."""
+    return {**_in_package(), **_REGISTERED}
 
 
 def names() -> list[str]:
-    """The encoders there are: the file name is the registry."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in _NOT_ENCODERS)
-
-
-_NOT_ENCODERS = ("__init__", "base", "losses", "registry")
+    """The model types there are."""
+    return sorted(known())
 
 
 def family(model_type: str) -> str:
-    """`model_type` of a config.json -> the name of our encoder, as MODEL= takes it."""
-    return ALIASES.get(model_type, model_type)
+    """`model_type` of a config.json -> ours: Hugging Face may have others for the same model."""
+    return next((name for name, kind in known().items() if model_type in kind.hf_model_types), model_type)
 
 
 def encoder_class(model_type: str) -> type[Encoder]:
@@ -60,10 +91,9 @@ def encoder_class(model_type: str) -> type[Encoder]:
     Raises:
         UserError: there is none.
     """
-    name = family(model_type)
-    if name not in names():
+    if (name := family(model_type)) not in known():
         raise UserError(f"There is no encoder '{model_type}'; there are {', '.join(names())}.")
-    return getattr(importlib.import_module(f"pipeline.models.{name}"), name.capitalize())
+    return known()[name]
 
 
 def load(folder: str | Path) -> Encoder:
@@ -72,37 +102,37 @@ def load(folder: str | Path) -> Encoder:
     Raises:
         UserError: no encoder folder, a damaged one, or a tokenizer that does not fit the embedding.
     """
-    return load_with_receipt(Path(folder))[0]
+    return load_with_report(Path(folder))[0]
 
 
 def load_with_heads(folder: Path) -> Encoder:
-    """As `load`, of an encoder that will be asked for probabilities.
+    """As `load`, of an encoder whose probabilities are needed.
 
     Raises:
-        UserError: a tensor is not there, so that its answers would be random.
+        UserError: a tensor is missing, so that they would be random.
     """
-    encoder, receipt = load_with_receipt(folder)
-    if receipt.new:
+    encoder, report = load_with_report(folder)
+    if report.new:
         if "head" in read_config(folder):
             raise UserError(f"{folder} is a fine-tuned model without a language model; take the encoder it came from.")
-        names = ", ".join(receipt.new[:3]) + (", ..." if len(receipt.new) > 3 else "")
+        names = ", ".join(report.new[:3]) + (", ..." if len(report.new) > 3 else "")
         raise UserError(f"{folder} has no {names}: it gives vectors, but no probabilities.")
     return encoder
 
 
-def load_with_receipt(folder: Path, *, weights: bool = True) -> tuple[Encoder, Receipt]:
-    """As `load`, with the list of what was loaded; `weights=False` gives the same architecture, fresh weights.
+def load_with_report(folder: Path, *, weights: bool = True) -> tuple[Encoder, LoadReport]:
+    """As `load`, with the report of what was loaded; `weights=False` gives the same architecture with fresh weights.
 
     Raises:
         UserError: as `load`, or no tensor of the folder belongs to its encoder.
     """
     encoder, state = fresh(folder)
-    receipt = take_over(encoder, state if weights else {}, folder)
-    return encoder.eval(), receipt if weights else replace(receipt, unused=sorted(state))
+    report = copy_tensors(encoder, state if weights else {}, folder)
+    return encoder.eval(), report if weights else replace(report, unused=sorted(state))
 
 
-def take_over(encoder: Encoder, state: dict[str, Tensor], folder: Path) -> Receipt:
-    """As `Encoder.import_state`; what does not fit is said of the folder."""
+def copy_tensors(encoder: Encoder, state: dict[str, Tensor], folder: Path) -> LoadReport:
+    """As `Encoder.import_state`; an error names the folder's file."""
     try:
         return encoder.import_state(state)
     except UserError as error:
@@ -133,5 +163,5 @@ def fresh(folder: Path) -> tuple[Encoder, dict[str, Tensor]]:
         encoder = kind.from_config(config, tokenizer)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-    encoder.config |= checked(OfPretraining, config, file)
+    encoder.config |= checked(PretrainingConfig, config, file)
     return encoder, state

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from pipeline.models.base import Batch, Encoder
+from pipeline.models.base import Encoder
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
+from pipeline.models.inputs import Batch
 from pipeline.models.losses import Loss, classification_loss
 
 

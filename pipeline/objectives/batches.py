@@ -18,10 +18,11 @@ from torch import Tensor
 from pipeline.data.rows import PackedBlocks, SentenceWindows, WordBlocks, shuffled
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.models.base import Batch
 from pipeline.models.bert import Bert
-from pipeline.models.elmo import BEGIN, END, UNKNOWN, Elmo, collate_words, output_class
+from pipeline.models.elmo import UNKNOWN, Elmo, collate_words, output_class
 from pipeline.models.gpt import Gpt
+from pipeline.models.inputs import Batch
+from pipeline.models.layers.char_cnn import BEGIN, END
 from pipeline.objectives.masking import Pair, mask_tokens, pair_count, sentence_pairs, swapped_pairs
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS

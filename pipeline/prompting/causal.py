@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from pipeline.models.base import Batch
 from pipeline.models.generation import Cache
+from pipeline.models.inputs import Batch
 from pipeline.prompting.requests import (
     Progress,
     Request,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.errors import UserError
-from pipeline.models.base import left_to_first
+from pipeline.models.inputs import first_segment_length
 from pipeline.prompting.requests import Scorer, beginning
 from tasks.dataset import DataSet, Row
 from tasks.prompts import Question
@@ -53,7 +53,7 @@ def fit_right(scorer: Scorer, questions: Sequence[Question]) -> list[Question]:
 def _fit(scorer: Scorer, question: Question, longest: str, sizes: dict[str, int]) -> Question:
     [whole] = scorer.tokens([question.left + longest + question.right])
     room = scorer.room - JOINTS - sizes[longest]
-    kept = left_to_first(sizes[question.right], sizes[question.left], room)
+    kept = first_segment_length(sizes[question.right], sizes[question.left], room)
     if len(whole) <= scorer.room or sizes[question.right] <= kept:
         return question
     return replace(question, right=beginning(scorer.encoder, question.right, kept) if kept > 0 else "")

@@ -24,7 +24,7 @@ from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.models.base import Batch
+from pipeline.models.inputs import Batch
 from pipeline.objectives.batches import BatchMaker, Steps
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, sha256

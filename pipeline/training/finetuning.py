@@ -22,8 +22,10 @@ from pipeline.finetuning.heads.base import REFUSED
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.options import HeadOptions
 from pipeline.finetuning.predictions import Numbered, of_all_processes, predictions_of
-from pipeline.models.base import Batch, Encoded, Encoder
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch
 from pipeline.models.losses import Loss
+from pipeline.models.outputs import Encoded
 from pipeline.presets import FROZEN, ArmName
 from pipeline.training import optimizers as optim
 from pipeline.training.hardware import check_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.models.base import Receipt
+from pipeline.models.outputs import LoadReport
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import plots
@@ -16,7 +16,7 @@ from pipeline.training.run import Run
 from pipeline.training.task_data import TaskData
 
 
-def format_load_report(folder: Path, report: Receipt, module: FineTuning) -> str:
+def format_load_report(folder: Path, report: LoadReport, module: FineTuning) -> str:
     """Which tensors the folder gave to the model, which are new, and which of the folder are unused."""
     fresh = [f"head.{name}" for name, _ in module.model.head.named_parameters()]
     parts = [*([] if module.frozen else module.model.encoder.layer_groups()), module.model.head.parameters()]

@@ -17,7 +17,8 @@ from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models.base import Batch, Encoder, apart
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch, flatten_pairs
 from pipeline.models.losses import Loss
 from pipeline.objectives.base import Objective
 from pipeline.objectives.ppmi_init import begin_with_cooccurrences
@@ -150,7 +151,7 @@ class Training(lightning.LightningModule):
     def texts_of(self, batch: Batch) -> list[str]:
         """The texts of a batch as the encoder is given them, to look at."""
         encoder = next(module for module in self.modules() if isinstance(module, Encoder))
-        texts = encoder.texts_of(apart(batch))
+        texts = encoder.texts_of(flatten_pairs(batch))
         if batch["mask"].ndim == 3:
             return [f"{first} | {second}" for first, second in zip(texts[::2], texts[1::2], strict=True)]
         return texts

@@ -23,7 +23,8 @@ from pipeline.data.tables import SUFFIXES, kind_of, read_rows
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Feature, collate, features_of
 from pipeline.finetuning.heads import head_class
-from pipeline.models.base import Batch, Encoder
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch
 from pipeline.objectives.batches import shared
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.paths import path_of

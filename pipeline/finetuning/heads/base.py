@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.scalar_mix import ScalarMix
 from pipeline.finetuning.options import HeadOptions
-from pipeline.models.base import Batch, Encoded, Encoder
-from pipeline.models.layers.transformer import Dropout
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch
+from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import Loss
+from pipeline.models.outputs import Encoded
 from tasks.base import Prediction
 
 # Settings of the recipe that some heads take (see Head.takes) -> what a head that does not says of them.
@@ -34,7 +36,7 @@ class Head(nn.Module):
 
     Attributes:
         by_word: whether it reads lists of words, in windows, instead of texts.
-        layout: `sentence` or `token`: which class of transformers has such a head, see `Encoder.head_layouts`.
+        layout: `sentence` or `token`: which class of transformers has such a head, see `Encoder.hf_heads`.
         hf_config: what `config.json` must say there.
         takes: settings of the recipe that not all heads have, see REFUSED.
 
@@ -58,7 +60,7 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         self.options, lstm = options, options.lstm
-        self.mix = ScalarMix(len(encoder.layer_groups()), dropout=options.mix_dropout) if options.mix else None
+        self.mix = ScalarMix(encoder.num_layers, dropout=options.mix_dropout) if options.mix else None
         self.lstm = nn.LSTM(encoder.size, lstm, batch_first=True, bidirectional=True) if lstm else None
         self.dropout = Dropout(options.dropout)
         self.classifier = nn.Linear((2 * lstm or encoder.size) * times, outputs, bias=bias)

@@ -11,8 +11,10 @@ from torch import Tensor
 from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.base import Head
 from pipeline.finetuning.options import HeadOptions
-from pipeline.models.base import Batch, Encoded, Encoder
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch
 from pipeline.models.losses import Loss, classification_loss
+from pipeline.models.outputs import Encoded
 from tasks import classification
 from tasks.base import Prediction
 
@@ -26,7 +28,7 @@ class SentenceHead(Head):
     takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing"})
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
-        matched = options.pairs and not encoder.joins_pairs
+        matched = options.pairs and not encoder.joint_pairs
         super().__init__(encoder, outputs=outputs, options=options, bias=bias, times=4 if matched else 1)
 
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:

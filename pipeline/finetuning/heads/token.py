@@ -13,8 +13,10 @@ from pipeline.finetuning.heads.base import Head
 from pipeline.finetuning.heads.crf import Crf
 from pipeline.finetuning.options import HeadOptions
 from pipeline.finetuning.words import place_words
-from pipeline.models.base import Batch, Encoded, Encoder, gather_words
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch
 from pipeline.models.losses import Loss, classification_loss
+from pipeline.models.outputs import Encoded, gather_words
 from tasks.base import Prediction
 from tasks.bio import spans
 

@@ -1,0 +1,62 @@
+"""What goes into a model: texts, batches of token ids, and the special tokens around them.
+
+Shapes: B batch, T positions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from pipeline.errors import UserError
+
+# `mask` (B, T) bool, and `input_ids` (B, T) or what else the model reads, see its `forward`; beside them what
+# objectives and heads need, such as `labels`.
+Batch = dict[str, Tensor]
+Text = str | tuple[str, str] | list[str]
+
+
+class SpecialTokens(NamedTuple):
+    """How many special tokens a row has in front of its text, between the texts of a pair, and behind."""
+
+    prefix: int
+    between: int
+    suffix: int
+
+    def count(self, texts: int = 1) -> int:
+        """Special tokens of a row of one text or two."""
+        return self.prefix + self.between * (texts - 1) + self.suffix
+
+
+def check_texts(texts: Any) -> None:
+    """Raises UserError for what is no list of texts: a string alone would be read letter by letter."""
+    if isinstance(texts, str) or not all(isinstance(text, (str, tuple, list)) for text in texts):
+        raise UserError('Texts come in a list, as ["one", "two"]: each a string, a pair (a, b) or a list of words.')
+
+
+def parts_of(text: Text) -> list[str]:
+    """One text, the two of a pair, or the words of a list."""
+    return [text] if isinstance(text, str) else list(text)
+
+
+def count(ids: Any) -> int:
+    """Tokens of a text or of a pair."""
+    return len(ids[0]) + len(ids[1]) if isinstance(ids, tuple) else len(ids)
+
+
+def flatten_pairs(batch: Batch) -> Batch:
+    """Pairs (B, 2, T) as the rows (2 B, T) that an encoder reads in one pass; another batch unchanged."""
+    if batch["mask"].ndim == 2:
+        return batch
+    return {name: value.flatten(0, 1) if value.ndim == 3 else value for name, value in batch.items()}
+
+
+def first_segment_length(first: int, second: int, room: int) -> int:
+    """The number of tokens that the first text of a pair keeps: the longer text is cut first, at its end.
+
+    Of an odd room for two long texts the longer one, or the second of two of equal length, gets one token more, as in
+    `longest_first` of Hugging Face's fast tokenizers.
+    """
+    half = room // 2 if first <= second else room - room // 2
+    return min(first, max(room - second, half))
