@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.cli import parser as cli
 from pipeline.errors import Interrupted, UserError, is_out_of_memory
 
-# What the system says where a path is wrong, or a file of another kind stands there.
+# Errors of the system about a wrong path, or a file of another kind.
 WRONG_PLACE = {errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 # What libraries and the system say where nodes do not meet, or threads run out.
 NODES = ("clients joined", "client socket has timed out")
@@ -36,7 +36,7 @@ class Pipe(io.FileIO):
 
 
 def outlasting(stream: Any) -> Any:
-    """A standard stream whose writer goes on when its reader has left; another stream as it is."""
+    """A standard stream that survives its reader; another stream unchanged."""
     try:
         raw = Pipe(stream.fileno(), "w", closefd=False)
     except (AttributeError, OSError, ValueError):
@@ -100,7 +100,7 @@ def let_threads_give_way(environment: MutableMapping[str, str]) -> None:
 
 
 def in_plain_words(error: BaseException, args: list[str]) -> str | None:
-    """What the user can do about an error of the system or of Weights & Biases; None for one of the program."""
+    """What the user can do about an error of the system or of Weights & Biases; None: a bug of the program."""
     from pipeline.storage.atomic import is_disk_full, reason
 
     if isinstance(error, (MemoryError, RuntimeError, OSError)) or type(error).__name__ == "PanicException":

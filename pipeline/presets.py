@@ -40,7 +40,7 @@ def folders_of(kind: str) -> list[Path]:
 
 
 def named_config(kind: str, name: str) -> Path | None:
-    """`configs/KIND/NAME.yaml`, if there is one; of two the pipeline's."""
+    """`configs/KIND/NAME.yaml`, if there is one; the pipeline's own comes first."""
     return next((file for folder in folders_of(kind) if (file := folder / f"{name}.yaml").is_file()), None)
 
 

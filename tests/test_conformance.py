@@ -349,7 +349,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     original = Latest.on_step_end
 
     def stop(self: Latest, trainer: Any, module: Any) -> None:
-        self.asked |= trainer.global_step == 7
+        self.stop_requested |= trainer.global_step == 7
         original(self, trainer, module)
 
     with monkeypatch.context() as patch:

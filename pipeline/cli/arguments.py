@@ -139,7 +139,7 @@ def add_overrides(parser: Parser, stage: Stage | None = None) -> None:
     parser.stage = stage
 
 
-def request(kind: type[T], options: argparse.Namespace, **others: Any) -> T:
-    """A request with the values of the flags that are called as its fields."""
+def request_of(kind: type[T], options: argparse.Namespace, **others: Any) -> T:
+    """A request: its fields take the values of the flags of the same names."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**{**{name: value for name, value in vars(options).items() if name in names}, **others})

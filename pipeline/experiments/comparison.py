@@ -1,4 +1,4 @@
-"""What pretraining gained: the table and the plot of many fine-tunes."""
+"""Comparison: the table and the plot of many fine-tunes, and what pretraining gained."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def report(rows: Rows, out: Path) -> None:
 
 
 def show(out: Path) -> None:
-    """Prints the table in `out`, and what else is there."""
+    """Prints the table in `out`, and the names of all its files."""
     print((out / "compare.md").read_text())
     print(f"Saved {', '.join(path.name for path in sorted(out.glob('compare.*')))} in {out}")
 
@@ -59,9 +59,9 @@ def best_baseline(rows: Rows) -> tuple[str, list[float]]:
     Of those in the metric of the task: one in another metric has a second slash.
     """
     names = [name for name in rows[0] if name.startswith("baseline/") and name.count("/") == 1]
-    found = {name: [float(row[name]) for row in rows] for name in names}
-    best = max(found, key=lambda name: sign_of(rows) * sum(found[name]))
-    return best.removeprefix("baseline/").replace("_", " "), found[best]
+    scores = {name: [float(row[name]) for row in rows] for name in names}
+    best = max(scores, key=lambda name: sign_of(rows) * sum(scores[name]))
+    return best.removeprefix("baseline/").replace("_", " "), scores[best]
 
 
 def sign_of(rows: Rows) -> int:

@@ -34,12 +34,12 @@ ZeroShot = Callable[[ZeroShotRequest], None]
 def measure(
     request: FineTuneRequest, finetune: FineTune, zeroshot: ZeroShot, out: Path, *, seeds: int, overwrite: bool
 ) -> dict[str, Any]:
-    """Runs what is not there yet; writes worth.json and worth.png; returns the figures.
+    """Runs what is not yet finished; writes worth.json and worth.png; returns the content of the former.
 
     Args:
         request: model, encoder, task, data and settings of all runs.
         seeds: fine-tunes for each number of labels.
-        overwrite: run what is there too.
+        overwrite: run what is finished too.
 
     Raises:
         UserError: a task without prompts or accuracy, or with too few rows; a setting that each run sets itself.
@@ -72,8 +72,8 @@ def measure(
 
     line: dict[int, list[float]] = {}
     with tqdm(total=1 + len(numbers) * seeds, desc="worth", unit="run", file=sys.stderr) as bar:
-        asked = cell | {"prompts": repr(task.prompts)}
-        prompt = accuracy(out / "zeroshot", asked, ask, "zeroshot/accuracy", overwrite=overwrite)
+        prompted = cell | {"prompts": repr(task.prompts)}
+        prompt = accuracy(out / "zeroshot", prompted, ask, "zeroshot/accuracy", overwrite=overwrite)
         bar.update()
         for number in numbers:
             for seed in range(seeds):

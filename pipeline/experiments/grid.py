@@ -213,11 +213,11 @@ def rows_of(
 
 
 def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = False, whole: Grid | None = None) -> None:
-    """Runs what is not yet there; writes compare.csv, compare.md and compare.png into `out`.
+    """Runs what is not yet finished; writes compare.csv, compare.md and compare.png into `out`.
 
     Args:
-        overwrite: run what is there too.
-        whole: the grid that `grid` is a part of; what is finished of the rest stands in the table too.
+        overwrite: run what is finished too.
+        whole: the grid that `grid` is a part of; what is finished of the rest is in the table too.
 
     Raises:
         UserError: a run is refused, or another process runs it.
@@ -250,8 +250,8 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
             return metrics
 
         for cell in itertools.product(grid.tasks, grid.models, grid.arms):
-            asked = rows_of(whole, cell, out, grid.arms[cell[2]].seeds, run_once)
-            rows[cell] = max(asked, finished_rows(cell), key=len)  # fewer seeds than are finished drop none
+            new = rows_of(whole, cell, out, grid.arms[cell[2]].seeds, run_once)
+            rows[cell] = max(new, finished_rows(cell), key=len)  # fewer seeds than are finished drop none
             comparison.report([row for cell in cells for row in rows[cell]], out)
 
 

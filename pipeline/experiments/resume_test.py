@@ -204,7 +204,7 @@ def compare(straight: Path, killed: Path, made: str) -> list[str]:
         for name, index in (("content", 0), ("loss", 1)):
             if any(seen[index] != one[number][0][index] for seen in two[number]):
                 differences.append(f"The {name} of batch {number} differs.")
-    if figures(straight) != figures(killed):
+    if history(straight) != history(killed):
         differences.append("metrics.csv differs.")
     if state_hash(straight) != state_hash(killed):
         differences.append("The last checkpoints differ: weights, optimizer, schedule or counters.")
@@ -216,7 +216,7 @@ def compare(straight: Path, killed: Path, made: str) -> list[str]:
     return differences
 
 
-def figures(out: Path) -> list[dict[str, str]]:
+def history(out: Path) -> list[dict[str, str]]:
     """The history of a run without its wall-clock metrics."""
     with open(out / "metrics.csv", newline="") as file:
         return [{**row, **dict.fromkeys(WALL_CLOCK, "")} for row in csv.DictReader(file)]

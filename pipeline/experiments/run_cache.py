@@ -57,7 +57,7 @@ def cell_of(request: FineTuneRequest) -> Cell:
 
 
 def finished(folder: Path, cell: Cell, taken: Taken) -> tuple[dict[str, Any] | None, str | None]:
-    """What is taken of a folder's `metrics.json` if that is there and made of the same, else why it is not."""
+    """What `taken` returns of the metrics of a run of the same cell; else None, and why they are not of it."""
     note, metrics = folder / NOTE, folder / "metrics.json"
     if not metrics.is_file():
         return None, None
@@ -73,12 +73,12 @@ def finished(folder: Path, cell: Cell, taken: Taken) -> tuple[dict[str, Any] | N
 
 
 def once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool = False, taken: Taken = dict) -> dict[str, Any]:
-    """Runs what writes `metrics.json` into a folder, unless it is there and made of the same.
+    """Runs what writes `metrics.json` into a folder, unless a run of the same cell has.
 
     What was there before is removed only when the new run has begun: one that is refused leaves everything as it was.
 
     Args:
-        overwrite: run it also where it is there.
+        overwrite: run it in any case.
         taken: what to return of the content of `metrics.json`; a LookupError says what it lacks.
 
     Raises:

@@ -29,9 +29,9 @@ LAST, PREVIOUS, BEST, DAMAGED = "last.ckpt", "previous.ckpt", "best.ckpt", "dama
 
 
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
-# Errors of the system that come of what a file is: no number (zipfile's), a place before its begin, another's removal.
+# Errors of the system about a broken file: without a number (zipfile's), a seek before its start, removed meanwhile.
 BROKEN = (None, errno.EINVAL, errno.ENOENT, errno.EISDIR)
-# What training goes on from: without one of them a file is no checkpoint of a run.
+# The state that a run resumes from: a file without one of these is no checkpoint of a run.
 PARTS: dict[str, type] = {
     **dict.fromkeys(("state_dict", "loops", "callbacks", "sums"), dict),
     **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
@@ -40,7 +40,7 @@ PARTS: dict[str, type] = {
 
 
 class Damaged(UserError):
-    """A checkpoint that cannot be gone on from; the one before it may be whole."""
+    """A checkpoint that cannot be resumed; the one before it may be whole."""
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -104,23 +104,23 @@ class ErrorKeepingFile:
 def newest(
     folder: Path, check: Callable[[Path, dict[str, Any]], None] = lambda file, state: None
 ) -> tuple[Path, dict[str, Any]] | None:
-    """The newest whole checkpoint of a run to go on from, and what it holds; says when it is not the last one.
+    """The newest whole checkpoint of a run and its content; warns when it is not the last one.
 
     Args:
-        check: what else must be right; raises `Damaged` where the one before may be.
+        check: a further check; raises `Damaged` where the checkpoint before it may pass.
 
     Raises:
         UserError: there are checkpoints, and none is whole; or the system could not read one.
     """
-    found = [file for file in (folder / LAST, folder / PREVIOUS) if file.exists()]
+    files = [file for file in (folder / LAST, folder / PREVIOUS) if file.exists()]
     complaints = []
-    for file in found:
+    for file in files:
         try:
             state = read(file)
             check(file, state)
         except Damaged as error:
             complaints.append(str(error))
-            if file.name == LAST and len(found) > 1:  # else the next one saved would push the whole one out
+            if file.name == LAST and len(files) > 1:  # else the next one saved would push the whole one out
                 with contextlib.suppress(FileNotFoundError):  # another process of the run was faster
                     os.replace(file, file.with_name(DAMAGED))
             continue
@@ -138,8 +138,8 @@ def read(file: Path) -> dict[str, Any]:
     """A checkpoint whose checksums are right, with all its parts; tensors stay on disk until they are used.
 
     Raises:
-        Damaged: it is not so, or holds something else than tensors and plain data.
-        UserError: it could not be read, whatever it holds.
+        Damaged: a checksum or a part is wrong, or it holds something else than tensors and plain data.
+        UserError: the system cannot read the file.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -168,7 +168,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def check_fits(file: Path, state: dict[str, Any], module: torch.nn.Module) -> None:
-    """Compares the tensors of a checkpoint with those of the network that would go on from it.
+    """Compares the tensors of a checkpoint with those of the network that would resume from it.
 
     Raises:
         Damaged: it lacks one, or has others.
@@ -197,7 +197,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def move(checkpoint: dict[str, Any], folder: Path) -> None:
-    """Tells Lightning's checkpoint callbacks where their files are now: in a moved run they would forget the best."""
+    """Updates the paths of Lightning's checkpoint callbacks: in a moved run they would forget the best checkpoint."""
     now = os.path.realpath(folder)  # as Lightning writes it
     for state in checkpoint["callbacks"].values():
         if isinstance(state, dict) and (old := state.get("dirpath")) and old != now:
@@ -208,27 +208,27 @@ def move(checkpoint: dict[str, Any], folder: Path) -> None:
 
 
 def callback_value(checkpoint: dict[str, Any], name: str) -> Any:
-    """What a callback has kept in a checkpoint under a name of its own; None if nothing."""
+    """A value in the state that callbacks have saved in a checkpoint; None: none has it."""
     states = [state for state in checkpoint["callbacks"].values() if isinstance(state, dict) and name in state]
     return states[0][name] if states else None
 
 
 class Latest(StepCallback, Checkpoint):
-    """`last.ckpt` after each validation, and after the step at hand when the run is asked to stop.
+    """Saves `last.ckpt` after each validation, and after the current step when the run is to stop.
 
-    Asked by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM sends before the time is up. Being a checkpoint callback, it
-    runs after the others, so that its file holds their state of the same moment.
+    Ctrl-C, SIGTERM and SIGUSR1 (which SLURM sends before the time is up) stop it. As a checkpoint callback it runs
+    after all others, so that its file holds their state of the same step.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, file: Path) -> None:
-        self.file, self.asked = file, False
+        self.file, self.stop_requested = file, False
         self.before: dict[int, Any] = {}
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         def ask(signal_number: int, frame: FrameType | None) -> None:
-            self.asked = True
+            self.stop_requested = True
 
         for number in self.SIGNALS:
             self.before[number] = signal.signal(number, ask)
@@ -236,7 +236,7 @@ class Latest(StepCallback, Checkpoint):
     def on_step_end(self, trainer: lightning.Trainer, module: Any) -> None:
         assert isinstance(trainer.val_check_batch, int)
         every = trainer.val_check_batch // trainer.accumulate_grad_batches
-        if trainer.global_step % every and not trainer.should_stop and self._anyone_asked(trainer):
+        if trainer.global_step % every and not trainer.should_stop and self._must_stop(trainer):
             trainer.save_checkpoint(self.file)
             raise Interrupted
 
@@ -244,14 +244,14 @@ class Latest(StepCallback, Checkpoint):
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         trainer.save_checkpoint(self.file)
-        if self._anyone_asked(trainer) and trainer.global_step < trainer.max_steps:
+        if self._must_stop(trainer) and trainer.global_step < trainer.max_steps:
             raise Interrupted
 
-    def _anyone_asked(self, trainer: lightning.Trainer) -> bool:
-        """All processes stop at the same step, whichever of them was asked."""
+    def _must_stop(self, trainer: lightning.Trainer) -> bool:
+        """Whether any process got a signal: all stop at the same step."""
         if trainer.world_size == 1:
-            return self.asked
-        return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
+            return self.stop_requested
+        return trainer.strategy.reduce_boolean_decision(self.stop_requested, all=False)
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         self.teardown(trainer, module, "fit")

@@ -59,7 +59,7 @@ class Configuration:
 
 @dataclass
 class Record:
-    """What is told of a run, in its folder and in Weights & Biases.
+    """How a run is recorded in its folder and in Weights & Biases.
 
     Args:
         job_type: the stage.
@@ -111,7 +111,7 @@ class Run:
         self.module.identity = json.loads(json.dumps(identity))  # as it is read from a checkpoint
         self.module.checkpoint_file = self.last
         self.log_text = self.data.files is None or self.settings.log_text  # may texts go to W&B?
-        # Texts, and what a vocabulary tells of them, go to W&B only if those of the encoder's pretraining may.
+        # Texts, and words of them in a vocabulary, go to W&B only if the texts of pretraining may.
         self.public = self.log_text and (lineage.is_public(stages) or self.settings.log_text)
 
         newest = newest_checkpoint(out, self.module, self.module.identity) if resume else None
@@ -127,7 +127,7 @@ class Run:
     # ------------------------------------------------------------------ before training
 
     def begin(self) -> None:
-        """Sets aside what an earlier run left, unless it is resumed; writes what is known before training."""
+        """Sets aside the files of an earlier run, unless it is resumed; writes config and lineage; opens W&B."""
         if self.resume and self.resume_from is None:
             print(f"Nothing to resume in {self.out}: starting from the beginning.")
         if not is_main():
@@ -302,7 +302,7 @@ class Run:
         artifact: tuple[str, Path],
         tables: dict[str, tuple[list[str], list[list[Any]]]] | None = None,
     ) -> None:
-        """Writes what is left; `metrics.json` last: a run folder with it is finished.
+        """Writes the rest; `metrics.json` last: a run folder with it is finished.
 
         Args:
             artifact: kind and folder of what the run made.

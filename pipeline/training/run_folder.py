@@ -24,21 +24,21 @@ from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb import check_environment, end_open_run
 from tasks.base import kinds
 
-# What a run writes: OVERWRITE=1 removes these and nothing else.
+# The files of a run: OVERWRITE=1 removes these and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
     *("predictions.jsonl", "curves.png", "mix.png", "shots.png"),
     *(f"{name}.png" for kind in kinds().values() for name in kind.pictures),
     *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
 )
-SIGN = lineage.FILE  # of a folder that a run made: the first that it writes, the last that is cleared
+SIGN = lineage.FILE  # marks a run folder: the first file that is written, the last that is cleared
 FINISHED, INTERRUPTED = "a finished run", "an interrupted run"
-STATES = {  # what is worth keeping, and what a folder with it holds
+STATES = {  # files worth keeping, and what a folder with them holds
     **dict.fromkeys(("metrics.json", "encoder", "model", "predictions.jsonl"), FINISHED),
     **dict.fromkeys(("checkpoints/last.ckpt", "checkpoints/previous.ckpt"), INTERRUPTED),
 }
-MAKERS = {"encoder": "pretrain", "model": "finetune", "predictions.jsonl": "zeroshot"}  # by what they make
-ASIDE, LEAVING = ".before", ".leaving"  # what is cleared, until the new run has begun; and while it is removed
+MAKERS = {"encoder": "pretrain", "model": "finetune", "predictions.jsonl": "zeroshot"}  # stages, by their products
+ASIDE, LEAVING = ".before", ".leaving"  # cleared files, until the new run has begun; and while they are removed
 SEALED = (SUMS, "config.json", "model.safetensors")  # of the folder of an encoder or model; sums alone, others have too
 LONGEST_NAME = 200  # bytes, of a file in a run folder
 LOCK = ".lock"
@@ -64,7 +64,7 @@ def check_run_folder(
     texts: str | None = None,
     rows: str | None = None,
 ) -> None:
-    """Refuses to write over anything; makes sure that the folder can be written, and by this process alone.
+    """Refuses to overwrite anything; takes the lock of the folder, which must be writable.
 
     Args:
         stage: the kind of run.
@@ -76,7 +76,7 @@ def check_run_folder(
         rows: the same of a task's data.
 
     Raises:
-        UserError: it would lose or spoil something, or cannot be written.
+        UserError: files would be lost or spoiled, or the folder cannot be written.
     """
     if not is_main():
         return
@@ -104,7 +104,7 @@ def check_run_folder(
 
 
 def _check_sign(out: Path, *, goes_on: bool, resume: bool) -> None:
-    """Raises: UserError, what a run would clear is not known for a run's."""
+    """Raises: UserError, a run would clear files of a folder that no run has marked as its own."""
     found = [name for name in RUN_FILES if os.path.lexists(out / name)]
     if found and SIGN not in found and not (goes_on and resume):
         raise UserError(
@@ -131,7 +131,7 @@ def check_place(path: Path, *, flag: str = "OUT=") -> None:
         flag: how the user has named it.
 
     Raises:
-        UserError: it is so; says where.
+        UserError: the path is such a place.
     """
     try:
         place = path.resolve()
@@ -158,7 +158,7 @@ def check_place(path: Path, *, flag: str = "OUT=") -> None:
 
 
 def _check_kept(out: Path, path: Path) -> None:
-    """Raises: UserError, what a run needs is among what it would clear."""
+    """Raises: UserError, a run would clear a file that it needs."""
     place, here = path.resolve(), out.resolve()
     if here in place.parents and place.relative_to(here).parts[0] in RUN_FILES:
         raise UserError(f"{path} lies in the run folder {out}, which would be cleared; choose another OUT=.")
@@ -188,9 +188,9 @@ def lock_run(out: Path, file: Path) -> FileLock:
 
 
 def release() -> None:
-    """Ends what a run has left open, and releases this process's run-folder locks.
+    """Closes W&B runs that are still open, and releases this process's run-folder locks.
 
-    A folder whose new run never began gets back what was cleared for it.
+    Where a new run never began, the files that were cleared for it are restored.
     """
     end_open_run()
     while LOCKS:
@@ -215,7 +215,7 @@ def _remove_unused(out: Path, new: list[Path]) -> None:
 
 
 def clear(out: Path) -> None:
-    """Sets aside what an earlier run left in a folder, until the new one has `begun`."""
+    """Sets aside the files of an earlier run in a folder, until the new one has `begun`."""
     found = [name for name in sorted(RUN_FILES, key=SIGN.__eq__) if os.path.lexists(out / name)]
     if found:
         (out / ASIDE).mkdir()
@@ -224,7 +224,7 @@ def clear(out: Path) -> None:
 
 
 def begun(out: Path) -> None:
-    """Removes what `clear` set aside: the new run has a checkpoint, or its figures."""
+    """Removes the files that `clear` set aside: the new run has a checkpoint, or its metrics."""
     if os.path.lexists(out / ASIDE):
         names = (f"{LEAVING}{number or ''}" for number in itertools.count())
         (out / ASIDE).rename(next(out / name for name in names if not os.path.lexists(out / name)))
@@ -232,12 +232,12 @@ def begun(out: Path) -> None:
 
 
 def _leaving(out: Path) -> list[Path]:
-    """What is to be removed: more than one folder where that failed before."""
+    """Folders to remove: more than one where that failed before."""
     return [path for path in out.glob(f"{LEAVING}*") if path.name[len(LEAVING) :].isdecimal() or path.name == LEAVING]
 
 
 def _let_go(out: Path) -> None:
-    """Removes what an earlier run left; what cannot be removed stays, and harms no run."""
+    """Removes the files of an earlier run; those that cannot be removed stay, and harm no run."""
     for left in _leaving(out):
         try:
             remove(left)
@@ -246,7 +246,7 @@ def _let_go(out: Path) -> None:
 
 
 def put_back(out: Path) -> None:
-    """Brings back what `clear` set aside for a run that ended before it had begun."""
+    """Restores the files that `clear` set aside for a run that ended before it had begun."""
     _let_go(out)  # after a kill
     aside = out / ASIDE
     if not os.path.lexists(aside):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.cli.arguments import Parser, add_corpus, add_model, add_overrides, request
+from pipeline.cli.arguments import Parser, add_corpus, add_model, add_overrides, request_of
 from pipeline.training.requests import CorpusRequest
 
 HELP = "check masks, labels and leaks of a model"
@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.cli.config import pretraining
     from pipeline.inspection.audit import audit
 
-    configuration = pretraining(request(CorpusRequest, options))
+    configuration = pretraining(request_of(CorpusRequest, options))
     data, module = configuration.data, configuration.module
     data.prepare()
     module.build(data)

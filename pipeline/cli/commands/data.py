@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.cli.arguments import Parser, add_corpus, add_model, add_overrides, request
+from pipeline.cli.arguments import Parser, add_corpus, add_model, add_overrides, request_of
 from pipeline.training.requests import CorpusRequest
 
 HELP = "build the token store and report on it"
@@ -19,6 +19,6 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.config import pretraining
 
-    corpus = pretraining(request(CorpusRequest, options)).data
+    corpus = pretraining(request_of(CorpusRequest, options)).data
     corpus.prepare()
     print(corpus.report())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.cli.arguments import Parser, add_corpus, add_encoder, add_model, add_overrides, request
+from pipeline.cli.arguments import Parser, add_corpus, add_encoder, add_model, add_overrides, request_of
 from pipeline.errors import UserError
 from pipeline.training.requests import CorpusRequest, by_setting
 
@@ -30,9 +30,9 @@ def run(options: argparse.Namespace) -> None:
             raise UserError(f"evaluate takes an encoder as it was saved, and all rows of a text: leave out {words[0]}.")
     folder = encoder_folder(options.model, options.encoder)
     encoder = encoders.load_with_heads(folder)
-    asked = request(CorpusRequest, options)
+    request = request_of(CorpusRequest, options)
     trained = evaluating.training_length(encoder, folder)
-    configuration = pretraining(asked if trained is None else asked.override({"data.length": trained}, first=True))
+    configuration = pretraining(request if trained is None else request.override({"data.length": trained}, first=True))
     if note := evaluating.note_on_length(encoder, configuration.data.length, trained):
         print(note)
     metrics = evaluating.evaluate(encoder, configuration.data)

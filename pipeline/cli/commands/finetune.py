@@ -14,7 +14,7 @@ from pipeline.cli.arguments import (
     add_resume,
     add_task,
     natural,
-    request,
+    request_of,
 )
 from pipeline.errors import UserError
 from pipeline.presets import ARMS
@@ -35,20 +35,20 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    asked = request(FineTuneRequest, options)
-    several_seeds(asked, options.seeds) if options.seeds else finetune(asked)
+    request = request_of(FineTuneRequest, options)
+    several_seeds(request, options.seeds) if options.seeds else finetune(request)
 
 
-def finetune(asked: FineTuneRequest) -> None:
+def finetune(request: FineTuneRequest) -> None:
     from pipeline.cli.config import finetuning
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.experiments.finetuning_run import finetune
 
-    folder = encoder_folder(asked.model, asked.encoder)
-    finetune(asked, finetuning(asked), folder)
+    folder = encoder_folder(request.model, request.encoder)
+    finetune(request, finetuning(request), folder)
 
 
-def several_seeds(asked: FineTuneRequest, seeds: int) -> None:
+def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     """One arm and scratch, with as many seeds, and what the one gained."""
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.experiments.comparison import show
@@ -56,17 +56,17 @@ def several_seeds(asked: FineTuneRequest, seeds: int) -> None:
     from pipeline.presets import task_file
 
     grid = Grid(
-        [asked.model],
-        {asked.task: asked.data},
-        {arm: Arm(seeds) for arm in dict.fromkeys((asked.arm, "scratch"))},
-        str(encoder_folder(asked.model, asked.encoder)),
-        flags=list(asked.overrides),
+        [request.model],
+        {request.task: request.data},
+        {arm: Arm(seeds) for arm in dict.fromkeys((request.arm, "scratch"))},
+        str(encoder_folder(request.model, request.encoder)),
+        flags=list(request.overrides),
     )
-    arm = "" if asked.arm == "full" else f"-{asked.arm}"
-    out = asked.out or Path("runs/finetune") / f"{asked.model}-{task_file(asked.task).stem}{arm}-seeds"
+    arm = "" if request.arm == "full" else f"-{request.arm}"
+    out = request.out or Path("runs/finetune") / f"{request.model}-{task_file(request.task).stem}{arm}-seeds"
     if (out / "config.yaml").exists():
         raise UserError(f"{out} holds a single run; choose another OUT= for several.")
-    check_seeds(seeds, asked.seed)
+    check_seeds(seeds, request.seed)
     check_settings(grid)
-    compare(grid, out, finetune, overwrite=asked.overwrite)
+    compare(grid, out, finetune, overwrite=request.overwrite)
     show(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, add_resume, request
+from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, add_resume, request_of
 from pipeline.training.requests import PretrainRequest
 
 HELP = "pretrain an encoder on raw text"
@@ -19,11 +19,11 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    pretrain(request(PretrainRequest, options))
+    pretrain(request_of(PretrainRequest, options))
 
 
-def pretrain(asked: PretrainRequest) -> None:
+def pretrain(request: PretrainRequest) -> None:
     from pipeline.cli.config import pretraining
     from pipeline.experiments.pretraining_run import pretrain
 
-    pretrain(asked, pretraining(asked))
+    pretrain(request, pretraining(request))

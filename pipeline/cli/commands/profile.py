@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, request
+from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, request_of
 from pipeline.training.requests import PretrainRequest
 
 HELP = "where the time of a step goes"
@@ -21,5 +21,5 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.cli.config import pretraining
     from pipeline.experiments.pretraining_run import profile, short
 
-    asked = short(request(PretrainRequest, options))
-    profile(asked, pretraining(asked))
+    request = short(request_of(PretrainRequest, options))
+    profile(request, pretraining(request))

@@ -13,7 +13,7 @@ from pipeline.cli.arguments import (
     natural,
     number,
     positive,
-    request,
+    request_of,
 )
 from pipeline.errors import UserError
 from pipeline.training.requests import CorpusRequest
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
         sampling = Sampling(**{name: getattr(options, name) for name in names})
         print(show(encoder, options.prompt, score=options.score, sampling=sampling))
         return
-    asked = request(CorpusRequest, options).override({"data.tokenizer.file": folder / "tokenizer.json"})
-    data = pretraining(asked).data
+    request = request_of(CorpusRequest, options).override({"data.tokenizer.file": folder / "tokenizer.json"})
+    data = pretraining(request).data
     data.prepare()
     print(nearest_neighbors(encoder, options.word, data.valid))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, request
+from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, request_of
 from pipeline.training.requests import FineTuneRequest, PretrainRequest, by_setting
 
 HELP = "does a killed run end as an uninterrupted one?"
@@ -29,10 +29,10 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.experiments import resume_test
 
     out, place = options.out or Path("runs/verify-resume") / options.model, {"trainer.accelerator": "cpu"}
-    pretraining = request(PretrainRequest, options, out=None, overwrite=False)
+    pretraining = request_of(PretrainRequest, options, out=None, overwrite=False)
     results = {}
-    asked = pretraining.override(place | SHORT, first=True)
-    results["pretrain"] = resume_test.verify("pretrain", asked, out, seed=options.seed)
+    request = pretraining.override(place | SHORT, first=True)
+    results["pretrain"] = resume_test.verify("pretrain", request, out, seed=options.seed)
     shared = [words for name, words in by_setting(options.overrides) if name.startswith(OF_BOTH)]
     tuning = FineTuneRequest(
         model=options.model,

@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.cli.arguments import Parser, add_encoder, add_model, add_out, add_overrides, add_task, positive, request
+from pipeline.cli.arguments import (
+    Parser,
+    add_encoder,
+    add_model,
+    add_out,
+    add_overrides,
+    add_task,
+    positive,
+    request_of,
+)
 from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.zeroshot import zeroshot
 from pipeline.errors import UserError
@@ -35,8 +44,10 @@ def run(options: argparse.Namespace) -> None:
     check_seeds(options.seeds, options.seed)
     if any(name.startswith("data.train_rows") for name in settings_in(options.overrides)):
         raise UserError("worth varies data.train_rows itself; remove that flag.")
-    asked = request(FineTuneRequest, options, encoder=folder, overwrite=False)
-    figures = data_efficiency.measure(asked, finetune, zeroshot, out, seeds=options.seeds, overwrite=options.overwrite)
+    request = request_of(FineTuneRequest, options, encoder=folder, overwrite=False)
+    figures = data_efficiency.measure(
+        request, finetune, zeroshot, out, seeds=options.seeds, overwrite=options.overwrite
+    )
     for number, scores in figures["finetuned"].items():
         print(f"{number:>6} rows  {format_scores(scores)}")
     print(f"{data_efficiency.verdict(figures)}\nSaved worth.json and worth.png in {out}")

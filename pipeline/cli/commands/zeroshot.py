@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.cli.arguments import Parser, add_encoder, add_model, add_out, add_resume, add_task, natural, request
+from pipeline.cli.arguments import Parser, add_encoder, add_model, add_out, add_resume, add_task, natural, request_of
 from pipeline.errors import UserError
 from pipeline.training.requests import ZeroShotRequest
 
@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.resume:
         raise UserError("A zero-shot run is not resumed: set OVERWRITE=1 to ask again.")
-    zeroshot(request(ZeroShotRequest, options, shots=shots_of(options.shots)))
+    zeroshot(request_of(ZeroShotRequest, options, shots=shots_of(options.shots)))
 
 
 def shots_of(text: str) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ def shots_of(text: str) -> tuple[int, ...]:
     return shots
 
 
-def zeroshot(asked: ZeroShotRequest) -> None:
+def zeroshot(request: ZeroShotRequest) -> None:
     from pipeline.cli.encoder_folders import encoder_folder, load_for_prompts
     from pipeline.presets import task_file, task_of
     from pipeline.prompting import report
@@ -48,22 +48,22 @@ def zeroshot(asked: ZeroShotRequest) -> None:
     from pipeline.training.run import group_of
     from pipeline.training.run_folder import check_run_folder, run_folder
 
-    folder, file = encoder_folder(asked.model, asked.encoder), task_file(asked.task)
+    folder, file = encoder_folder(request.model, request.encoder), task_file(request.task)
     task, encoder = task_of(file), load_for_prompts(folder)
-    out = run_folder(asked.out, "zeroshot", f"{asked.model}-{file.stem}")
-    uses = [folder, file, *(path_of(place) for place in (asked.data, asked.unigram) if place is not None)]
-    check_run_folder(out, overwrite=asked.overwrite, stage="zeroshot", resumes=False, uses=uses, rows=asked.data)
+    out = run_folder(request.out, "zeroshot", f"{request.model}-{file.stem}")
+    uses = [folder, file, *(path_of(place) for place in (request.data, request.unigram) if place is not None)]
+    check_run_folder(out, overwrite=request.overwrite, stage="zeroshot", resumes=False, uses=uses, rows=request.data)
     report.run(
         encoder,
         task,
         out,
-        files=asked.data,
-        shots=list(asked.shots),
-        seed=asked.seed,
-        limit=asked.limit,
-        unigram=asked.unigram,
+        files=request.data,
+        shots=list(request.shots),
+        seed=request.seed,
+        limit=request.limit,
+        unigram=request.unigram,
         folder=folder,
-        tags=[asked.model, file.stem, "zeroshot"],
-        group=group_of(asked.model, encoder.tokenizer),
-        log_text=asked.data is None or asked.log_text,
+        tags=[request.model, file.stem, "zeroshot"],
+        group=group_of(request.model, encoder.tokenizer),
+        log_text=request.data is None or request.log_text,
     )
