@@ -27,7 +27,7 @@ CLASSES = {
 }
 KEYS = {"model.craft": "model.recipe"}
 NAMES = CLASSES | KEYS
-PATTERN = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, NAMES)) + r")\b")
+PATTERN = re.compile(r"(?<![\w./])(" + "|".join(map(re.escape, NAMES)) + r")\b")
 BATCHES, OBJECTIVE = "data.batches", "model.objective"
 FLAG = re.compile(rf"^--{re.escape(BATCHES)}(?=[.=]|$)")
 

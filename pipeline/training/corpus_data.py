@@ -294,7 +294,14 @@ class CorpusData(lightning.LightningDataModule):
         return StepBatches(self.objective, store, self.tokenizer, length=self.length, batch_size=batch_size, seed=seed)
 
     def train_dataloader(self) -> DataLoader:
+        """Batches from the step at which the trainer is.
+
+        Raises:
+            UserError: the trainer has no number of steps.
+        """
         assert self.trainer is not None
+        if self.trainer.max_steps < 1:
+            raise UserError("Set max_steps of the trainer: pretraining is counted in steps.")
         steps = self.batches(self.train, batch_size=self.batch_size, seed=self.seed)
         parts = self.trainer.accumulate_grad_batches
         data = MicroBatches(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
