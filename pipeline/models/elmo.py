@@ -187,7 +187,7 @@ class Elmo(Encoder):
             ahead, back = (ahead + out_ahead, back + out_back) if skip else (out_ahead, out_back)
             layers.append(torch.cat([ahead, _turn(back, turn)], -1))
             after += [new_ahead, new_back]
-        after = _with_other_rows(after, after if state is None else state)
+        after = [(h.detach(), c.detach()) for h, c in after] if state is None else _with_other_rows(after, state)
         return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"], state=after)
 
     def embed(self, batch: Batch) -> Tensor:
