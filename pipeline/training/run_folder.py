@@ -28,7 +28,7 @@ from tasks.base import kinds
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
     *("predictions.jsonl", "curves.png", "mix.png", "shots.png"),
-    *(f"{name}.png" for kind in kinds().values() for name in kind.pictures),
+    *sorted({f"{name}.png" for kind in kinds().values() for name in kind.pictures}),  # kinds share some
     *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
 )
 SIGN = lineage.FILE  # marks a run folder: the first file that is written, the last that is cleared
