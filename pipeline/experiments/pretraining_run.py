@@ -9,7 +9,6 @@ from pydoc import locate
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.inspection import samples
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import plots
@@ -45,9 +44,10 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
         f"{split}/{name[4:]}" for name in metrics if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
     ]
     plots.plot_curves(run.history, run.out / "curves.png", baselines=module.baselines, losses=losses)
-    columns, rows = samples.samples(encoder, data.valid)
-    write_atomically(run.out / "examples.md", markdown_table(columns, rows))
-    run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)})
+    columns, rows = data.objective.samples(encoder, data.valid)
+    if columns:
+        write_atomically(run.out / "examples.md", markdown_table(columns, rows))
+    run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)} if columns else {})
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in metrics.items() if name.startswith("val/"))
     print(f"Saved {saved} after {metrics['seconds']:.0f} s: {shown}")
     model = "" if request.model == PretrainRequest.model else f"MODEL={request.model} "
