@@ -54,14 +54,18 @@ CLASSES = ("model.encoder", "model.objective", "data.task")
 
 
 def content_of(file: Path) -> dict[str, Any]:
-    """What a configuration file sets.
+    """What a configuration file sets, by today's names.
 
     Raises:
-        UserError: it is not valid YAML, or a section is not a mapping.
+        UserError: it is not valid YAML, a section is not a mapping, or a setting has two names.
     """
     content = read_yaml(file)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UserError(f"{file} is not valid: it must have settings, as `trainer:`, `model:` or `data:`.")
+    try:
+        content = former_names.current(content)
+    except UserError as error:
+        raise UserError(f"{file} is not valid: {error}") from None
     for section in (*SECTIONS, *(f"{part}{rest}" for part in CLASSES for rest in ("", ".init_args"))):
         *above, name = section.split(".")
         parent: Any = content

@@ -26,6 +26,7 @@ from pipeline.experiments import grid as compare
 from pipeline.experiments.run_cache import cell_of, once
 from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
 from pipeline.training.requests import FineTuneRequest
+from pipeline.training.run_folder import clear, put_back
 from tasks.base import kinds
 from tests.conftest import assert_plot, check_task, run
 
@@ -319,7 +320,9 @@ def test_a_kind_of_task_of_ones_own(pretrained: Path, tmp_path: Path, monkeypatc
     (tmp_path / "shouting.py").write_text(
         "from dataclasses import dataclass\nfrom tasks.sentiment import Sentiment\n\n"
         "@dataclass\nclass Shouting(Sentiment):\n"
-        "    def name_of(self, value):\n        return super().name_of(value).upper()\n"
+        "    pictures = ('wheel',)\n\n"
+        "    def name_of(self, value):\n        return super().name_of(value).upper()\n\n"
+        "    def plots(self, gold, predicted):\n        return {'wheel': super().plots(gold, predicted)['confusion']}\n"
     )
     (tmp_path / "mine.yaml").write_text(
         "data:\n  task:\n    class_path: shouting.Shouting\n    init_args: {sample: sentiment}\n  epochs: 1\n"
@@ -338,4 +341,9 @@ def test_a_kind_of_task_of_ones_own(pretrained: Path, tmp_path: Path, monkeypatc
     )
     row = json.loads((out / "predictions.jsonl").read_text().splitlines()[0])
     assert row["label"] in ("POSITIVE", "NEGATIVE")
+    (out / "mine.png").touch()
+    clear(out)  # as OVERWRITE=1 does, in a process that does not know this kind of task
+    assert (out / ".before/wheel.png").is_file()
+    put_back(out)
+    assert {"wheel.png", "mine.png"} <= {path.name for path in out.iterdir()}
     assert math.isfinite(json.loads((out / "metrics.json").read_text())["test/loss"])

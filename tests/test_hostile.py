@@ -212,6 +212,7 @@ def test_a_kind_of_task_is_loaded_without_what_stands_beside_it(tmp_path: Path, 
         ("json", KIND, "json.py is called as another module is; rename it"),
         ("hostile_empty", "", "hostile_empty.py has no Mine"),
         ("hostile_broken", "import there_is_none", "hostile_broken.py cannot be imported: No module named"),
+        ("hostile_older", f"{KIND}    def example(self, row, known): ...\n", "Mine.example must take the row alone"),
         ("hostile_missing", None, "task.yaml is not valid:.*No module named"),
     ],
 )

@@ -19,6 +19,7 @@ from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
 from pipeline.models.layers.spelled_words import collate_words
 from pipeline.prompting import Request, log_likelihoods, score
+from pipeline.prompting import evaluate as evaluating
 from pipeline.prompting.evaluate import answer, check, evaluate
 from pipeline.prompting.few_shot import BETWEEN, with_examples
 from pipeline.prompting.metrics import metrics_of
@@ -401,3 +402,17 @@ def test_each_text_is_tokenized_once(
     monkeypatch.setattr(type(encoder), "tokenize", counted)
     evaluate(encoder, task, rows, {0: [], 2: rows[:2]})
     assert len(tokenized) == len(set(tokenized)) > 3
+
+
+def test_tokens_of_shots_are_forgotten(gpt: Gpt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept does not grow with the numbers of shots."""
+    scorers = []
+    monkeypatch.setattr(evaluating, "scorer_of", lambda encoder: scorers.append(scorer_of(encoder)) or scorers[-1])
+    prompt = Prompt("choice", "{text} was it", {"no": " a", "yes": " the dog"})
+    task = Sentiment(labels={"no": "no", "yes": "yes"}, prompts=[prompt])
+    rows = [(f"row {n}", {"text": text, "label": "no"}) for n, text in enumerate(["the dog", "a cat", "it"])]
+    for shots in ({0: []}, {1: rows[:1]}, {2: rows[:2], 1: rows[:1], 0: []}):
+        assert list(evaluating.evaluate(gpt, task, rows, shots)) == list(shots)
+    none, one, all_of_them = (len(scorer.tokens) for scorer in scorers)
+    assert one < none + 2  # the example, and the questions without it
+    assert all_of_them < none + 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from pydoc import locate
 
-from pipeline import encoders, former_names
+from pipeline import encoders
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
@@ -36,7 +36,7 @@ def model_class(file: Path) -> type[Encoder]:
     Raises:
         UserError: none, or one that is no encoder.
     """
-    encoder = former_names.current(content_of(file).get("model", {}).get("encoder"))
+    encoder = content_of(file).get("model", {}).get("encoder")
     class_path = encoder.get("class_path") if isinstance(encoder, dict) else encoder
     kind = locate(str(class_path))
     if not (isinstance(kind, type) and issubclass(kind, Encoder)):

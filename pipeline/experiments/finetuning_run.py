@@ -48,8 +48,6 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     data, module = configuration.data, configuration.module
     if module.arm != request.arm:
         raise UserError(f"Set ARM={module.arm}, not model.arm: it also chooses the weights.")
-    if module.encoder_folder is not None:
-        raise UserError(f"Set FROM={module.encoder_folder}, not model.encoder.")
     if shards_weights(configuration.settings.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     file = task_file(request.task)
@@ -74,6 +72,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
         seed=request.seed,
         stages=[*lineage.read(encoder_folder), data.stage(file.stem)],
         uses=encoder_folder,
+        pictures=[f"{name}.png" for name in data.task.pictures],
     )
     run = Run(configuration, out, record, resume=resume and not overwrite)
     run.begin()

@@ -125,7 +125,7 @@ def check_settings(grid: Grid) -> None:
     Raises:
         UserError: which of them.
     """
-    shared = settings_in(former_names.current(grid.flags))
+    shared = settings_in(former_names.flags(grid.flags))
     for name in sorted(shared):
         if setters := [arm for arm, options in grid.arms.items() if name in former_names.current(options.choose)]:
             raise UserError(

@@ -10,7 +10,6 @@ from pydoc import locate
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.inspection import samples
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import plots
@@ -45,9 +44,10 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     title = f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, {shown_tokens(metrics)}"
     panels = curve_panels(metrics, data.objective.compared_losses, module.baselines)
     plots.plot_curves(run.history, run.out / "curves.png", title=title, panels=panels)
-    columns, rows = samples.samples(encoder, data.valid)
-    write_atomically(run.out / "examples.md", markdown_table(columns, rows))
-    run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)})
+    columns, rows = data.objective.samples(encoder, data.valid)
+    if columns:
+        write_atomically(run.out / "examples.md", markdown_table(columns, rows))
+    run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)} if columns else {})
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in metrics.items() if name.startswith("val/"))
     print(f"Saved {saved} after {metrics['seconds']:.0f} s: {shown}")
     model = "" if request.model == PretrainRequest.model else f"MODEL={request.model} "

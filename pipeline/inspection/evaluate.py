@@ -71,6 +71,7 @@ def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
     encoder.forget_between_batches()  # only the objective's own state goes from batch to batch
     objective, store = data.objective, data.evaluation_store(encoder.tokenizer)
     objective.check_corpus(store, "evaluation")
+    objective.setup(encoder, store)
     steps = StepBatches(objective, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=0)
     batches, state = -(-len(steps.rows) // data.batch_size), None
     sums: dict[str, list[float]] = {}

@@ -83,6 +83,7 @@ class Pretraining(Training):
         self.encoder = make()
         self._check(data)
         self.encoder.config["training_length"] = data.length
+        self.objective.setup(self.encoder, data.train)
         uniform, unigram = self.objective.baselines(data.train, data.tokenizer)
         self.baselines = {"baseline/uniform": uniform, "baseline/unigram": unigram}
         self.record_decay_names()

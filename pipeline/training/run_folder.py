@@ -24,11 +24,11 @@ from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb import check_environment, end_open_run
 from tasks.base import kinds
 
-# The files of a run: OVERWRITE=1 removes these and nothing else.
+# The files of a run; OVERWRITE=1 removes these, the plots of a user's own kind of task, and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
     *("predictions.jsonl", "curves.png", "mix.png", "shots.png"),
-    *(f"{name}.png" for kind in kinds().values() for name in kind.pictures),
+    *sorted({f"{name}.png" for kind in kinds().values() for name in kind.pictures}),  # kinds share some
     *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
 )
 SIGN = lineage.FILE  # marks a run folder: the first file that is written, the last that is cleared
@@ -44,6 +44,15 @@ LONGEST_NAME = 200  # bytes, of a file in a run folder
 LOCK = ".lock"
 LOCKS: dict[Path, FileLock] = {}  # of run folders, held until the command or the process ends, however it does
 NEW: dict[Path, list[Path]] = {}  # run folder -> folders that were made for its lock, from the lowest up
+
+
+def files_of(folder: Path) -> list[str]:
+    """The names that the files of a run in a folder can have."""
+    pictures = []
+    with contextlib.suppress(UserError):  # damaged
+        if (folder / SIGN).is_file():
+            pictures = lineage.pictures_of(lineage.read(folder))
+    return list(dict.fromkeys([*RUN_FILES, *pictures]))
 
 
 def run_folder(out: Path | None, stage: str, name: str) -> Path:
@@ -105,7 +114,7 @@ def check_run_folder(
 
 def _check_sign(out: Path, *, goes_on: bool, resume: bool) -> None:
     """Raises: UserError, a run would clear files of a folder that no run has marked as its own."""
-    found = [name for name in RUN_FILES if os.path.lexists(out / name)]
+    found = [name for name in files_of(out) if os.path.lexists(out / name)]
     if found and SIGN not in found and not (goes_on and resume):
         raise UserError(
             f"{out} holds {found[0]} but no run (there is no {SIGN}), and a run would clear it; "
@@ -152,7 +161,7 @@ def check_place(path: Path, *, flag: str = "OUT=") -> None:
         )
     for folder in parents[1:]:
         part = place.relative_to(folder).parts[0]
-        if part in RUN_FILES and (folder / SIGN).exists():
+        if part in files_of(folder) and (folder / SIGN).exists():
             where = "" if folder / part == place else f" lies in {folder / part}, which"
             raise UserError(f"{path}{where} is a part of a run; choose another {flag}.")
 
@@ -160,7 +169,7 @@ def check_place(path: Path, *, flag: str = "OUT=") -> None:
 def _check_kept(out: Path, path: Path) -> None:
     """Raises: UserError, a run would clear a file that it needs."""
     place, here = path.resolve(), out.resolve()
-    if here in place.parents and place.relative_to(here).parts[0] in RUN_FILES:
+    if here in place.parents and place.relative_to(here).parts[0] in files_of(out):
         raise UserError(f"{path} lies in the run folder {out}, which would be cleared; choose another OUT=.")
 
 
@@ -216,7 +225,7 @@ def _remove_unused(out: Path, new: list[Path]) -> None:
 
 def clear(out: Path) -> None:
     """Sets aside the files of an earlier run in a folder, until the new one has `begun`."""
-    found = [name for name in sorted(RUN_FILES, key=SIGN.__eq__) if os.path.lexists(out / name)]
+    found = [name for name in sorted(files_of(out), key=SIGN.__eq__) if os.path.lexists(out / name)]
     if found:
         (out / ASIDE).mkdir()
     for name in found:
@@ -254,9 +263,9 @@ def put_back(out: Path) -> None:
     if aside.is_symlink() or not aside.is_dir():
         raise UserError(f"{aside} is not a folder of a run; remove it, or choose another OUT=.")
     if (aside / SIGN).exists():  # all was cleared, so what is there is of the run that did not begin
-        for name in RUN_FILES:
+        for name in files_of(out):
             remove(out / name)
-    for name in sorted(RUN_FILES, key=SIGN.__ne__):  # the sign first: what comes after it is of the old run
+    for name in sorted(files_of(aside), key=SIGN.__ne__):  # the sign first: what comes after it is of the old run
         if os.path.lexists(aside / name):
             (aside / name).rename(out / name)
     aside.rmdir()
