@@ -50,6 +50,11 @@ class Objective(nn.Module):
     consecutive: bool = False
 
     @property
+    def compared_losses(self) -> tuple[str, ...]:
+        """Names of the losses that the baselines are for."""
+        return (self.main,)
+
+    @property
     def model_options(self) -> dict[str, Any]:
         """Arguments of the model's class that follow from the objective."""
         return {}

@@ -48,6 +48,10 @@ class BidirectionalLM(Objective):
         self.carry = self.consecutive = carry
 
     @property
+    def compared_losses(self) -> tuple[str, ...]:
+        return ("forward", "backward")
+
+    @property
     def model_options(self) -> dict[str, Any]:
         return {"max_characters": MAX_CHARACTERS}
 

@@ -92,7 +92,8 @@ def run(
     predictions = [row for parts in results.values() for part in parts for row in predictions_of(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, predictions)))
     if len(results) > 1:
-        plots.plot_shots({count: _summary(parts) for count, parts in results.items()}, out / "shots.png")
+        title = f"{tags[0]} on {tags[1]}, prompted: {len(rows):,} rows of the test part"
+        plots.plot_shots({count: _summary(parts) for count, parts in results.items()}, out / "shots.png", title=title)
     write_metrics(out, metrics)
     begun(out)  # an upload that is interrupted costs no answers
     print(report(task, rows, results))
