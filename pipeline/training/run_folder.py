@@ -27,7 +27,7 @@ from tasks.base import kinds
 # The files of a run: OVERWRITE=1 removes these and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
-    *("predictions.jsonl", "curves.png", "mix.png", "shots.png"),
+    *("predictions.jsonl", "splits.csv", "curves.png", "mix.png", "shots.png"),
     *(f"{name}.png" for kind in kinds().values() for name in kind.pictures),
     *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
 )
