@@ -156,8 +156,8 @@ class Regression(Task):
         axes = plots.axes(5, 5)
         axes.scatter(gold, predicted, s=8, alpha=0.4)
         axes.axline((min(gold), min(gold)), slope=1, color="grey", linewidth=0.8)
-        axes.set_xlabel("gold")
-        axes.set_ylabel("predicted")
+        axes.set_xlabel("true score")
+        axes.set_ylabel("predicted score")
         return {"scatter": axes.figure}
 
 

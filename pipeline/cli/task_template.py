@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.console import typed
 from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
@@ -62,15 +63,17 @@ def new_task(name: str, kind: str | None, folder: Path, *, packaged: Path, data:
         UserError: the name is no name, or taken; the data cannot be read, or it is not clear what they are.
     """
     if not re.fullmatch(NAME, name):
-        raise UserError(f"NAME={name} must be small letters, digits and hyphens, beginning with a letter.")
+        raise UserError(
+            f"{typed.flag('name', name)} must be small letters, digits and hyphens, beginning with a letter."
+        )
     if len(name) > LONGEST:
-        raise UserError(f"NAME has {len(name)} characters; it may have {LONGEST}.")
+        raise UserError(f"The name has {len(name)} characters; it may have {LONGEST}.")
     function = name.replace("-", "_")
     file, test = folder / "configs/tasks" / f"{name}.yaml", folder / "tests" / f"test_task_{function}.py"
     for path in (file, packaged / file.name, test):
         if path.exists():
-            raise UserError(f"{path} is there already; choose another NAME.")
-    chosen, fields = (KINDS[kind or "sentence"], {}) if data is None else guess(kind, data)
+            raise UserError(f"{path} is there already; choose another name.")
+    chosen, fields = (KINDS[kind or "sentence"], {}) if data is None else guess(name, kind, data)
     write_atomically(file, yaml_of(name, chosen, fields, data or "reviews.csv"))
     conftest = test.with_name("conftest.py")
     if not conftest.is_file() or "def check_task(" not in conftest.read_text(encoding="utf-8", errors="replace"):
@@ -79,7 +82,7 @@ def new_task(name: str, kind: str | None, folder: Path, *, packaged: Path, data:
     return [file, test]
 
 
-def guess(kind: str | None, data: str) -> tuple[type[Task], dict[str, Any]]:
+def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str, Any]]:
     """The kind of task that data look like, and what its YAML file says of them.
 
     Raises:
@@ -92,16 +95,14 @@ def guess(kind: str | None, data: str) -> tuple[type[Task], dict[str, Any]]:
     source = rows[0][0].rpartition(", ")[0]
     if 0 not in table.names:
         labeled.check_header(table, rows[0][0])
-    fits = {name: fields for name in KINDS if (fields := KINDS[name].guess_fields(table)) is not None}
+    fits = {one: fields for one in KINDS if (fields := KINDS[one].guess_fields(table)) is not None}
     if kind is None and fits:  # the one that reads the most columns; of classes and numbers the classes
-        kind = min(fits, key=lambda name: (-len(fits[name].get("columns", ())), name == "regression", name))
+        kind = min(fits, key=lambda one: (-len(fits[one].get("columns", ())), one == "regression", one))
     if kind is None or kind not in fits:
         columns = KINDS[kind or "sentence"].default_columns()
-        raise UserError(labeled.which_columns(table, source, columns) + ADVICE)
+        without = typed.command("new-task", name_=name, kind=kind or "sentence")
+        raise UserError(f"{labeled.which_columns(table, source, columns)} `{without}` writes that file.")
     return KINDS[kind], fits[kind]
-
-
-ADVICE = " `make new-task` without DATA writes that file."
 
 
 def yaml_of(name: str, kind: type[Task], fields: dict[str, Any], data: str) -> str:

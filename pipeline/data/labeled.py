@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.console import typed
 from pipeline.data import hub
 from pipeline.data.delimited import Refuse, refuse
 from pipeline.data.splits import MOST_ASIDE, drawn, stratified
@@ -114,7 +115,7 @@ def _check_parts(
         if split == "train" and "test" in parts and "valid" not in splits:  # of prompts: needed for examples alone
             continue
         named = f"no file at {files} is named '{task.splits.get(split, split)}'"
-        without = "set DATA= to a file or a folder of files, or hub in the task's YAML"
+        without = f"set {typed.flag('data')} to a file or a folder of files, or hub in the task's YAML"
         raise UserError(f"The task has no {split} part: {named if files else without}.")
     for split, part in parts.items():
         if not part and not problems:

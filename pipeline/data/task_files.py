@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from glob import glob
 from pathlib import Path
 
+from pipeline.console import typed
 from pipeline.data import files
 from pipeline.data.tables import SUFFIXES, TABLES, kind_of, unreadable
 from pipeline.errors import UserError
@@ -40,8 +41,8 @@ def files_of(task: DataSet, location: str, split: str) -> list[Path]:
     if len(found) > 1 and len(shards) < len(found):
         names = listed(path.name for path in found)
         raise UserError(
-            f"Which file is the {split} part in {location}? There are {names}; name one by DATA=, or call them train, "
-            "valid and test (shards end in -00000-of-00002)."
+            f"Which file is the {split} part in {location}? There are {names}; name one by {typed.flag('data')}, or "
+            "call them train, valid and test (shards end in -00000-of-00002)."
         )
     if shards and len(shards) != int(shards[0]):
         raise UserError(f"The {split} part in {location} has {len(shards)} of {int(shards[0])} shards.")

@@ -86,7 +86,7 @@ def measure(
     figures: dict[str, Any] = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
     figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)
     write_atomically(out / "worth.json", json.dumps(figures, indent=2) + "\n")
-    plot(line, prompt, figures["labels"], out / "worth.png")
+    plot(line, prompt, figures["labels"], out / "worth.png", title=f"{request.model} on {file.stem}")
     return figures
 
 
@@ -139,7 +139,7 @@ def verdict(figures: dict[str, Any]) -> str:
     return f"zero-shot {figures['zeroshot']:.3f}: the prompt is worth {value} labels"
 
 
-def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file: Path) -> None:
+def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file: Path, *, title: str) -> None:
     """Accuracy over labels, the prompt as a horizontal line."""
     figure, axes = plots.subplots(figsize=(6.5, 4))
     numbers = sorted(line)
@@ -147,10 +147,11 @@ def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file
     axes.errorbar(numbers, means, yerr=deviations, marker="o", capsize=3, label="fine-tuned (mean ± std over seeds)")
     axes.axhline(prompt, color="C1", linestyle="--", label="zero-shot (mean of the templates)")
     if labels is not None:
-        axes.axvline(labels, color="grey", linewidth=0.8)
+        axes.axvline(labels, color=plots.GREY, linewidth=0.8, label=f"equal at about {labels:,.0f} labels")
     axes.set_xscale("log")
     axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
     axes.set_xlabel("labelled rows")
     axes.set_ylabel("accuracy on the test part")
-    axes.legend()
+    axes.legend(frameon=False)
+    figure.suptitle(f"{title}: how many labels a prompt is worth")
     plots.save_figure(figure, file)

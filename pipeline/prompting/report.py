@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
+from pipeline.console import typed
 from pipeline.data import labeled
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files
@@ -91,7 +92,8 @@ def run(
     predictions = [row for parts in results.values() for part in parts for row in predictions_of(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, predictions)))
     if len(results) > 1:
-        plots.plot_shots({count: _summary(parts) for count, parts in results.items()}, out / "shots.png")
+        title = f"{tags[0]} on {tags[1]}, prompted: {len(rows):,} rows of the test part"
+        plots.plot_shots({count: _summary(parts) for count, parts in results.items()}, out / "shots.png", title=title)
     write_metrics(out, metrics)
     begun(out)  # an upload that is interrupted costs no answers
     print(report(task, rows, results))
@@ -121,7 +123,7 @@ def read(task: DataSet, files: str | None, *, limit: int, with_examples: bool) -
     if not rows:
         raise UserError("The task has no test part" + (f" at {files}." if files else "."))
     if with_examples and not examples:
-        raise UserError("SHOTS needs a training part, which this task has not.")
+        raise UserError(f"{typed.flag('shots')} needs a training part, which this task does not have.")
     return rows[: limit or None], examples
 
 

@@ -68,6 +68,7 @@ class Record:
         seed: of the run.
         stages: where its input comes from (see lineage).
         uses: the encoder folder that it begins with.
+        pictures: the files of the plots that its kind of task has.
     """
 
     job_type: str
@@ -76,6 +77,7 @@ class Record:
     seed: int
     stages: list[lineage.Stage]
     uses: Path | None = None
+    pictures: Sequence[str] = ()
 
 
 def group_of(model: str, tokenizer: Tokenizer) -> str:
@@ -137,6 +139,7 @@ class Run:
         self.history.restore(self.resume_step)
         record, config = self.record, self.configuration.resolved
         about: dict[str, Any] = {"seed": record.seed, "config": flat(config), "public": self.public}
+        about["pictures"] = record.pictures
         run_stage = partial(lineage.run_stage, record.job_type, self.out, **about)
         lineage.write(self.out, [*record.stages, run_stage()])  # marks the folder as a run folder
         write_atomically(self.out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
@@ -244,7 +247,7 @@ class Run:
         """Processes that this one has started would wait for it for ever."""
         kill = getattr(self.trainer.strategy.launcher, "kill", None)
         if kill is not None:
-            kill(signal.SIGKILL)
+            kill(getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has no SIGKILL
 
     # ------------------------------------------------------------------ after training
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.cli.arguments import Parser
 from pipeline.cli.task_template import KINDS, described, new_task
+from pipeline.console import typed
 from pipeline.presets import CONFIGS
 
 HELP = "the YAML file of a new data set, and a test of it"
@@ -14,7 +15,9 @@ HELP = "the YAML file of a new data set, and a test of it"
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--name", required=True, help="small letters, digits and hyphens")
-    parser.add_argument("--kind", choices=tuple(KINDS), default=None, help="of the task; as DATA looks, else sentence")
+    parser.add_argument(
+        "--kind", choices=tuple(KINDS), default=None, help="of the task (default: what the data look like)"
+    )
     parser.add_argument("--data", default=None, help="file or folder of its data: columns and labels are guessed")
 
 
@@ -22,8 +25,8 @@ def run(options: argparse.Namespace) -> None:
     [file, *tests] = new_task(options.name, options.kind, Path(), packaged=CONFIGS / "tasks", data=options.data)
     for path in (file, *tests):
         print(f"Wrote {path}")
+    next_command = typed.command("finetune", task=options.name, data=options.data or "reviews.csv")
     if options.data is None:
-        print(f"Now name your columns there, then: make finetune TASK={options.name} DATA=reviews.csv")
+        print(f"Now name your columns there, then: {next_command}")
     else:
-        print(described(file))
-        print(f"Next: make finetune TASK={options.name} DATA={options.data}")
+        print(f"{described(file)}\nNext: {next_command}")
