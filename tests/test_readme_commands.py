@@ -37,7 +37,7 @@ ELSEWHERE = {
 # What ends with status 2 here, and the sentence in which it does.
 REFUSED = {
     r"make pretrain CORPUS=wikitext103": "cannot be reached",
-    r"make finetune TASK=sst2 FROM=runs/mine/encoder$": "cannot be reached",
+    r"make finetune TASK=trec FROM=runs/mine/encoder$": "cannot be reached",
     r"make pretrain MODEL=gpt-small": "cannot be reached",
     r"make try MODEL=elmo WORD=": "two are needed",  # in so small a text
     r"make (sync|sweep)": "set WANDB_API_KEY",
@@ -166,10 +166,8 @@ def toy_data(home: Path, folder: Path) -> None:
     pair = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "field": "morphology", "UID": "x"}
     pair |= {"linguistics_term": "agreement", "phenomenon": "agreement"}
     (home / "blimp/x.jsonl").write_text((json.dumps(pair) + "\n") * 4)
-    (folder / "folder").mkdir()
-    for part in ("train", "test"):
-        rows = "".join(f"a {word} film\t{label}\n" for word, label in (("good", 1), ("bad", 0)) for _ in range(100))
-        (folder / f"folder/{part}.tsv").write_text("text\tlabel\n" + rows)
+    rows = "".join(f"a {word} film,{label}\n" for word, label in (("good", 5), ("bad", 1)) for _ in range(100))
+    (folder / "reviews.csv").write_text("review,stars\n" + rows)
     write_published(folder)
     write_foreign(home / "models/bert-base-uncased")
 
