@@ -39,11 +39,11 @@ flags = $(foreach name,$(filter $(typed),$(1)),$(call flag,$(name)))
 # A variable that a target does not use is refused: it would be passed over in silence.
 unused = $(filter-out PYTHON $(PASSED_ON) $(1),$(typed))
 uses = $(foreach name,$(unused),$(error make $@ does not use $(name)=; see make help))
-run = $(uses)@$(BIN)/python -m pipeline $@ $(flags)
+run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test test-fast lint bench bench-lm-eval scaling clean
+.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -148,6 +148,11 @@ test-fast: $(BIN)/.installed-dev ## run the tests that train nothing, in about a
 lint: $(BIN)/.installed-dev ## check style and types
 	$(call uses,)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+docs: $(BIN)/.installed-docs ## build the documentation into build/site
+	$(call uses,)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "Saved build/site/index.html"
 
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
 	$(call uses,ROWS CORPUS DATA FROM OUT ARGS)

@@ -11,6 +11,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_loader, set_parsing_settings
 
 from pipeline import former_names
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.validation import read_yaml
@@ -149,5 +150,5 @@ def trained_task(name: str) -> Task:
     file = task_file(name)
     task = task_of(file)
     if not isinstance(task, Task):
-        raise UserError(f"{file.stem} has prompts and nothing to train on; use make zeroshot TASK={name}.")
+        raise UserError(f"{file.stem} has prompts and nothing to train on; use {typed.command('zeroshot', task=name)}.")
     return task

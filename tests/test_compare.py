@@ -277,7 +277,7 @@ def test_wrong_grids(tmp_path: Path) -> None:
     [
         (["--model.optimization.learning_rate=1e-4"], "has no effect: the arm full chooses it itself"),
         (["--name", "real", "--model.craft.unfreeze_share=0.5"], "this grid has both .full, scratch, frozen, random."),
-        (["--data", "somewhere"], "no folder for 'sentiment', so DATA= would be passed over"),
+        (["--data", "somewhere"], "no folder for 'sentiment', so --data would be ignored"),
         (["--name", "real", "--tasks", "trec", "--data", "somewhere"], "no folder for 'trec'"),
         (["--data.seed=5"], "has a seed and an arm of its own"),
     ],

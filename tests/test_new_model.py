@@ -177,5 +177,5 @@ def test_samples_of_a_new_model(model: Encoder, tmp_path: Path) -> None:
 def test_what_a_new_model_cannot_do_is_refused(model: Encoder) -> None:
     with pytest.raises(UserError, match="Only masked models fill masks; gru-lm is causal"):
         fill_mask(model, "the [MASK] saw")
-    with pytest.raises(UserError, match="WORD= is for elmo"):
+    with pytest.raises(UserError, match="--word is for models that read whole words"):
         check_word(model)

@@ -250,10 +250,10 @@ def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     shown = next(row for row in rows if row["shots"] == 2)
     assert shown["context"].count("\n\n") <= 2
     assert_plot(tmp_path / "run/shots.png")
-    with pytest.raises(UserError, match="holds a finished run; set OVERWRITE=1"):  # there is nothing to resume
+    with pytest.raises(UserError, match="holds a finished run; set --overwrite"):  # there is nothing to resume
         run("zeroshot", *where)
     for wrong, message in (
-        (["--shots", "0,5000"], "SHOTS=5000 needs as many"),
+        (["--shots", "0,5000"], "--shots 5000 needs as many"),
         (["--unigram", "nowhere.txt"], "no corpus at nowhere.txt"),
         (["--data", "nowhere"], "no task data at nowhere"),
     ):

@@ -14,6 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from pipeline import former_names
 from pipeline.cli.validate import check_settings
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import (
     CONFIGS,
@@ -190,7 +191,8 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
         raise UserError(f"There is no corpus '{corpus}': neither a preset ({known('corpora')}) nor a path.")
     if preset is None and data is not None:
         raise UserError(
-            f"CORPUS={corpus} and DATA={data} both say where the text is: leave one of them out. DATA= takes the place "
+            f"{typed.flag('corpus', corpus)} and {typed.flag('data', data)} both say where the text is: leave one out. "
+            f"{typed.flag('data')} takes the place "
             f"of the hub's text of a preset ({known('corpora')})."
         )
     own = named_config(f"corpora/{corpus}", model)

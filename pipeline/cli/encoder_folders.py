@@ -6,6 +6,7 @@ from pathlib import Path
 from pydoc import locate
 
 from pipeline import encoders
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
@@ -25,7 +26,9 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     wanted = encoders.register(model_class(file)).model_type
     if (model_type := encoders.family(read_config(folder)["model_type"])) != wanted:
         known_types = encoders.names()
-        hint = f"set MODEL={model_type}" if model_type in known_types else f"there are {', '.join(known_types)}"
+        hint = f"there are {', '.join(known_types)}"
+        if model_type in known_types:
+            hint = f"set {typed.flag('model', model_type)}"
         raise UserError(f"{folder} holds a {model_type} encoder, not {wanted}; {hint}.")
     return folder
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from string import Template
 
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 from tasks.base import Task, kinds
@@ -52,14 +53,16 @@ def new_task(name: str, kind: str, folder: Path, *, packaged: Path) -> list[Path
         UserError: the name is no name, or taken.
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-        raise UserError(f"NAME={name} must be small letters, digits and hyphens, beginning with a letter.")
+        raise UserError(
+            f"{typed.flag('name', name)} must be small letters, digits and hyphens, beginning with a letter."
+        )
     if len(name) > LONGEST:
-        raise UserError(f"NAME has {len(name)} characters; it may have {LONGEST}.")
+        raise UserError(f"The name has {len(name)} characters; it may have {LONGEST}.")
     function = name.replace("-", "_")
     yaml, test = folder / "configs/tasks" / f"{name}.yaml", folder / "tests" / f"test_task_{function}.py"
     for file in (yaml, packaged / yaml.name, test):
         if file.exists():
-            raise UserError(f"{file} is there already; choose another NAME.")
+            raise UserError(f"{file} is there already; choose another name.")
     write_atomically(yaml, yaml_of(name, KINDS[kind]))
     conftest = test.with_name("conftest.py")
     if not conftest.is_file() or "def check_task(" not in conftest.read_text(encoding="utf-8", errors="replace"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from pipeline import encoders
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import FRESH, task_file
 from pipeline.storage.atomic import write_atomically
@@ -48,7 +49,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     """
     data, module = configuration.data, configuration.module
     if module.arm != request.arm:
-        raise UserError(f"Set ARM={module.arm}, not model.arm: it also chooses the weights.")
+        raise UserError(f"Set {typed.flag('arm', module.arm)}, not model.arm: it also chooses the weights.")
     if shards_weights(configuration.settings.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     file = task_file(request.task)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
+from pipeline.console import typed
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files
 from pipeline.errors import UserError
@@ -116,7 +117,7 @@ def read(task: DataSet, files: str | None, *, limit: int, with_examples: bool) -
     if not rows:
         raise UserError("The task has no test part" + (f" at {files}." if files else "."))
     if with_examples and not examples:
-        raise UserError("SHOTS needs a training part, which this task has not.")
+        raise UserError(f"{typed.flag('shots')} needs a training part, which this task does not have.")
     if isinstance(task, Task):
         task.learn_labels(examples or rows)
     kept = [row for row in rows if not task.is_ignored(row)]

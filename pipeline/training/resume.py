@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import former_names
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.storage.checksums import damage, sha256
 from pipeline.storage.validation import read_json
@@ -50,10 +51,12 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
             continue
         if name.startswith("content of"):
             old, new = str(old)[:12], str(new)[:12]  # hashes
-        back = "Leave the change out" if name in before else f"Set ARGS=--{name}={old}"  # the default has changed
+        back = (
+            "Leave the change out" if name in before else f"Set {typed.setting(name, old)}"
+        )  # the default has changed
         raise UserError(
             f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. {back}, "
-            "or set OVERWRITE=1 to start anew."
+            f"or set {typed.flag('overwrite')} to start over."
         )
 
 
@@ -70,7 +73,9 @@ def newest_checkpoint(out: Path, module: Training, identity: dict[str, Any]) -> 
 
     newest = checkpoints.newest(out / "checkpoints", check)
     if newest is None and (made := [name for name in ("metrics.json", "encoder", "model") if (out / name).exists()]):
-        raise UserError(f"{out} has {made[0]} and no checkpoint to resume; set OVERWRITE=1 to start anew.")
+        raise UserError(
+            f"{out} has {made[0]} and no checkpoint to resume; set {typed.flag('overwrite')} to start over."
+        )
     return newest
 
 

@@ -252,7 +252,7 @@ class Run:
         """Processes that this one has started would wait for it for ever."""
         kill = getattr(self.trainer.strategy.launcher, "kill", None)
         if kill is not None:
-            kill(signal.SIGKILL)
+            kill(getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has no SIGKILL
 
     # ------------------------------------------------------------------ after training
 

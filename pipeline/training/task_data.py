@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from pipeline.console import typed
 from pipeline.data import files, hub
 from pipeline.data.synthetic.tasks import SYNTHETIC
 from pipeline.data.tables import SUFFIXES, kind_of, read_rows
@@ -187,7 +188,7 @@ class TaskData(lightning.LightningDataModule):
         for split in ("train", "test"):
             if found[split] is None:
                 named = f"no file at {self.files} is named '{self.task.splits.get(split, split)}'"
-                without = "set DATA= to a folder of files, or hub in the task's YAML"
+                without = f"set {typed.flag('data')} to a folder of files, or hub in the task's YAML"
                 raise UserError(f"The task has no {split} part: {named if self.files else without}.")
         rows = {split: part for split, part in found.items() if part is not None}
         for split, part in rows.items():

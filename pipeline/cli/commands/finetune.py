@@ -16,6 +16,7 @@ from pipeline.cli.arguments import (
     natural,
     request_of,
 )
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import ARMS
 from pipeline.training.requests import FineTuneRequest
@@ -65,7 +66,7 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     arm = "" if request.arm == "full" else f"-{request.arm}"
     out = request.out or Path("runs/finetune") / f"{request.model}-{task_file(request.task).stem}{arm}-seeds"
     if (out / "config.yaml").exists():
-        raise UserError(f"{out} holds a single run; choose another OUT= for several.")
+        raise UserError(f"{out} holds a single run; choose another {typed.flag('out')} for several.")
     check_seeds(seeds, request.seed)
     check_settings(grid)
     compare(grid, out, finetune, overwrite=request.overwrite)
