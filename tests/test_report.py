@@ -178,25 +178,29 @@ def test_energy_is_read_or_marked_as_an_estimate(tmp_path: Path, monkeypatch: py
     trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=SimpleNamespace(type="cpu", index=None)))
     monkeypatch.setattr(energy, "RAPL", tmp_path)
     meter = energy.Energy()
-    assert meter.metrics(1.0) == {}  # nothing was trained
+    assert meter.metrics() == {}  # nothing was trained
     meter.on_train_start(trainer, None)
-    assert meter.metrics(0.0)["energy_source"] == "estimate"
+    assert meter.metrics()["energy_source"] == "estimate"
     for name in ("intel-rapl:0", "intel-rapl:0:0"):  # a package, and a part of it
         (tmp_path / name).mkdir()
         (tmp_path / name / "energy_uj").write_text("1000000")
     meter.on_train_start(trainer, None)
     (tmp_path / "intel-rapl:0/energy_uj").write_text(str(3600 * 10**6 + 10**6))
-    assert meter.metrics(0.0) == {"energy_wh": 1.0, "energy_source": "rapl"}
-    assert meter.metrics(1e9)["energy_source"] == "estimate"  # most of the run was in another process
+    assert meter.metrics() == {"energy_wh": 1.0, "energy_source": "rapl"}
+    meter.load_state_dict({"energy_wh": 2.0, "energy_source": "rapl"})  # of the part before the run was resumed
+    assert meter.state_dict() == {"energy_wh": 3.0, "energy_source": "rapl"}
+    meter.load_state_dict({"energy_wh": 2.0, "energy_source": "estimate"})
+    assert meter.metrics()["energy_source"] == "estimate"
 
     used = {"joules": 0.0}
     nvml = SimpleNamespace(NVMLError=OSError, nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda index: index)
     nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: used["joules"] * 1e3
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     trainer.strategy.root_device = SimpleNamespace(type="cuda", index=0)
+    meter = energy.Energy()
     meter.on_train_start(trainer, None)
     used["joules"] = 7200.0
-    assert meter.metrics(0.0) == {"energy_wh": 2.0, "energy_source": "nvml"}
+    assert meter.metrics() == {"energy_wh": 2.0, "energy_source": "nvml"}
 
 
 def test_the_energy_of_a_run_is_in_its_metrics(tuned: Path) -> None:

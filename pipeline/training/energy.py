@@ -17,36 +17,37 @@ WATTS_PER_CORE = 10.0  # of a busy core with its share of memory and fans: serve
 
 
 class Energy(lightning.Callback):
-    """Reads the counters when training begins, and again when it is asked."""
+    """Reads the counters when training begins, and again whenever a checkpoint or the metrics are written."""
 
     def __init__(self) -> None:
-        self.begin: tuple[float, float, dict[str, float]] | None = None
+        self.begin: tuple[float, dict[str, float]] | None = None
+        self.earlier: dict[str, Any] = {}  # of the parts of a resumed run
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         device = trainer.strategy.root_device
-        self.gpu = (device.index or 0) if device.type == "cuda" else None
-        self.is_known = device.type in ("cpu", "cuda")  # no counter, and no estimate, of other devices
-        self.begin = (time.monotonic(), time.process_time(), counters(self.gpu))
+        if device.type in ("cpu", "cuda"):  # no counter, and no estimate, of other devices
+            self.gpu = (device.index or 0) if device.type == "cuda" else None
+            self.begin = (time.process_time(), counters(self.gpu))
 
-    def metrics(self, seconds: float) -> dict[str, Any]:
-        """`energy_wh` of a run, and `energy_source`: nvml, rapl or estimate.
-
-        Args:
-            seconds: of the whole run; where this process trained a part of it, the rest is estimated from that.
-        """
-        if self.begin is None or not self.is_known:
-            return {}
-        began, processor, before = self.begin
-        here, after = time.monotonic() - began, counters(self.gpu)
+    def metrics(self) -> dict[str, Any]:
+        """`energy_wh` of the run so far, and `energy_source`: nvml, rapl, or estimate if a part of it is one."""
+        if self.begin is None:
+            return self.earlier
+        processor, before = self.begin
+        after = counters(self.gpu)
         joules = sum(after[name] - value for name, value in before.items() if after.get(name, 0.0) >= value)
         source = ("rapl" if self.gpu is None else "nvml") if joules else "estimate"
         if not joules and self.gpu is not None:
             return {}
         joules = joules or (time.process_time() - processor) * WATTS_PER_CORE
-        share = seconds / here if here else 1.0
-        if share > 1.05:  # earlier parts of a resumed run
-            joules, source = joules * share, "estimate"
-        return {"energy_wh": round(joules / 3600, 4), "energy_source": source}
+        source = "estimate" if "estimate" in (source, self.earlier.get("energy_source")) else source
+        return {"energy_wh": self.earlier.get("energy_wh", 0.0) + round(joules / 3600, 4), "energy_source": source}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.metrics()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.earlier = dict(state_dict)
 
 
 def counters(gpu: int | None) -> dict[str, float]:

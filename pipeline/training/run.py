@@ -205,6 +205,7 @@ class Run:
                 lineage.write(self.out, lineage.read(made))
             return False
         print(f"The run in {self.out} has nothing left to train.")
+        self.energy.load_state_dict(self.state["callbacks"].get(self.energy.state_key, {}))
         self.trainer.strategy.connect(self.module)
         self.module.load_state_dict(self.state["state_dict"])
         self.module.on_load_checkpoint(self.state)
@@ -283,7 +284,7 @@ class Run:
             "parameters": self.module.parameter_count,
             "steps": self.steps,
             "precision": str(self.trainer.precision),
-            **self.energy.metrics(self.seconds),
+            **self.energy.metrics(),
         }
 
     def metrics_of(self, state: dict[str, Any]) -> dict[str, float]:
