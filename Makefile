@@ -74,13 +74,13 @@ help: ## this list
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, elmo, pretraining, fine-tuning, token-store; none: all"
 	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
-	@echo "  PYTHON     [python3] the Python (3.10 or newer) that makes .venv"
+	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
 	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, each with --help"
 
 # One stamp for each set of packages; it is made anew when what it was made from changes.
 $(BIN)/.venv-made:
-	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
-		{ echo "Error: $$PYTHON is missing or older than 3.10; set PYTHON= to a newer one." >&2; exit 2; }
+	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "Error: $$PYTHON is missing or older than 3.11; set PYTHON= to a newer one." >&2; exit 2; }
 	"$$PYTHON" -m venv .venv
 	@touch $@
 
