@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: help install data pretrain finetune zeroshot worth compare report new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -74,13 +74,13 @@ help: ## this list
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, elmo, pretraining, fine-tuning, token-store; none: all"
 	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
-	@echo "  PYTHON     [python3] the Python (3.10 or newer) that makes .venv"
+	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
 	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, each with --help"
 
 # One stamp for each set of packages; it is made anew when what it was made from changes.
 $(BIN)/.venv-made:
-	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
-		{ echo "Error: $$PYTHON is missing or older than 3.10; set PYTHON= to a newer one." >&2; exit 2; }
+	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "Error: $$PYTHON is missing or older than 3.11; set PYTHON= to a newer one." >&2; exit 2; }
 	"$$PYTHON" -m venv .venv
 	@touch $@
 
@@ -112,6 +112,9 @@ worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
+
+report: $(BIN)/.installed-core ## one HTML page of a run, of a comparison, or of all that grew from an encoder: FROM=folder
+	$(call run,FROM OUT ARGS)
 
 new-task: $(BIN)/.installed-core ## write the YAML file of a new data set, NAME, and a test of it
 	$(call run,NAME KIND DATA)
