@@ -155,7 +155,7 @@ lint: $(BIN)/.installed-dev ## check style and types
 docs: $(BIN)/.installed-docs ## build the documentation into build/site
 	$(call uses,)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	@echo "Saved build/site/index.html"
+	@echo "Saved build/site; with search: $(BIN)/python -m http.server --directory build/site"
 
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
 	$(call uses,ROWS CORPUS DATA FROM OUT ARGS)
