@@ -7,7 +7,6 @@ import json
 import math
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from pipeline.prompting import log_likelihoods
 from pipeline.training.checkpoints import Latest
 from tests.conformance import TOYS, flags
 from tests.conftest import figures, run, surroundings
+from tests.fork_server import python
 
 MODELS = sorted(TOYS)
 WORDS = ["The", "soup", "was", "good", ".", "Anna", "liked", "the", "bread"]
@@ -409,7 +409,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "NODE_RANK": "0"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", script, json.dumps(runs)],
+            [python(), "-c", script, json.dumps(runs)],
             env=surroundings(**address, LOCAL_RANK=str(rank)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
