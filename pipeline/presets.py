@@ -12,6 +12,7 @@ from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_loader, 
 
 from pipeline import former_names
 from pipeline.console import typed
+from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.validation import read_yaml
@@ -47,6 +48,11 @@ def named_config(kind: str, name: str) -> Path | None:
 
 def known(kind: str) -> str:
     return ", ".join(sorted({path.stem for folder in folders_of(kind) for path in folder.glob("*.yaml")}))
+
+
+def unknown(what: str, name: str, kind: str) -> str:
+    """A message that there is no such configuration, with those that there are."""
+    return f"There is no {what} '{name}'; there are {known(kind)}.{did_you_mean(name, known(kind).split(', '))}"
 
 
 # Sections of a configuration; those in the second line may be the name of a class alone.
@@ -95,7 +101,7 @@ def task_file(task: str) -> Path:
     """
     file = named_config("tasks", task) or Path(task)
     if not file.is_file():
-        raise UserError(f"There is no task '{task}': neither a preset ({known('tasks')}) nor a YAML file.")
+        raise UserError(f"{unknown('task', task, 'tasks')} A YAML file would do too.")
     load_kind(task_in(file), beside=file)
     return file
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,19 +12,22 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from pipeline import former_names
+from pipeline.cli.parse_errors import key_in, plain, sentence
 from pipeline.cli.validate import check_settings
 from pipeline.console import typed
+from pipeline.console.messages import Level, inform, level
 from pipeline.errors import UserError
 from pipeline.presets import (
+    CLASSES,
     CONFIGS,
     FROZEN,
     SHARED,
     content_of,
-    first_sentence,
     known,
     named_config,
     task_file,
     trained_task,
+    unknown,
 )
 from pipeline.storage.paths import path_of
 from pipeline.training.corpus_data import CorpusData
@@ -33,6 +35,7 @@ from pipeline.training.finetuning import FineTuning
 from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import CorpusRequest, FineTuneRequest
+from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 from pipeline.training.task_data import TaskData
 
@@ -63,6 +66,13 @@ class CLI(LightningCLI):
                 "allow_abbrev": False,
             },
         )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        try:
+            super().parse_arguments(parser, args)
+        except ArgumentError as error:
+            error.keys = [action.dest for action in parser._actions]  # type: ignore[attr-defined]
+            raise
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
@@ -133,9 +143,12 @@ def parse(
             cause = cause.__cause__ or cause.__context__
         if not isinstance(error, ArgumentError):
             raise
-        said = first_sentence(str(error))
-        place = next((file for file in reversed(given) if _sets(given[file], said, flags)), "The configuration")
-        raise UserError(f"{place} is not valid: {said}") from None
+        name = key_in(str(error))
+        said = plain(str(error), getattr(error, "keys", ()), classes_of([*given.values()], flags))
+        place = next((file for file in reversed(given) if _sets(given[file], name, flags)), None)
+        raise UserError(f"{place} is not valid: {said}" if place else sentence(said)) from None
+    if level() == Level.VERBOSE:
+        inform(*(f"read        {file}" for file in given))
     check_settings(cli.config)
     return Configuration(
         module=cli.model,
@@ -163,12 +176,11 @@ def files_in(flags: list[str]) -> list[Path]:
     return [path for path in dict.fromkeys(map(path_of, [*others, *configs])) if path.is_file()]
 
 
-def _sets(content: Any, said: str, flags: list[str]) -> bool:
+def _sets(content: Any, key: str | None, flags: list[str]) -> bool:
     """Whether a file, and no flag, sets the key that an error is about."""
-    about = re.search(r"(?:key|option|Option) ['\"]([^'\"]+)", said)
-    if about is None:
+    if key is None:
         return False
-    name, waiting = about[1].rpartition(".")[2], [content]
+    name, waiting = key.rpartition(".")[2], [content]
     if any(flag.partition("=")[0].rpartition(".")[2].lstrip("-") == name for flag in flags):
         return False
     while waiting:
@@ -180,6 +192,17 @@ def _sets(content: Any, said: str, flags: list[str]) -> bool:
     return False
 
 
+def classes_of(contents: list[dict[str, Any]], flags: list[str]) -> dict[str, str]:
+    """Key -> the class that files and flags give it last."""
+    classes = {}
+    for content in contents:
+        for name, value in flat(content).items():
+            if isinstance(value, str) and name.endswith(".class_path"):
+                classes[name.removesuffix(".class_path")] = value
+    typed_here = (flag.removeprefix("--").partition("=") for flag in flags)
+    return classes | {key: path for key, _, path in typed_here if key in CLASSES}
+
+
 def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path], list[str]]:
     """CORPUS= and DATA= -> configuration files and flags; `corpora/NAME/MODEL.yaml` is what a model takes for it.
 
@@ -188,7 +211,7 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
     """
     preset = named_config("corpora", corpus)
     if preset is None and not _is_path(corpus):
-        raise UserError(f"There is no corpus '{corpus}': neither a preset ({known('corpora')}) nor a path.")
+        raise UserError(f"{unknown('corpus', corpus, 'corpora')} A path would do too.")
     if preset is None and data is not None:
         raise UserError(
             f"{typed.flag('corpus', corpus)} and {typed.flag('data', data)} both say where the text is: leave one out. "
@@ -216,7 +239,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
     """
     model_file = named_config("pretrain", request.model)
     if model_file is None:
-        raise UserError(f"There is no model '{request.model}'; there are {known('pretrain')}.")
+        raise UserError(unknown("model", request.model, "pretrain"))
     corpus_files, corpus_flags = corpus_config(request.corpus, request.data, request.model)
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
     files = [CONFIGS / "base.yaml", model_file, *corpus_files]

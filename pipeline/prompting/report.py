@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
-from tqdm import tqdm
 
 from pipeline.console import typed
+from pipeline.console.messages import inform
+from pipeline.console.progress import progress
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files
 from pipeline.errors import UserError
@@ -72,9 +72,11 @@ def run(
     source = None if unigram is None else Source(files=find_files(unigram))
     rows, examples = read(task, files, limit=limit, with_examples=max(shots) > 0)
     shown = {count: demonstrations(task, examples, count, seed) for count in shots}
-    print(f"encoder     {folder}: {method}")
-    print(f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, shots))}")
-    with tqdm(total=requests_of(task, rows) * len(shown), desc="zeroshot", unit="text", file=sys.stderr) as bar:
+    inform(
+        f"encoder     {folder}: {method}",
+        f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, shots))}",
+    )
+    with progress(total=requests_of(task, rows) * len(shown), desc="zeroshot", unit="text") as bar:
         results = evaluate(encoder, task, rows, shown, progress=bar.update)
     metrics = metrics_of_run(task, rows, results)
     if source is not None:
