@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline import metrics
 from pipeline.console.progress import progress
+from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments.grid import FineTune, check_many_runs
 from pipeline.experiments.run_cache import cell_of, finite, once
@@ -19,7 +20,6 @@ from pipeline.presets import task_file, task_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
 from pipeline.training.requests import FineTuneRequest, Overrides, ZeroShotRequest, overrides_of, settings_in
-from pipeline.training.task_data import rows_aside, rows_of
 from tasks.base import Task
 
 LABELS = (10, 32, 100, 316, 1000)
@@ -49,7 +49,7 @@ def measure(
     if any(name.startswith("data.train_rows") for name in settings):
         raise UserError("worth varies data.train_rows itself; remove that flag.")
     check_many_runs(settings)
-    numbers = training_sizes(training_rows(task, request.data))
+    numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows))
     cell = cell_of(request)
 
     def ask(*, resume: bool) -> None:
@@ -91,12 +91,6 @@ def measure(
 def accuracy(folder: Path, cell: dict[str, Any], run: Any, name: str, *, overwrite: bool) -> float:
     """The accuracy, by its name in metrics.json, of a run that is run once."""
     return once(folder, cell, run, overwrite=overwrite, taken=lambda found: {name: finite(found, name, most=1)})[name]
-
-
-def training_rows(task: Task, data: str | None) -> int:
-    """Labelled rows of the training part, without those that become the validation part."""
-    rows = sum(not task.is_ignored(row) for row in rows_of(task, data, "train") or [])
-    return rows if rows_of(task, data, "valid") is not None else rows - rows_aside(task, rows)
 
 
 def training_sizes(rows: int) -> list[int]:

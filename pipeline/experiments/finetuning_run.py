@@ -84,4 +84,6 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     run.begin()
     if is_main():
         write_atomically(out / "receipt.txt", load_report + "\n")
+        if data.found.made:
+            write_atomically(out / "splits.csv", data.found.table())
     return run

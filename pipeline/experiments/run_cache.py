@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from pipeline.console import typed
 from pipeline.console.progress import write
+from pipeline.data.labeled import content_of
 from pipeline.errors import UserError
 from pipeline.presets import FRESH, recipe, task_file, task_of
 from pipeline.storage.atomic import write_atomically
@@ -22,7 +23,6 @@ from pipeline.tracking.history import read_metrics
 from pipeline.training.progress import quiet
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import SIGN, check_place, lock_run
-from pipeline.training.task_data import content_of
 
 Cell = dict[str, Any]  # what the metrics of a run depend on
 Taken = Callable[[dict[str, Any]], dict[str, Any]]  # from the content of a metrics.json

@@ -18,7 +18,7 @@ from pipeline.cli.arguments import (
 )
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import ARMS
+from pipeline.presets import ARMS, CONFIGS
 from pipeline.training.requests import FineTuneRequest
 
 HELP = "fine-tune an encoder on a task"
@@ -37,6 +37,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     request = request_of(FineTuneRequest, options)
+    if request.data is not None and not Path(request.task).is_file():
+        from pipeline.cli.task_template import add_missing, described
+
+        for file in add_missing(request.task, request.data, packaged=CONFIGS / "tasks"):
+            print(f"Wrote {file}: there was no task {request.task}.\n{described(file)}")
     several_seeds(request, options.seeds) if options.seeds else finetune(request)
 
 
