@@ -35,6 +35,9 @@ PACKAGED = Path(__file__).resolve().parent / "configs"  # of an installed wheel
 CONFIGS = PACKAGED if PACKAGED.is_dir() else REPOSITORY / "configs"
 
 
+FORMER_NAMES = {("pretrain", "gpt-small"): "gpt2-small"}  # of configurations
+
+
 def folders_of(kind: str) -> list[Path]:
     """Where configurations of a kind are; users' own tasks are in `configs/tasks` of the current folder."""
     own = Path("configs") / kind
@@ -43,6 +46,7 @@ def folders_of(kind: str) -> list[Path]:
 
 def named_config(kind: str, name: str) -> Path | None:
     """`configs/KIND/NAME.yaml`, if there is one; the pipeline's own comes first."""
+    name = FORMER_NAMES.get((kind, name), name)
     return next((file for folder in folders_of(kind) if (file := folder / f"{name}.yaml").is_file()), None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import yaml
@@ -39,9 +39,18 @@ from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 from pipeline.training.task_data import TaskData
 
-PRECISION = "auto: bf16-mixed where the processor multiplies it natively, else 32-true"
+PRECISION = "auto: bf16-mixed where it is native, else 16-mixed on a CUDA GPU and 32-true on a processor"
+COMPILE = "compile the Transformer blocks (torch.compile)"
+RECOMPUTE = "keep less in memory, and compute the Transformer blocks twice"
 LOG_TEXT = "texts of local files may go to Weights & Biases"
-PRECISIONS = Literal["auto", "bf16-mixed", "32-true"]  # float16 would need its gradients unscaled before clipping
+PRECISIONS = Literal["auto", "bf16-mixed", "16-mixed", "32-true"]
+
+
+def add_computing(parser: Any) -> None:
+    """What both stages have: how a run computes, which changes no result but by rounding."""
+    parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
+    parser.add_argument("--compile", type=bool, default=False, help=COMPILE)
+    parser.add_argument("--activation_checkpointing", type=bool, default=False, help=RECOMPUTE)
 
 
 class CLI(LightningCLI):
@@ -75,18 +84,22 @@ class CLI(LightningCLI):
             raise
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
+        add_computing(parser)
         parser.add_argument("--validate_every", type=int, required=True, help="optimizer steps between validations")
         parser.link_arguments("model.objective", "data.objective", apply_on="instantiate")
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
     def before_instantiate_classes(self) -> None:
         if self.config.trainer.precision is not None:
-            raise UserError("Set precision (auto, bf16-mixed or 32-true), not trainer.precision.")
+            raise UserError(f"Set precision ({', '.join(get_args(PRECISIONS))}), not trainer.precision.")
         trainer, precision = self.config.trainer, self.config.precision
         if trainer.accelerator == "auto" and not torch.cuda.is_available():
             trainer.accelerator = "cpu"  # Lightning would take Apple's GPU, which has no float64
         trainer.precision = best_precision(trainer.accelerator) if precision == "auto" else precision
+        if precision == "16-mixed" and trainer.accelerator not in ("gpu", "cuda", "auto"):
+            raise UserError(
+                f"precision 16-mixed needs a CUDA GPU, not {trainer.accelerator}; set bf16-mixed or 32-true."
+            )
         set_rank_of_node(trainer.num_nodes)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
@@ -109,7 +122,7 @@ class FineTuneCLI(CLI):
     parser_class = _WithoutEncoder
 
     def add_arguments_to_parser(self, parser: Any) -> None:
-        parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
+        add_computing(parser)
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
         parser.add_argument(
             "--patience",

@@ -201,8 +201,9 @@ class Training(lightning.LightningModule):
         self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]
     ) -> Any:
         """As `configure_optimizers` returns them; see optimizers.build."""
-        half, total = "bf16" in str(self.trainer.precision), self.total_steps
-        return optimizers.build(options, layers, rest, total=total, decay_parameters=self.decay_parameters(), half=half)
+        half, fused = "bf16" in str(self.trainer.precision), self.trainer.precision != "16-mixed"
+        decay, total = self.decay_parameters(), self.total_steps
+        return optimizers.build(options, layers, rest, total=total, decay_parameters=decay, half=half, fused=fused)
 
     # ------------------------------------------------------------------ the run and its checkpoints
 

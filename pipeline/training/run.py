@@ -26,6 +26,7 @@ from pipeline.tracking.history import History, write_metrics
 from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb import ResumableWandb, closing_run, log_artifact, tolerated, use_artifact, wandb_logger
 from pipeline.training import checkpoints
+from pipeline.training.blocks import prepared
 from pipeline.training.checkpoints import Latest
 from pipeline.training.hardware import announce_nodes, keep_memory
 from pipeline.training.header import header
@@ -231,8 +232,10 @@ class Run:
             inform(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
             if is_main():  # a run that is resumed is not finished
                 (self.out / "metrics.json").unlink(missing_ok=True)
+        settings = self.settings
         try:
-            self.trainer.fit(self.module, self.data, ckpt_path=self.resume_from, weights_only=True)
+            with prepared(self.module.trained, compiled=settings.compile, recomputed=settings.activation_checkpointing):
+                self.trainer.fit(self.module, self.data, ckpt_path=self.resume_from, weights_only=True)
         except BaseException as error:
             interrupted = isinstance(error, Interrupted)  # for which all processes stop
             if self.wandb is not None:
