@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from pipeline.tracking.rank import is_main
 from pipeline.tracking.tables import markdown_table
 from pipeline.training import advice
 from pipeline.training.corpus_data import CorpusData
+from pipeline.training.corpus_facts import corpus_facts
 from pipeline.training.progress import formatted, validated
 from pipeline.training.requests import PretrainRequest
 from pipeline.training.run import Configuration, Record, Run, group_of
@@ -45,7 +47,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     card = model_card(request, data, metrics)
     saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     title = f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, {shown_tokens(metrics)}"
-    panels = curve_panels(metrics, data.objective.compared_losses, module.baselines)
+    panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
     plots.plot_curves(run.history, run.out / "curves.png", title=title, panels=panels)
     columns, rows = data.objective.samples(encoder, data.valid)
     if columns:
@@ -128,11 +130,13 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         tags=[request.model, corpus],
         seed=request.seed,
         stages=data.stages(corpus),
+        command=request.command(stage),
     )
     run = Run(configuration, out, record, resume=resume and not overwrite)
     run.begin()
     if is_main():
         write_atomically(out / "data.txt", report + "\n")
+        write_atomically(out / "corpus.json", json.dumps(corpus_facts(data, corpus), indent=1) + "\n")
     # Rank 0 initializes and DDP broadcasts; with sharded weights every rank initializes its own shard.
     if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
         module.begin(data)

@@ -13,6 +13,9 @@ METRIC_NAMES = {
     "parameters": "number of parameters that are in the model, trained or not",
     "steps": "optimizer steps",
     "precision": "`32-true`, `bf16-mixed`, ...: what the arithmetic was done in",
+    "energy_wh": "energy of training in watt-hours, of the whole processor or GPU",
+    "energy_source": "where `energy_wh` is from: `rapl` or `nvml` (counters of the hardware), or `estimate` "
+    "(processor time at 10 watts for a busy core)",
     # pretraining
     "flops_per_second": "floating-point operations per second of the step's matrix products",
     "share_of_peak": "`flops_per_second` over what plain matrix products reach on this machine (MFU)",
