@@ -80,7 +80,13 @@ def help_last(args: list[str]) -> list[str]:
 
 def _quiet() -> None:
     """Only what a user can act on: the tips of libraries drown the metrics."""
-    for message in (".*does not have many workers.*", ".*isn't.*leaf.*", ".*litlogger.*", ".*LightningCLI's args.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*isn't.*leaf.*",
+        ".*litlogger.*",
+        ".*smaller than the logging interval.*",
+        ".*LightningCLI's args.*",
+    ):
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", message=".*Checkpoint directory.*exists and is not empty.*")
     warnings.filterwarnings(

@@ -66,7 +66,7 @@ class Pretraining(Training):
     @property
     def loss_baseline(self) -> dict[str, float]:
         unigram = self.baselines.get("baseline/unigram")
-        return {} if unigram is None else dict.fromkeys(self.objective.compared_losses, unigram)
+        return {} if unigram is None else dict.fromkeys(self.objective.compared_losses(), unigram)
 
     # ------------------------------------------------------------------ before the first step
 
