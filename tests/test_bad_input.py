@@ -269,7 +269,7 @@ def test_a_target_uses_a_variable_or_refuses_it() -> None:
     """None is passed over: its value is in the command that make shows, or make names it and ends."""
     makefile = (REPOSITORY / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE)) - {"help"}
-    variables = {*re.findall(r"\b([A-Z]+)--[a-z]", makefile), "ROWS"}
+    variables = {*re.findall(r"\b([A-Z]+)--[a-z]", makefile), "ROWS", "LOCK"}
     used: dict[str, set[str]] = {target: set() for target in targets}
     for target, variable in itertools.product(sorted(targets), sorted(variables)):
         value = "1" if variable in ("RESUME", "OVERWRITE") else "some-value"
@@ -295,18 +295,18 @@ def test_help_and_wrong_names_do_not_wait_for_torch() -> None:
 
 @pytest.mark.slow  # processes of their own
 @pytest.mark.parametrize(
-    ("args", "status"),
+    ("args", "status", "program"),
     [
-        (["pretrain", "--corpus", "missing.txt"], 2),
-        (["pretrain", "--trainer.max_stepz=3"], 2),
-        (["finetune", "--arm", "half"], 2),
-        (["dance"], 2),
-        (["--help"], 0),
-        (["pretrain", "--help"], 0),
+        (["pretrain", "--corpus", "missing.txt"], 2, sys.executable),  # as users start it
+        (["pretrain", "--trainer.max_stepz=3"], 2, None),
+        (["finetune", "--arm", "half"], 2, None),
+        (["dance"], 2, None),
+        (["--help"], 0, sys.executable),
+        (["pretrain", "--help"], 0, None),
     ],
 )
-def test_the_command_itself(args: list[str], status: int) -> None:
-    done = command(*args)
+def test_the_command_itself(args: list[str], status: int, program: str | None) -> None:
+    done = command(*args, program=program)
     assert done.returncode == status
     assert "Traceback" not in done.stderr
     if status:

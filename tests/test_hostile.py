@@ -1,8 +1,8 @@
 """What people, disks and other programs do to a pipeline, by kind: tables of cases.
 
 Each ends in one plain sentence and exit status 2, with nothing lost, or works rightly. No case sets more of the
-environment than a user would. Here: command line, make and configuration; test_hostile_runs, _data and _folders have
-the rest.
+environment than a user would. Here: command line, make and configuration; test_hostile_*.py have the
+rest.
 """
 
 from __future__ import annotations
