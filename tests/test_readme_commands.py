@@ -38,7 +38,7 @@ ELSEWHERE = {
 REFUSED = {
     r"make pretrain CORPUS=wikitext103": "cannot be reached",
     r"make finetune TASK=trec FROM=runs/mine/encoder$": "cannot be reached",
-    r"make pretrain MODEL=gpt-small": "cannot be reached",
+    r"make pretrain MODEL=gpt2?-small": "cannot be reached",
     r"make try MODEL=elmo WORD=": "two are needed",  # in so small a text
     r"make (sync|sweep)": "set WANDB_API_KEY",
 }
