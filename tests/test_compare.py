@@ -96,7 +96,7 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     shutil.rmtree(runs / "bert-sentiment-scratch-1")
     run("compare", *flags)
     shown = capsys.readouterr()
-    assert "run anew" not in shown.err
+    assert "run again" not in shown.err
     assert len(list(runs.glob("[!.]*"))) == 12
     for path, time in times.items():
         assert (path.stat().st_mtime_ns == time) == ("scratch-1" not in str(path))
@@ -115,7 +115,7 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     assert_plot(tmp_path / "out/compare.png")
     assert text in shown.out
     run("compare", *flags, "--tasks", "sentiment", "--arms", "frozen", "--data.train_rows=16")
-    assert "bert-sentiment-frozen-0 is run anew: not of the same flags." in capsys.readouterr().err
+    assert "bert-sentiment-frozen-0 is run again: not of the same flags." in capsys.readouterr().err
     # With other flags the rest is not of the same: it is left out. With the same, a part of the grid keeps the rest.
     assert len(list(csv.DictReader((tmp_path / "out/compare.csv").open()))) == 1
     run("compare", *flags, "--tasks", "tagging", "--arms", "full")

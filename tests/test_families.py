@@ -165,7 +165,7 @@ def test_try(encoders: dict[str, Path], pretrained: Path, capsys: pytest.Capture
         ("bert", ["--prompt", "no mask"], r"no \[MASK\]"),
         ("bert", ["--prompt", "word " * 99 + "[MASK]"], "a mask is cut off"),
         ("elmo", ["--prompt", "a"], "set --word"),
-        ("elmo", ["--word", "qwertz", SAMPLE], "stands in 0 sentences"),
+        ("elmo", ["--word", "qwertz", SAMPLE], "is in 0 sentences"),
     ],
 )
 def test_try_refuses(encoders: dict[str, Path], pretrained: Path, model: str, args: list[str], message: str) -> None:

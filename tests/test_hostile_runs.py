@@ -223,7 +223,7 @@ def test_what_is_set_aside_comes_back_wherever_it_is_killed(
         if moves < end:
             break
     assert moves < end  # it was killed at every move
-    assert "holds the run of before again" in capsys.readouterr().out
+    assert "holds the previous run again" in capsys.readouterr().out
 
 
 def test_a_new_run_lets_go_of_the_old_one(tmp_path: Path) -> None:
@@ -478,7 +478,7 @@ def test_a_checkpoint_without_all_its_parts(
     found = checkpoints.newest(tmp_path, check)
     assert found is not None
     assert found[0] == previous
-    assert "Going on from the checkpoint before it, of step 4" in capsys.readouterr().out
+    assert "Resuming from the previous checkpoint, of step 4" in capsys.readouterr().out
     assert (tmp_path / checkpoints.DAMAGED).exists()
 
 
@@ -620,7 +620,7 @@ def test_a_damaged_run_of_a_grid_is_run_again(
     assert once(out, cell, fit, taken=summary) == first
     assert made == ([False] if why is None else [False, False])
     said = capsys.readouterr().err
-    assert re.search(f"run is run anew: .*{why}", said) if why else not said
+    assert re.search(f"run is run again: .*{why}", said) if why else not said
 
 
 def test_a_grid_removes_no_folder_that_it_has_not_made(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken)
     if before is not None and not overwrite:
         return before
     if why is not None:
-        tqdm.write(f"{folder.name} is run anew: {why}", file=sys.stderr)
+        tqdm.write(f"{folder.name} is run again: {why}", file=sys.stderr)
     stopped = not metrics.is_file() and (folder / "checkpoints" / "last.ckpt").is_file()
     resume = not overwrite and stopped and _note_of(folder) == cell
     if os.path.lexists(folder) and not resume:

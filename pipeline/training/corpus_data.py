@@ -226,7 +226,7 @@ class CorpusData(lightning.LightningDataModule):
             return None
         checksum = file.with_suffix(".sha256")
         try:
-            if not checksum.exists():  # of before 0.13
+            if not checksum.exists():  # written before 0.13
                 write_atomically(checksum, sha256(file))
             if read_text(checksum) != sha256(file):
                 raise UserError(f"{file} is not what {checksum.name} says.")
@@ -235,7 +235,7 @@ class CorpusData(lightning.LightningDataModule):
                 raise UserError(f"{file} is a {known.scheme} tokenizer.")
             return known
         except UserError as error:
-            print(f"Warning: {error} The tokenizer is trained anew.")
+            print(f"Warning: {error} The tokenizer is trained again.")
             return None
 
     def stages(self, name: str) -> list[dict[str, Any]]:
