@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from pydoc import locate
 from typing import Any
 
+from pipeline.cards.encoder import encoder_card
 from pipeline.errors import UserError
 from pipeline.inspection import samples
 from pipeline.storage.atomic import write_atomically
@@ -16,7 +18,6 @@ from pipeline.tracking import plots
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.rank import is_main
 from pipeline.tracking.tables import markdown_table
-from pipeline.training.corpus_data import CorpusData
 from pipeline.training.requests import PretrainRequest
 from pipeline.training.run import Configuration, Record, Run, group_of
 from pipeline.training.run_folder import check_run_folder, run_folder
@@ -39,12 +40,12 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
     metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
-    card = model_card(request, data, metrics)
-    saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     losses = [
         f"{split}/{name[4:]}" for name in metrics if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
     ]
     plots.plot_curves(run.history, run.out / "curves.png", baselines=module.baselines, losses=losses)
+    card = partial(encoder_card, encoder, main=data.objective.main)
+    saved = run.keep("encoder", encoder.save, card, metrics, pictures=["curves.png"])
     columns, rows = samples.samples(encoder, data.valid)
     write_atomically(run.out / "examples.md", markdown_table(columns, rows))
     run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)})
@@ -133,16 +134,3 @@ def check_processes(configuration: Configuration) -> None:
         raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
     if getattr(trainer.strategy, "_state_dict_type", "full") != "full":
         raise UserError("An encoder is saved from a whole checkpoint: set state_dict_type of the strategy to full.")
-
-
-def model_card(request: PretrainRequest, data: CorpusData, metrics: dict[str, Any]) -> str:
-    rows = [[name, f"{value:.5g}"] for name, value in metrics.items() if isinstance(value, (int, float))]
-    synthetic = " The corpus is synthetic." if data.sample_documents else ""
-    spells = data.tokenizer.spells  # an ELMo: transformers has no such class, and the store holds bytes
-    library, unit, of = ("pipeline", "bytes", "words") if spells else ("transformers", "tokens", "tokens")
-    return (
-        f"---\nlibrary_name: {library}\ntags: [{request.model}]\n---\n# {request.model} encoder\n\n"
-        f"Pretrained on `{Path(request.corpus).name}` ({data.train.meta['tokens']:,} {unit}) for "
-        f"{metrics['steps']:,} steps of {data.batch_size} rows of at most {data.length} {of}.{synthetic}\n\n"
-        f"{markdown_table(['figure', 'value'], rows)}"
-    )

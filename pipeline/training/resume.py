@@ -18,6 +18,7 @@ FREE = (
     *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),
     *("trainer.", "precision", "valid", "patience", "log_text"),
     *("data.workers", "data.verify", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
+    *("data.language", "wandb."),
 )
 FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")
 BEFORE = {  # of checkpoints that do not say it
