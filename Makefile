@@ -39,11 +39,11 @@ flags = $(foreach name,$(filter $(typed),$(1)),$(call flag,$(name)))
 # A variable that a target does not use is refused: it would be passed over in silence.
 unused = $(filter-out PYTHON $(PASSED_ON) $(1),$(typed))
 uses = $(foreach name,$(unused),$(error make $@ does not use $(name)=; see make help))
-run = $(uses)@$(BIN)/python -m pipeline $@ $(flags)
+run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test test-fast lint bench bench-lm-eval scaling clean
+.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -53,7 +53,7 @@ help: ## this list
 	@echo "  MODEL      [bert] which encoder: bert, gpt or elmo (elmo-paper: of the published size)"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern"
 	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
-	@echo "  DATA       local folder or pattern that replaces the hub name of CORPUS or TASK"
+	@echo "  DATA       local file, folder or pattern that replaces the hub name of CORPUS or TASK"
 	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder to fine-tune, prompt, try or evaluate, ours or Hugging"
 	@echo "             Face's; for compare with {model} in place of a name"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
@@ -70,17 +70,17 @@ help: ## this list
 	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
 	@echo "  ARMS       for compare: some of those in its file"
-	@echo "  KIND       [sentence] for new-task: sentence, pair, regression or tagging"
+	@echo "  KIND       for new-task: sentence, pair, regression or tagging; without it, what DATA looks like"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, elmo, pretraining, fine-tuning, token-store; none: all"
 	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
-	@echo "  PYTHON     [python3] the Python (3.10 or newer) that makes .venv"
+	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
 	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, each with --help"
 
 # One stamp for each set of packages; it is made anew when what it was made from changes.
 $(BIN)/.venv-made:
-	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
-		{ echo "Error: $$PYTHON is missing or older than 3.10; set PYTHON= to a newer one." >&2; exit 2; }
+	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "Error: $$PYTHON is missing or older than 3.11; set PYTHON= to a newer one." >&2; exit 2; }
 	"$$PYTHON" -m venv .venv
 	@touch $@
 
@@ -114,7 +114,7 @@ compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; g
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
 
 new-task: $(BIN)/.installed-core ## write the YAML file of a new data set, NAME, and a test of it
-	$(call run,NAME KIND)
+	$(call run,NAME KIND DATA)
 
 verify-resume: $(BIN)/.installed-core ## does a killed run end as an uninterrupted one, bit for bit? MODEL on CORPUS and TASK
 	$(call run,CORPUS TASK $(WRITING) ARGS)
@@ -148,6 +148,11 @@ test-fast: $(BIN)/.installed-dev ## run the tests that train nothing, in about a
 lint: $(BIN)/.installed-dev ## check style and types
 	$(call uses,)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+docs: $(BIN)/.installed-docs ## build the documentation into build/site
+	$(call uses,)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "Saved build/site/index.html"
 
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
 	$(call uses,ROWS CORPUS DATA FROM OUT ARGS)

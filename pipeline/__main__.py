@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli import parser as cli
+from pipeline.console import typed
 from pipeline.errors import Interrupted, UserError, is_out_of_memory
 
 # Errors of the system about a wrong path, or a file of another kind.
@@ -54,8 +55,9 @@ def main() -> int:
         return 2
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     let_threads_give_way(os.environ)
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C; training has handlers of its own
-        signal.signal(number, signal.default_int_handler)
+    for name in ("SIGTERM", "SIGUSR1"):  # as Ctrl-C; training has its own handlers, and Windows has no SIGUSR1
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.default_int_handler)
     try:
         cli.main(args)
     except UserError as error:
@@ -67,7 +69,7 @@ def main() -> int:
         say("Interrupted.")  # Lightning's way to say so, outside of training steps
         return 130
     except Interrupted:
-        say("Interrupted; a checkpoint is written, RESUME=1 goes on from it.")
+        say(f"Interrupted; a checkpoint is written, and {typed.flag('resume')} continues from it.")
         return 130
     except KeyboardInterrupt:
         say("Interrupted.")
@@ -122,7 +124,7 @@ def in_plain_words(error: BaseException, args: list[str]) -> str | None:
     if type(error).__module__.partition(".")[0] == "wandb":
         return (
             f"Weights & Biases says: {' '.join(str(error).split())}\n"
-            "WANDB_MODE=offline does without it, and `make sync` uploads later."
+            f"WANDB_MODE=offline does without it, and `{typed.command('sync')}` uploads later."
         )
     return None
 

@@ -11,6 +11,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_loader, set_parsing_settings
 
 from pipeline import former_names
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.validation import read_yaml
@@ -54,14 +55,18 @@ CLASSES = ("model.encoder", "model.objective", "data.task")
 
 
 def content_of(file: Path) -> dict[str, Any]:
-    """What a configuration file sets.
+    """What a configuration file sets, by today's names.
 
     Raises:
-        UserError: it is not valid YAML, or a section is not a mapping.
+        UserError: it is not valid YAML, a section is not a mapping, or a setting has two names.
     """
     content = read_yaml(file)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UserError(f"{file} is not valid: it must have settings, as `trainer:`, `model:` or `data:`.")
+    try:
+        content = former_names.current(content)
+    except UserError as error:
+        raise UserError(f"{file} is not valid: {error}") from None
     for section in (*SECTIONS, *(f"{part}{rest}" for part in CLASSES for rest in ("", ".init_args"))):
         *above, name = section.split(".")
         parent: Any = content
@@ -145,5 +150,5 @@ def trained_task(name: str) -> Task:
     file = task_file(name)
     task = task_of(file)
     if not isinstance(task, Task):
-        raise UserError(f"{file.stem} has prompts and nothing to train on; use make zeroshot TASK={name}.")
+        raise UserError(f"{file.stem} has prompts and nothing to train on; use {typed.command('zeroshot', task=name)}.")
     return task

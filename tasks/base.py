@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tasks.dataset import DataSet, Row
-from tasks.errors import UserError
+from tasks.errors import RowError, UserError
+from tasks.guess import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,6 +90,21 @@ class Task(DataSet, ABC):
         [columns] = [field for field in fields(cls) if field.name == "columns"]
         return columns.default_factory() if columns.default_factory is not MISSING else {}
 
+    @classmethod
+    def guess_columns(cls, table: Table) -> dict[str, str] | None:
+        """Its columns in a table whose YAML file names none; None where it is not clear which they are."""
+        return None
+
+    @classmethod
+    def guess_fields(cls, table: Table) -> dict[str, Any] | None:
+        """What the YAML file of a new data set says of such a table; None where that is not clear."""
+        columns = cls.guess_columns(table)
+        return None if columns is None else {"columns": columns}
+
+    def strata(self, examples: Sequence[Example]) -> Sequence[Hashable]:
+        """What the parts of a data set shall have in the same shares, as classes; rows are split by it."""
+        return [None] * len(examples)
+
     # ------------------------------------------------------------------ labels
 
     @property
@@ -120,6 +136,8 @@ class Task(DataSet, ABC):
         """
         label = self.label(row)
         texts = [self.plain(row, role) for role in self.roles]
+        if not any(texts):
+            raise RowError(row[0], "has an empty text", kind="an empty text")
         if len(texts) not in (1, 2):
             raise UserError(f"A task of {len(texts)} texts needs a method `example` that says how they are joined.")
         return Example(text=texts[0] if len(texts) == 1 else (texts[0], texts[1]), label=label)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +11,7 @@ from tasks import metrics, plots
 from tasks.base import Example, Prediction, Scores, Task
 from tasks.baselines import bag_of_words, joined
 from tasks.dataset import Row
+from tasks.guess import MOST_CLASSES, Table
 from tasks.labels import NamedLabels
 
 if TYPE_CHECKING:
@@ -28,6 +29,17 @@ class Classification(NamedLabels, Task):
     template: ClassVar[str] = """\
 # labels: {"0": negative, "1": positive} # value in the files: name of the label; else whatever the training part has
 """
+
+    @classmethod
+    def guess_fields(cls, table: Table) -> dict[str, Any] | None:
+        fields = super().guess_fields(table)
+        if fields is not None:
+            values = table.values(fields["columns"]["label"])
+            fields |= {"labels": {value: value for value in values}} if len(values) <= MOST_CLASSES else {}
+        return fields
+
+    def strata(self, examples: Sequence[Example]) -> Sequence[Hashable]:
+        return [example.label for example in examples]
 
     def label(self, row: Row) -> int:
         return self.indices(row)[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tasks.errors import TaskError, UserError
+from tasks.errors import RowError, TaskError
 from tasks.prompts import Prompt
 
 SPLITS = ("train", "valid", "test")
@@ -48,9 +48,11 @@ class DataSet:
             as its role is found too.
         hub: arguments of `datasets.load_dataset`: path, name, revision.
         splits: `train`, `valid`, `test` -> the split's name: on the hub, and the beginning of a local file's name.
-            Without `valid`, `valid_rows` rows of the training part are set aside.
+            A part that is not there is made of training rows, see `valid_rows`.
         hub_splits: names on the hub that differ from those in `splits`.
-        valid_rows: how many, but a fifth of the training part at most; below 1 their share of it, as 0.1.
+        valid_rows: the share of the training part that is split off where there is no validation part, stratified by
+            label, with equal texts in one part; or a number of rows, drawn at random, but a fifth of it at most.
+        test_rows: the same of the test part; it is split off first.
         sample: instead of hub or files, the name of a built-in synthetic set.
         prompts: templates for zero-shot evaluation.
     """
@@ -59,7 +61,8 @@ class DataSet:
     hub: dict[str, Any] | None = None
     splits: dict[str, str] = field(default_factory=lambda: {split: split for split in SPLITS})
     hub_splits: dict[str, str] = field(default_factory=dict)
-    valid_rows: int | float = 0
+    valid_rows: int | float = 0.1
+    test_rows: int | float = 0.1
     sample: str | None = None
     prompts: list[Prompt] = field(default_factory=list)
 
@@ -76,8 +79,10 @@ class DataSet:
                 raise TaskError(f"{name} names parts of the data, {', '.join(SPLITS)}, and has {parts}")
         if "split" in (self.hub or {}):
             raise TaskError("hub has a split: name the parts in splits, or in hub_splits")
-        if not (0 <= self.valid_rows < 1 or (self.valid_rows >= 1 and self.valid_rows % 1 == 0)):
-            raise TaskError(f"valid_rows is {self.valid_rows}; it is a number of rows, or a share of them below 1")
+        for name in ("valid_rows", "test_rows"):
+            count = getattr(self, name)
+            if not (0 <= count < 1 or (count >= 1 and count % 1 == 0)):
+                raise TaskError(f"{name} is {count}; it is a number of rows, or a share of them below 1")
 
     def column(self, row: Row, role: str) -> Any:
         """The value in the column of a role, or in one that is called as the role is.
@@ -90,9 +95,9 @@ class DataSet:
         if name not in columns and role in columns:
             name = role
         if name not in columns:
-            raise UserError(f"{place} has no '{name}' (it has {listed(columns)}).")
+            raise RowError(place, f"has no '{name}' (it has {listed(columns)})", kind=f"no '{name}'")
         if is_missing(columns[name]):
-            raise UserError(f"{place} has nothing under '{name}'.")
+            raise RowError(place, f"has nothing under '{name}'", kind=f"nothing under '{name}'")
         return columns[name]
 
     def plain(self, row: Row, role: str) -> str:
@@ -103,8 +108,12 @@ class DataSet:
         """
         value = self.column(row, role)
         if isinstance(value, (list, tuple, dict, bytes)):
-            raise UserError(f"{row[0]} has {str(value)[:40]} as its {role}, which is no text.")
+            raise RowError(row[0], f"has {str(value)[:40]} as its {role}, which is no text", kind=f"no text as {role}")
         return str(value).strip()
+
+    def take_columns(self, columns: dict[str, str]) -> None:
+        """Reads these columns from now on."""
+        self.columns = columns
 
     def learn_labels(self, rows: Sequence[Row]) -> None:
         """Takes the names of the labels from the training rows, where there are names and none are declared.

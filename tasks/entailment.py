@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tasks.classification import Classification
+from tasks.guess import Table
 
 
 @dataclass
@@ -18,3 +19,9 @@ class Entailment(Classification):
 
     kind: ClassVar[str | None] = "pair"
     roles: ClassVar[tuple[str, ...]] = ("premise", "hypothesis")
+
+    @classmethod
+    def guess_columns(cls, table: Table) -> dict[str, str] | None:
+        pair = table.pair()
+        label = None if pair is None else table.label(*pair)
+        return dict(zip(("premise", "hypothesis", "label"), (*pair, label), strict=True)) if pair and label else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.base import Example
 from tasks.dataset import DataSet, Row, listed, shortened
-from tasks.errors import TaskError, UserError
+from tasks.errors import RowError, TaskError, UserError
 
 
 @dataclass
@@ -50,7 +50,8 @@ class NamedLabels(DataSet):
         """
         names = [self.name_of(value) for value in values]
         if "" in names:
-            raise UserError(f"{row[0]} has an empty label; `ignore` in the task's YAML leaves such rows out.")
+            said = "has an empty label; `ignore` in the task's YAML leaves such rows out"
+            raise RowError(row[0], said, kind="an empty label")
         return names
 
     def name_of(self, value: Any) -> str:
@@ -72,7 +73,7 @@ class NamedLabels(DataSet):
                 if self.labels is not None:
                     pairs = [key if key == label else f"{key} ({label})" for key, label in self.labels.items()]
                     expected = f"the task knows {listed(pairs)}"
-                raise UserError(f"{row[0]} has the label '{shortened(name)}'; {expected}.")
+                raise RowError(row[0], f"has the label '{shortened(name)}'; {expected}", kind="an unknown label")
         return [known[name] for name in names]
 
     def indices_of(self, label: Any) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ def load_kind(task: Any, *, beside: Path) -> None:
         beside: the YAML file.
 
     Raises:
-        UserError: the file is called as another module is, cannot be imported, or has no such class.
+        UserError: the file has the name of another module, cannot be imported, or has no such class, or one of a former
+            version.
     """
     module, _, kind = str(task if isinstance(task, str) else task.get("class_path")).rpartition(".")
     source = (beside.parent / f"{module}.py").resolve()
@@ -38,7 +40,25 @@ def load_kind(task: Any, *, beside: Path) -> None:
     if not hasattr(sys.modules[module], kind):
         del sys.modules[module]
         raise UserError(f"{source} has no {kind}, which {beside} names as its kind of task.")
+    try:
+        _check_example(getattr(sys.modules[module], kind), source)
+    except UserError:
+        del sys.modules[module]
+        raise
     LOADED[module] = source
+
+
+def _check_example(kind: Any, source: Path) -> None:
+    """Raises: UserError, the kind's `example` has a second argument, the labels' indices, as before version 0.14."""
+    example = getattr(kind, "example", None)
+    if example is None:
+        return
+    needed = [p for p in inspect.signature(example).parameters.values() if p.default is p.empty]
+    if len(needed) > 2:
+        raise UserError(
+            f"{source}: {kind.__name__}.example must take the row alone, example(self, row), since version 0.14; "
+            "self.label(row) is the row's label."
+        )
 
 
 def _load(module: str, source: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tasks.metrics import confusion as confusion_counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LABELS = 40  # of a confusion matrix that can be read
+MOST_WITH_COUNTS = 8  # of one whose cells have room for a percentage and a count
 
 
 def axes(width: float, height: float) -> Any:
@@ -21,21 +24,27 @@ def axes(width: float, height: float) -> Any:
 
 
 def confusion(gold: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> dict[str, Figure]:
-    """Rows: gold, columns: predicted; none of very many labels."""
+    """Rows: true labels, columns: predicted ones; colored by the share of the true label. None of very many labels."""
     if len(labels) > MOST_LABELS:
         return {}
-    counts = confusion_counts(gold, predicted, len(labels)).tolist()
-    size = 2.5 + 0.6 * len(labels)
-    place = axes(size + 1, size)
-    place.imshow(counts, cmap="Blues", vmin=0)
-    top = max(max(row) for row in counts)
-    for i, row in enumerate(counts):
-        for j, value in enumerate(row):
-            place.text(j, i, str(value), ha="center", va="center", color="white" if value > top / 2 else "black")
-    place.set_xticks(range(len(labels)), labels, rotation=30)
-    place.set_yticks(range(len(labels)), labels)
-    place.set_xlabel("predicted")
-    place.set_ylabel("gold")
+    counts = confusion_counts(gold, predicted, len(labels))
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    few = len(labels) <= MOST_WITH_COUNTS
+    size = 1.8 + (0.95 if few else 0.42) * len(labels)
+    place = axes(size + 1.6, max(3.2, size))
+    image = place.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    for i, j in np.ndindex(*counts.shape):
+        if few or shares[i, j] >= 0.005:
+            text = f"{shares[i, j]:.0%}\n{counts[i, j]:,}" if few else f"{100 * shares[i, j]:.0f}"
+            color = "white" if shares[i, j] > 0.55 else "black"
+            place.text(j, i, text, ha="center", va="center", color=color, fontsize=10 if few else 6)
+    place.set_xticks(range(len(labels)), labels, rotation=0 if few and len(labels) < 5 else 90)
+    totals = [f"{name} ({count:,})" for name, count in zip(labels, counts.sum(axis=1).tolist(), strict=True)]
+    place.set_yticks(range(len(labels)), totals)
+    place.set_xlabel("predicted label")
+    place.set_ylabel("true label (rows)")
+    bar = place.figure.colorbar(image, ax=place, shrink=0.8, format=lambda share, _: f"{share:.0%}")
+    bar.set_label("share of the rows with the true label")
     return {"confusion": place.figure}
 
 
@@ -47,10 +56,14 @@ def types(by_type: dict[str, dict[str, float]]) -> dict[str, Figure]:
     place = axes(3 + 1.1 * len(names), 4)
     for number, score in enumerate(("precision", "recall", "f1")):
         positions = [i + 0.27 * (number - 1) for i in range(len(names))]
-        bars = place.bar(positions, [by_type[name][score] for name in names], width=0.25, label=score)
+        bars = place.bar(
+            positions, [by_type[name][score] for name in names], width=0.25, label={"f1": "F1"}.get(score, score)
+        )
         place.bar_label(bars, fmt="%.2f", fontsize=7)
     place.set_xticks(range(len(names)), [f"{name}\n({by_type[name]['support']:,})" for name in names])
     place.set_ylim(0, 1.08)
+    place.set_ylabel("score of whole spans")
     place.set_xlabel("type of span (how many in the test)")
-    place.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.12))
+    place.legend(ncols=3, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    place.spines[["top", "right"]].set_visible(False)
     return {"types": place.figure}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,7 +13,8 @@ from tasks import plots
 from tasks.base import Example, Prediction, Scores, Task
 from tasks.baselines import joined, tfidf
 from tasks.dataset import Row, shortened
-from tasks.errors import TaskError, UserError
+from tasks.errors import RowError, TaskError, UserError
+from tasks.guess import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,9 +47,25 @@ class Regression(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.roles = tuple(role for role in self.columns if role != self.target)  # type: ignore[misc]
+        self.take_columns(self.columns)
         if not self.roles:
             raise TaskError(f"columns must name one of texts beside '{self.target}', or two of pairs")
+
+    def take_columns(self, columns: dict[str, str]) -> None:
+        super().take_columns(columns)
+        self.roles = tuple(role for role in columns if role != self.target)  # type: ignore[misc]
+
+    @classmethod
+    def guess_columns(cls, table: Table) -> dict[str, str] | None:
+        pair, text = table.pair(), table.text()
+        texts = {"sentence1": pair[0], "sentence2": pair[1]} if pair else {"text": text} if text else {}
+        number = table.number(*texts.values())
+        return {**texts, "score": number} if texts and number is not None else None
+
+    def strata(self, examples: Sequence[Example]) -> Sequence[Hashable]:
+        """Tenths of the scores."""
+        order = ranks([example.label for example in examples])
+        return [int(10 * (rank - 1) / len(order)) for rank in order]
 
     # ------------------------------------------------------------------ labels
 
@@ -63,7 +80,8 @@ class Regression(Task):
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise UserError(f"{row[0]} has the score '{shortened(value)}', which is no finite number.")
+            said = f"has the score '{shortened(value)}', which is no finite number"
+            raise RowError(row[0], said, kind="no finite number as score")
         return number
 
     def check_labels(self, train: Sequence[Example]) -> None:
@@ -138,8 +156,8 @@ class Regression(Task):
         axes = plots.axes(5, 5)
         axes.scatter(gold, predicted, s=8, alpha=0.4)
         axes.axline((min(gold), min(gold)), slope=1, color="grey", linewidth=0.8)
-        axes.set_xlabel("gold")
-        axes.set_ylabel("predicted")
+        axes.set_xlabel("true score")
+        axes.set_ylabel("predicted score")
         return {"scatter": axes.figure}
 
 

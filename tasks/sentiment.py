@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tasks.classification import Classification
+from tasks.guess import Table
 
 
 @dataclass
@@ -16,3 +17,9 @@ class Sentiment(Classification):
 
     kind: ClassVar[str | None] = "sentence"
     roles: ClassVar[tuple[str, ...]] = ("text",)
+
+    @classmethod
+    def guess_columns(cls, table: Table) -> dict[str, str] | None:
+        text = table.text()
+        label = None if text is None else table.label(text)
+        return {"text": text, "label": label} if text is not None and label is not None else None

@@ -12,7 +12,8 @@ from tasks.base import Example, Prediction, Scores, Task
 from tasks.baselines import known_spans
 from tasks.bio import bio_tags, spans, to_bio
 from tasks.dataset import Row, is_plain_list, shortened
-from tasks.errors import TaskError, UserError
+from tasks.errors import RowError, TaskError
+from tasks.guess import Table
 from tasks.labels import NamedLabels
 
 if TYPE_CHECKING:
@@ -57,6 +58,28 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         if self.spans:
             self.label_names = bio_tags(self.label_names)
 
+    @classmethod
+    def guess_columns(cls, table: Table) -> dict[str, str] | None:
+        found = table.words_and_tags()
+        return None if found is None else dict(zip(("words", "tags"), found, strict=True))
+
+    @classmethod
+    def guess_fields(cls, table: Table) -> dict[str, Any] | None:
+        """Of CoNLL columns the numbers of two: of ten those of CoNLL-U, else the first and the last."""
+        if 0 in table.names:
+            if (count := len(table.names)) < 2:
+                return None
+            words, last = (1, 3) if count == 10 else (0, count - 1)
+            fields: dict[str, Any] = {"conll": {"words": words, "tags": last}}
+            tags = {tag for row in table.rows for tag in row[last]}
+        elif (found := super().guess_fields(table)) is not None:
+            fields, column = found, found["columns"]["tags"]
+            values = [row[column] for row in table.rows if row.get(column) is not None]
+            tags = {str(tag) for value in values for tag in (value.split() if isinstance(value, str) else value)}
+        else:
+            return None
+        return {**fields, "spans": all(tag == "O" or tag[:2] in MARKS for tag in tags) and tags != {"O"}}
+
     # ------------------------------------------------------------------ labels
 
     @property
@@ -72,20 +95,21 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         place, columns = row
         if 0 in columns:  # CoNLL columns
             if (number := self.conll[role]) not in columns:
-                raise UserError(f"{place} has only {len(columns)} columns; the {role} should be in column {number}.")
+                said = f"has only {len(columns)} columns; the {role} should be in column {number}"
+                raise RowError(place, said, kind="too few columns")
             return columns[number]
         value = super().column(row, role)
         if isinstance(value, str):
             return value.split()
         if not is_plain_list(value):
-            raise UserError(f"{place} has {str(value)[:40]} as its {role}, which is no list of them.")
+            raise RowError(place, f"has {str(value)[:40]} as its {role}, which is no list of them", kind=f"no {role}")
         return [str(part) for part in value]
 
     def names(self, row: Row) -> list[str]:
         tags = self.named(row, self.column(row, "tags"))
         if self.spans and (wrong := [tag for tag in tags if tag != "O" and tag[:2] not in MARKS]):
             hint = "which is no tag of BIO or IOBES; set spans: false for plain tags"
-            raise UserError(f"{row[0]} has the tag '{shortened(wrong[0])}', {hint}.")
+            raise RowError(row[0], f"has the tag '{shortened(wrong[0])}', {hint}", kind="a tag of another scheme")
         return to_bio(tags) if self.spans else tags
 
     def label(self, row: Row) -> list[int]:
@@ -97,7 +121,8 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
     def example(self, row: Row) -> Example:
         words, tags = self.column(row, "words"), self.label(row)
         if len(words) != len(tags):
-            raise UserError(f"{row[0]} has {len(words)} words but {len(tags)} tags.")
+            said = f"has {len(words)} words but {len(tags)} tags"
+            raise RowError(row[0], said, kind="more or fewer tags than words")
         return Example(text=words, label=tags)
 
     def made_up(self, number: int) -> dict[str, Any]:

@@ -17,11 +17,15 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from pipeline.tracking.metric_names import meaning
 from tests import conformance
 
 # No more of the environment than this, so that what is tested is what a user has; W&B is offline, without a key.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # equal bits are promised, and tested, on processors
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: models this small are faster so, and runs comparable
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]  # written for users
 
 look_up = socket.getaddrinfo
 SMALL = [
@@ -100,7 +104,10 @@ def surroundings(**more: str) -> dict[str, str]:
 
 
 def figures(folder: Path) -> dict[str, float]:
-    return json.loads((folder / "metrics.json").read_text())
+    """The metrics of a run; each of them is in the reference."""
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert [key for key in metrics if meaning(key) is None] == []
+    return metrics
 
 
 def assert_plot(file: Path) -> None:

@@ -76,6 +76,7 @@ def test_help_lists_the_settings_with_their_defaults(stage: str, settings: list[
     for setting in settings:
         assert re.search(rf"^ +{re.escape(setting)}", done.stdout, re.MULTILINE), setting
     assert max(map(len, done.stdout.splitlines())) <= 120
+    assert ("--model.encoder" in done.stdout) == (stage == "pretrain")  # FROM= has it in fine-tuning
 
 
 def test_a_request_is_the_arguments_of_its_command(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import multiprocessing
+import re
 import shutil
 import statistics
 import sys
@@ -25,6 +26,7 @@ from pipeline.experiments import grid as compare
 from pipeline.experiments.run_cache import cell_of, once
 from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
 from pipeline.training.requests import FineTuneRequest
+from pipeline.training.run_folder import clear, put_back
 from tasks.base import kinds
 from tests.conftest import assert_plot, check_task, run
 
@@ -43,24 +45,37 @@ def test_paired_gain_is_students() -> None:
     assert metrics.paired_gain([0.5], [0.25]) == (0.25, None)
 
 
-def test_the_gain_is_over_the_best_of_scratch_and_baselines() -> None:
+def line(ours: list[float], scratch: list[float], baseline: list[float], mode: str = "max") -> comparison.Line:
+    """A line of a comparison with two arms."""
+    rows = [
+        {"model": "m", "task": "t", "arm": arm, "seed": seed, "metric": "span_f1", "mode": mode, "score": score}
+        | {"degenerate": arm == "scratch", "tokens": 1.0, "minutes": 1.0, "baseline/a": 0.1, "baseline/b/mse": 9.0}
+        | {"baseline/bag_of_words": simple}
+        for arm, scores in (("full", ours), ("scratch", scratch))
+        for seed, (score, simple) in enumerate(zip(scores, baseline, strict=False))
+    ]
+    return comparison.lines_of(rows)[0]
+
+
+def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     ours, scratch = [0.9, 0.8, 0.95], [0.7, 0.75, 0.7]
-    assert comparison.gain_over_scratch(ours, scratch, [0.5] * 3) == "**+0.167** [-0.092, +0.425]: no gain"
-    assert comparison.gain_over_scratch([0.9, 0.91, 0.9], scratch, [0.5] * 3).endswith("]")
-    both = comparison.gain_over_scratch([0.9, 0.91, 0.9], scratch, [0.8] * 3)
-    interval = stats.ttest_1samp([0.9, 0.91, 0.9], 0.8).confidence_interval(0.95)
-    assert both.endswith(f"**+0.103** [{interval.low - 0.8:+.3f}, {interval.high - 0.8:+.3f}] over the baseline")
-    assert comparison.gain_over_scratch([0.9, 0.91, 0.9], scratch, [0.91] * 3).endswith("over the baseline: no gain")
-    assert comparison.gain_over_scratch(ours, scratch, [0.75] * 3).endswith("over the baseline: no gain")
-    assert comparison.gain_over_scratch([0.9, 0.9, 0.9], [0.85, 0.5, 0.9], [0.76] * 3).endswith(
-        "over the baseline: no gain"
+    assert str(line(ours, scratch, [0.5] * 3).gain_over_scratch) == "+0.167 [-0.092, +0.425]"
+    sure = line([0.9, 0.91, 0.9], scratch, [0.8, 0.3, 0.8])
+    interval = stats.ttest_rel([0.9, 0.91, 0.9], scratch).confidence_interval(0.95)
+    assert str(sure.gain_over_scratch) == f"**+0.187 [{interval.low:+.3f}, {interval.high:+.3f}]**"
+    assert str(line([0.9], [0.8], [0.85]).gain_over_baseline) == "+0.050"
+    assert sure.best_baseline == ("bag of words", [0.8, 0.3, 0.8, 0.8, 0.3, 0.8])
+    less = line([0.9], [0.8], [0.05], mode="min")
+    assert (less.best_arm, less.best_baseline, str(less.gain_over_scratch)) == (
+        "scratch",
+        ("bag of words", [0.05, 0.05]),
+        "-0.100",
     )
-    assert comparison.gain_over_scratch([0.9], [0.8], [0.85]) == "+0.100; +0.050 over the baseline"
-    assert comparison.gain_over_scratch([], [0.8], [0.85]) == ""
-    rows = [{"baseline/a": 0.1, "baseline/bag_of_words": x} for x in (0.3, 0.0)]
-    assert comparison.best_baseline(rows) == ("bag of words", [0.3, 0.0])
     assert comparison.pretrained_arm(["random", "scratch", "full"]) == "full"
     assert comparison.pretrained_arm(["full", "frozen"]) is None
+    text = comparison.table(sure.rows)
+    assert "| t (span F1) | m | **0.903 ± 0.006** | 0.717 ± 0.029 3† |" in text
+    assert "†: the number of runs" in text
 
 
 def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,13 +103,14 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
 
     rows = list(csv.DictReader((tmp_path / "out/compare.csv").open()))
     assert len(rows) == 10
+    assert [row["score"] for row in comparison.read(tmp_path / "out/compare.csv")] == [float(r["score"]) for r in rows]
     chosen = [row for row in rows if (row["task"], row["arm"]) == ("sentiment", "full")]
     tried = [json.loads((runs / f"bert-sentiment-full-0-{i}/metrics.json").read_text()) for i in range(2)]
     best = max(range(2), key=lambda i: tried[i]["val/best_accuracy"])
     assert {row["flags"] for row in chosen} == {f"--model.optimization.learning_rate={[1e-4, 1e-3][best]}"}
     text = (tmp_path / "out/compare.md").read_text()
     mean = statistics.fmean(float(row["score"]) for row in chosen)
-    assert f"| sentiment (accuracy) | bert | {mean:.3f} ±" in text
+    assert re.search(rf"\| sentiment \(accuracy\) \| bert \| (\*\*)?{mean:.3f} ±", text)
     assert "(training spans)" in text
     assert_plot(tmp_path / "out/compare.png")
     assert text in shown.out
@@ -261,7 +277,7 @@ def test_wrong_grids(tmp_path: Path) -> None:
     [
         (["--model.optimization.learning_rate=1e-4"], "has no effect: the arm full chooses it itself"),
         (["--name", "real", "--model.craft.unfreeze_share=0.5"], "this grid has both .full, scratch, frozen, random."),
-        (["--data", "somewhere"], "no folder for 'sentiment', so DATA= would be passed over"),
+        (["--data", "somewhere"], "no folder for 'sentiment', so --data would be ignored"),
         (["--name", "real", "--tasks", "trec", "--data", "somewhere"], "no folder for 'trec'"),
         (["--data.seed=5"], "has a seed and an arm of its own"),
     ],
@@ -304,7 +320,9 @@ def test_a_kind_of_task_of_ones_own(pretrained: Path, tmp_path: Path, monkeypatc
     (tmp_path / "shouting.py").write_text(
         "from dataclasses import dataclass\nfrom tasks.sentiment import Sentiment\n\n"
         "@dataclass\nclass Shouting(Sentiment):\n"
-        "    def name_of(self, value):\n        return super().name_of(value).upper()\n"
+        "    pictures = ('wheel',)\n\n"
+        "    def name_of(self, value):\n        return super().name_of(value).upper()\n\n"
+        "    def plots(self, gold, predicted):\n        return {'wheel': super().plots(gold, predicted)['confusion']}\n"
     )
     (tmp_path / "mine.yaml").write_text(
         "data:\n  task:\n    class_path: shouting.Shouting\n    init_args: {sample: sentiment}\n  epochs: 1\n"
@@ -323,4 +341,9 @@ def test_a_kind_of_task_of_ones_own(pretrained: Path, tmp_path: Path, monkeypatc
     )
     row = json.loads((out / "predictions.jsonl").read_text().splitlines()[0])
     assert row["label"] in ("POSITIVE", "NEGATIVE")
+    (out / "mine.png").touch()
+    clear(out)  # as OVERWRITE=1 does, in a process that does not know this kind of task
+    assert (out / ".before/wheel.png").is_file()
+    put_back(out)
+    assert {"wheel.png", "mine.png"} <= {path.name for path in out.iterdir()}
     assert math.isfinite(json.loads((out / "metrics.json").read_text())["test/loss"])

@@ -157,14 +157,14 @@ def test_try(encoders: dict[str, Path], pretrained: Path, capsys: pytest.Capture
     ("model", "args", "message"),
     [
         ("gpt", ["--prompt", "  "], "--prompt is empty"),
-        ("gpt", [], "Set PROMPT"),
+        ("gpt", [], "a text that is not empty: --prompt TEXT"),
         ("gpt", ["--prompt", "a", "--temperature", "-1"], "at least 0"),
         ("gpt", ["--prompt", "a", "--temperature", "nan"], "at least 0"),
         ("gpt", ["--prompt", "a", "--top_k", "3"], "does not know the flag --top_k"),
-        ("gpt", ["--word", "was"], "WORD= is for elmo"),
+        ("gpt", ["--word", "was"], "--word is for models"),
         ("bert", ["--prompt", "no mask"], r"no \[MASK\]"),
         ("bert", ["--prompt", "word " * 99 + "[MASK]"], "a mask is cut off"),
-        ("elmo", ["--prompt", "a"], "set WORD="),
+        ("elmo", ["--prompt", "a"], "set --word"),
         ("elmo", ["--word", "qwertz", SAMPLE], "stands in 0 sentences"),
     ],
 )

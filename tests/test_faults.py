@@ -208,7 +208,7 @@ def test_no_checkpoint_is_whole(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run("pretrain", "--out", str(out), *SHORT, "--trainer.max_steps=4")
     cut(out / "checkpoints/last.ckpt")
-    with pytest.raises(UserError, match=r"last\.ckpt is damaged.*OVERWRITE=1"):
+    with pytest.raises(UserError, match=r"last\.ckpt is damaged.*--overwrite"):
         run("pretrain", "--out", str(out), "--resume", *SHORT)
     assert (out / "encoder/model.safetensors").exists()  # nothing is lost
 

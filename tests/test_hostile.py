@@ -131,7 +131,7 @@ def test_only_the_command_line_sets_variables_of_make() -> None:
         (["pretrain", "--over"], "unrecognized arguments: --over"),
         (["pretrain", "--prec=32-true"], "unrecognized arguments: --prec=32-true"),
         (["pretrain", "--data.batch=3"], "unrecognized arguments: --data.batch=3"),
-        (["pretrain", "--corpus", "a.txt", "--data", "b.txt"], "CORPUS=a.txt and DATA=b.txt both say"),
+        (["pretrain", "--corpus", "a.txt", "--data", "b.txt"], "--corpus a.txt and --data b.txt both say"),
         (["pretrain", "--config", "nothing.yaml"], "no configuration file at nothing.yaml"),
         (["pretrain", "--data.seed=-1"], "data.seed is -1; it must be at least 0"),
         (["pretrain", "--data.seed=null"], "data.seed.*Got value: None"),
@@ -142,7 +142,7 @@ def test_only_the_command_line_sets_variables_of_make() -> None:
         (["pretrain", "--data.workers=100000"], "data.workers is 100,000; it must be at most 256"),
         (["pretrain", "--trainer.devices=9999"], "trainer.devices is 9,999; it must be at most"),
         (["pretrain", "--data.sample_documents=99999999999"], "sample_documents is 99,999,.*at most 10,000,000"),
-        (["new-task", "--name", "x" * 300], "NAME has 300 characters; it may have 100"),
+        (["new-task", "--name", "x" * 300], "The name has 300 characters; it may have 100"),
     ],
 )
 def test_the_command_line_refuses(tmp_path: Path, args: list[str], message: str) -> None:
@@ -212,6 +212,7 @@ def test_a_kind_of_task_is_loaded_without_what_stands_beside_it(tmp_path: Path, 
         ("json", KIND, "json.py is called as another module is; rename it"),
         ("hostile_empty", "", "hostile_empty.py has no Mine"),
         ("hostile_broken", "import there_is_none", "hostile_broken.py cannot be imported: No module named"),
+        ("hostile_older", f"{KIND}    def example(self, row, known): ...\n", "Mine.example must take the row alone"),
         ("hostile_missing", None, "task.yaml is not valid:.*No module named"),
     ],
 )

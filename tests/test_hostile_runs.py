@@ -64,7 +64,7 @@ OVER, AGAIN = {"overwrite": True, "resume": False}, {"overwrite": False, "resume
 @pytest.mark.parametrize(
     ("made_by", "names", "stage", "how", "message"),
     [
-        ("pretrain", ["encoder"], "pretrain", AGAIN, "holds a finished run; set RESUME=1"),
+        ("pretrain", ["encoder"], "pretrain", AGAIN, "holds a finished run; set --resume"),
         ("finetune", ["model"], "finetune", AGAIN, "holds a finished run"),
         ("zeroshot", ["predictions.jsonl"], "zeroshot", AGAIN, "holds a finished run"),
         ("pretrain", ["checkpoints/last.ckpt"], "pretrain", AGAIN, "holds an interrupted run"),
@@ -93,7 +93,7 @@ def test_a_lost_or_damaged_lineage(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a run of pretrain, and one of finetune would clear it"):
         run_folder.check_run_folder(out, **OVER, stage="finetune")
     (out / "lineage.json").unlink()
-    for more, way in ((None, "; choose another OUT="), ("last.ckpt", "go on from its checkpoint with RESUME=1")):
+    for more, way in ((None, "; choose another --out"), ("last.ckpt", "continue from its checkpoint with --resume")):
         if more:
             (out / "checkpoints").mkdir()
             (out / "checkpoints" / more).touch()
@@ -227,7 +227,8 @@ def test_what_is_set_aside_comes_back_wherever_it_is_killed(
 
 
 def test_a_new_run_lets_go_of_the_old_one(tmp_path: Path) -> None:
-    out = run_of(tmp_path / "run", "pretrain", "encoder")
+    """Of all that a run may leave; kinds of tasks draw pictures of the same name."""
+    out = run_of(tmp_path / "run", "pretrain", *(name for name in run_folder.RUN_FILES if name != "lineage.json"))
     (out / "mine.txt").write_text("mine")
     run_folder.clear(out)
     (out / "lineage.json").write_text("new")
@@ -471,7 +472,7 @@ def test_a_checkpoint_without_all_its_parts(
     network = SimpleNamespace(kept=("memory",), state_dict=lambda: state["state_dict"])
     check = lambda file, state: checkpoints.check_fits(file, state, network)  # noqa: E731
     torch.save(DAMAGES[damage](state), last)
-    with pytest.raises(UserError, match=r"last\.ckpt is damaged.*OVERWRITE=1"):
+    with pytest.raises(UserError, match=r"last\.ckpt is damaged.*--overwrite"):
         checkpoints.newest(tmp_path, check)
     torch.save(state, previous)
     found = checkpoints.newest(tmp_path, check)

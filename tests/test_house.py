@@ -1,4 +1,4 @@
-"""The house stands as the README draws it: layers, configurations, commands."""
+"""The house stands as docs/development.md draws it: layers, configurations, commands."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pipeline.training.finetuning import FineTuning
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.task_data import TaskData
 from tasks.sentiment import Sentiment
-from tests.conftest import check_task
+from tests.conftest import PAGES, check_task
 
 LIGHTNING = {"training", "tracking"}  # and what stands above them
 
 
 def tree() -> list[str]:
-    """The paths in the README's tree, in its order."""
-    [tree] = re.findall(r"```tree\n(.*?)```", (REPOSITORY / "README.md").read_text(), flags=re.S)
+    """The paths in the tree of docs/development.md, in its order."""
+    [tree] = re.findall(r"```tree\n(.*?)```", (REPOSITORY / "docs/development.md").read_text(), flags=re.S)
     listed: list[str] = []
     folders: list[str] = []
     for line in tree.splitlines():
@@ -74,7 +74,7 @@ def place(module: str) -> str:
     return f"pipeline/{name}" if (REPOSITORY / "pipeline" / name / "__init__.py").is_file() else f"pipeline/{name}.py"
 
 
-def test_imports_run_down_the_tree_of_the_readme() -> None:
+def test_imports_run_down_the_tree() -> None:
     known, order = modules(), tree()
     for name, path in known.items():
         for imported in imports(path, known) & known.keys():
@@ -171,15 +171,15 @@ def test_no_configuration_is_overlooked() -> None:
         assert path.parent in {CONFIGS, *folders} or path in own, path
 
 
-def test_the_tree_of_the_readme_is_the_tree_on_disk() -> None:
+def test_the_tree_of_the_docs_is_the_tree_on_disk() -> None:
     listed = set(tree())
     for name in listed:
-        assert (REPOSITORY / name).exists(), f"{name} is in the README, not on disk"
+        assert (REPOSITORY / name).exists(), f"{name} is in docs/development.md, not on disk"
     assert {place(name) for name in modules()} <= listed
 
 
-def test_the_commands_of_the_readme_exist() -> None:
-    text = (REPOSITORY / "README.md").read_text()
+def test_the_commands_of_the_pages_exist() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
     makefile = (REPOSITORY / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.M))
     variables = {*re.findall(r"\b([A-Z]+)--[a-z]", makefile), "ROWS", "PYTHON"}

@@ -12,10 +12,11 @@ import datasets
 import pytest
 
 from pipeline.data import hub
+from pipeline.data.labeled import content_of, rows_of
 from pipeline.data.tables import read_rows
+from pipeline.data.task_files import files_of
 from pipeline.errors import UserError
 from pipeline.training import task_data as labeled
-from pipeline.training.task_data import content_of, files_of, rows_of
 from tasks.prompted import Prompted
 from tasks.sentiment import Sentiment
 from tasks.tagging import Tagging
@@ -155,7 +156,7 @@ def test_a_part_is_set_aside_only_where_it_was_asked_for(tmp_path: Path) -> None
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a\t0\nb\t1\n" * 4)
     settings: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
     with pytest.raises(UserError, match="no validation part"):
-        labeled.TaskData(task=Sentiment(), files=str(tmp_path), **settings).read()
+        labeled.TaskData(task=Sentiment(valid_rows=0), files=str(tmp_path), **settings).read()
     for wanted, count in ((3, 1), (1, 1), (0.25, 2)):  # a fifth at most, unless it is a share
         data = labeled.TaskData(task=Sentiment(valid_rows=wanted), files=str(tmp_path), **settings)
         assert len(data.read()["valid"]) == count
@@ -163,10 +164,15 @@ def test_a_part_is_set_aside_only_where_it_was_asked_for(tmp_path: Path) -> None
         with pytest.raises(UserError, match="number of rows, or a share"):
             Sentiment(valid_rows=wrong)
     hashes = set()
-    for wanted, note in ((1, "set aside from training"), (0.5, "set aside from training"), (3, "1 of 8 training rows")):
+    notes = {
+        1: "set aside from training",
+        0.5: "50% of the training rows, stratified by label",
+        3: "1 of 8 training rows",
+    }
+    for wanted, note in notes.items():
         data = labeled.TaskData(task=Sentiment(valid_rows=wanted), files=str(tmp_path), **settings)
         data.examples = data.read()
-        assert data.set_aside.startswith(note)
+        assert data.found.made["valid"].startswith(note)
         hashes.add(data.stage("sentiment")["sha256"])
     assert len(hashes) == 2  # a run is not resumed with other rows set aside
     parts = [labeled.TaskData(task=Sentiment(valid_rows=3), files=str(tmp_path), seed=s, **settings) for s in (0, 1)]

@@ -18,13 +18,13 @@ from pipeline.data.documents import Source
 from pipeline.errors import UserError
 from pipeline.inspection.fill_mask import fill_mask
 from pipeline.inspection.generate import Sampling
-from pipeline.inspection.samples import samples
 from pipeline.inspection.show import check_word, show
 from pipeline.models import registry
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Size
 from pipeline.models.inputs import Batch, SpecialTokens
 from pipeline.models.outputs import Encoded
+from pipeline.objectives.causal_lm import CausalLM
 from pipeline.prompting.evaluate import evaluate
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
@@ -169,7 +169,7 @@ def test_a_new_model_generates(model: Encoder) -> None:
 def test_samples_of_a_new_model(model: Encoder, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"the dog saw {n} and a cat ." for n in range(20)) + "\n")
     store = store_builder.build(Source(files=[tmp_path / "text.txt"]), model.tokenizer, tmp_path / "stores")
-    columns, rows = samples(model, store)
+    columns, rows = CausalLM().samples(model, store)
     assert columns == ["text", "goes on", "generated"]
     assert rows
 
@@ -177,5 +177,5 @@ def test_samples_of_a_new_model(model: Encoder, tmp_path: Path) -> None:
 def test_what_a_new_model_cannot_do_is_refused(model: Encoder) -> None:
     with pytest.raises(UserError, match="Only masked models fill masks; gru-lm is causal"):
         fill_mask(model, "the [MASK] saw")
-    with pytest.raises(UserError, match="WORD= is for elmo"):
+    with pytest.raises(UserError, match="--word is for models that read whole words"):
         check_word(model)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import lightning
@@ -14,15 +16,18 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+import pipeline
 from pipeline.data.rows import PackedBlocks
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
+from pipeline.former_names import CLASSES
 from pipeline.models.base import Encoder
 from pipeline.models.gpt import Gpt
 from pipeline.models.losses import Loss
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.frozen import Frozen
 from pipeline.objectives.sampling import MicroBatches
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training.corpus_data import CorpusData, TokenizerOptions
@@ -73,6 +78,55 @@ def test_an_objective_from_outside_the_package_pretrains(tmp_path: Path) -> None
     assert state["state_dict"]["objective.scale"] != 1  # trained with the model
     assert state["identity"]["model.objective.init_args.distance"] == 3
     assert not any("scale" in name for name in load_file("run/encoder/model.safetensors"))
+
+
+class Distillation(CausalLM):
+    """Each token from those before it, and the whole guess of a teacher for it (Hinton et al. 2015)."""
+
+    def __init__(self, teacher: str) -> None:
+        super().__init__()
+        self.folder = teacher
+
+    def setup(self, model: Encoder, store: TokenStore) -> None:
+        self.teacher = Frozen(pipeline.encoders.load(self.folder))
+
+    def batch(self, rows: PackedBlocks, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+        batch = super().batch(rows, index, tokenizer, rng=rng)
+        batch.targets["teacher"] = batch.targets["lm"]
+        return batch
+
+    def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
+        guess, truth = (
+            net.logits(out.layers[-1]).log_softmax(-1)
+            for net, out in ((model, model(batch.inputs)), (self.teacher.model, self.teacher(batch.inputs)))
+        )
+        divergence = (truth.exp() * (truth - guess)).sum(-1)[batch.targets["teacher"].labels >= 0]
+        return {**super().forward(model, batch), "teacher": Loss(divergence.sum(), divergence.numel())}
+
+
+def test_a_teacher_is_no_part_of_the_run(
+    toys: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its weights are in no checkpoint, no optimizer and no count; a resumed run, audit and evaluation have it too."""
+    teacher = toys("gpt") / "encoder"
+    before = load_file(teacher / "model.safetensors")
+    objective = [f"--model.objective={__name__}.Distillation", f"--model.objective.teacher={teacher}"]
+    short = [*SMALL, "--validate_every=2", *objective]
+    run("pretrain", "--model", "gpt", "--out", "run", *short, "--trainer.max_steps=2")
+    run("pretrain", "--model", "gpt", "--out", "run", *short, "--trainer.max_steps=4", "--resume")
+    metrics, encoder = figures(Path("run")), pipeline.encoders.load("run/encoder")
+    assert metrics["val/teacher_loss"] > 0
+    assert metrics["parameters"] == sum(parameter.numel() for parameter in encoder.parameters())
+    state = torch.load("run/checkpoints/last.ckpt", weights_only=True)
+    assert not any("teacher" in name for name in state["state_dict"])
+    assert sum(len(part["state"]) for part in state["optimizer_states"]) == len(list(encoder.parameters()))
+    run("audit", "--model", "gpt", *SMALL, *objective)
+    run("evaluate", "--model", "gpt", "--from", "run/encoder", SMALL[0], *objective)
+    printed = capsys.readouterr().out
+    assert "all passed" in printed
+    assert "teacher_loss" in printed
+    after = load_file(teacher / "model.safetensors")
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 def modules(**other: Any) -> tuple[Pretraining, CorpusData]:
@@ -209,6 +263,40 @@ def test_sections_of_older_configurations_are_joined() -> None:
         "model.objective.init_args.packing": "document",
     }
     assert current(current(OLD)) == current(OLD)
+    mixed = {"model": {"objective": {"init_args": {"b": 2}}}, "data": {"batches": {"init_args": {"a": 1}}}}
+    assert current(mixed)["model"]["objective"] == {"init_args": {"a": 1, "b": 2}}
+
+
+def test_former_names_are_keys_and_class_paths_alone() -> None:
+    from pipeline.former_names import current, flags
+
+    text = {"data": {"text": "pipeline.batches.MaskedPairs", "task": {"init_args": {"text": "model.craft is {text}"}}}}
+    assert current(text) == text
+    tuned = {"model": {"recipe": {"lstm": 0}, "encoder": None}}  # as 0.14 wrote it
+    assert current(tuned) == {"model": {"recipe": {"lstm": 0}}}
+    callbacks = [{"class_path": "pipeline.speed.Profile"}, "pipeline.tracking.Progress"]
+    assert current({"trainer": {"callbacks": callbacks}})["trainer"]["callbacks"] == [
+        {"class_path": "pipeline.training.throughput.Profile"},
+        "pipeline.training.progress.Progress",
+    ]
+    assert flags(["--data", "model.craft", "--model.craft.dropout", "0.1", "--data.batches.packing=document"]) == [
+        *("--data", "model.craft", "--model.recipe.dropout", "0.1", "--model.objective.packing=document"),
+    ]
+    for path in CLASSES.values():
+        assert locate(path) is not None, path
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("data: {batches: null}", "old.yaml is not valid: data.batches, a part of model.objective today, is null"),
+        ("model: {craft: {crf: true}, recipe: {lstm: 0}}", "old.yaml is not valid: model.craft is the former name of"),
+    ],
+)
+def test_older_configurations_that_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "old.yaml").write_text(content)
+    with pytest.raises(UserError, match=message):
+        run("pretrain", "--config", "old.yaml")
 
 
 def test_flags_and_files_of_older_versions_still_parse(tmp_path: Path) -> None:

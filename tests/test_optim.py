@@ -111,7 +111,7 @@ def test_sharded_matrices_are_refused_before_anything_is_done(tmp_path: Path) ->
 
 def test_a_run_of_before_muon_names_the_optimizer_to_set() -> None:
     now = {"model.optimization.optimizer": "muon", "version": "0.9.0"}
-    with pytest.raises(UserError, match=r"optimizer adamw, not muon.*Set ARGS=--model\.optimization\.optimizer=adamw"):
+    with pytest.raises(UserError, match=r"optimizer adamw, not muon.*Set --model\.optimization\.optimizer=adamw"):
         check_same_run(Path("last.ckpt"), now, {"version": "0.8.0"})
 
 

@@ -19,6 +19,7 @@ from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
 from pipeline.models.layers.spelled_words import collate_words
 from pipeline.prompting import Request, log_likelihoods, score
+from pipeline.prompting import evaluate as evaluating
 from pipeline.prompting.evaluate import answer, check, evaluate
 from pipeline.prompting.few_shot import BETWEEN, with_examples
 from pipeline.prompting.metrics import metrics_of
@@ -249,10 +250,10 @@ def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     shown = next(row for row in rows if row["shots"] == 2)
     assert shown["context"].count("\n\n") <= 2
     assert_plot(tmp_path / "run/shots.png")
-    with pytest.raises(UserError, match="holds a finished run; set OVERWRITE=1"):  # there is nothing to resume
+    with pytest.raises(UserError, match="holds a finished run; set --overwrite"):  # there is nothing to resume
         run("zeroshot", *where)
     for wrong, message in (
-        (["--shots", "0,5000"], "SHOTS=5000 needs as many"),
+        (["--shots", "0,5000"], "--shots 5000 needs as many"),
         (["--unigram", "nowhere.txt"], "no corpus at nowhere.txt"),
         (["--data", "nowhere"], "no task data at nowhere"),
     ):
@@ -401,3 +402,17 @@ def test_each_text_is_tokenized_once(
     monkeypatch.setattr(type(encoder), "tokenize", counted)
     evaluate(encoder, task, rows, {0: [], 2: rows[:2]})
     assert len(tokenized) == len(set(tokenized)) > 3
+
+
+def test_tokens_of_shots_are_forgotten(gpt: Gpt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept does not grow with the numbers of shots."""
+    scorers = []
+    monkeypatch.setattr(evaluating, "scorer_of", lambda encoder: scorers.append(scorer_of(encoder)) or scorers[-1])
+    prompt = Prompt("choice", "{text} was it", {"no": " a", "yes": " the dog"})
+    task = Sentiment(labels={"no": "no", "yes": "yes"}, prompts=[prompt])
+    rows = [(f"row {n}", {"text": text, "label": "no"}) for n, text in enumerate(["the dog", "a cat", "it"])]
+    for shots in ({0: []}, {1: rows[:1]}, {2: rows[:2], 1: rows[:1], 0: []}):
+        assert list(evaluating.evaluate(gpt, task, rows, shots)) == list(shots)
+    none, one, all_of_them = (len(scorer.tokens) for scorer in scorers)
+    assert one < none + 2  # the example, and the questions without it
+    assert all_of_them < none + 3

@@ -1,4 +1,4 @@
-"""Every command of the README, as it stands there, on toy sizes: in a fresh folder, with a clean environment.
+"""Every command of the README and of docs/, as written, on toy sizes: in a fresh folder, with a clean environment.
 
 `make` is real, and so are the shell and the command line; in place of `.venv/bin/python` stands a program that notes
 what it is called with. All that it notes is then run in one process, one command after the other, which has only HOME
@@ -21,13 +21,14 @@ import yaml
 
 from pipeline import presets
 from pipeline.presets import REPOSITORY
+from tests.conftest import PAGES
 from tests.test_elmo import write_published
 
 pytestmark = pytest.mark.slow
 
 # What is not run here, and why.
 ELSEWHERE = {
-    r"make (test|lint|bench|bench-lm-eval|verify-resume)\b": "a test of its own, or this one",
+    r"make (install|test|lint|docs|bench|bench-lm-eval|verify-resume|scaling)\b": "a test of its own, or this one",
     r"(torchrun|sbatch) ": "several machines",
     r"make pretrain ARGS=\"--trainer.devices=2": "test_processes",
     r"\.venv/bin/pip ": "the package registry",
@@ -64,7 +65,7 @@ for line in open(file):
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = main()
+            status = exec(text, {}) if args == ["python"] else main()
     except SystemExit as error:
         status = error.code
     except BaseException:
@@ -78,16 +79,25 @@ for line in open(file):
 """
 
 
+def blocks(language: str, *pages: Path) -> list[str]:
+    """The code of pages, of all if none is named, in a language."""
+    text = "\n".join(page.read_text() for page in pages or PAGES)
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.S | re.M)
+
+
 def commands() -> list[str]:
-    """The lines of the README's shell blocks, without comments and examples of output."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", (REPOSITORY / "README.md").read_text(), flags=re.S | re.M)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    lines = [
-        re.sub(r"max_steps=\d+", "max_steps=8", re.sub(r"\s+#.*", "", line)).strip()
-        for line in lines
-        if not line.startswith(("{", "#"))
-    ]
-    return [line for line in lines if line and not any(re.match(pattern, line) for pattern in ELSEWHERE)]
+    """The lines of the pages' shell blocks, each once, without comments; the README's first."""
+    lines: list[str] = []
+    for block in blocks("bash"):
+        variables = ""  # that a block sets for its further lines
+        for line in block.replace("\\\n", " ").splitlines():
+            line = re.sub(r"max_steps=\d+", "max_steps=8", re.sub(r"(^|\s+)#.*", "", line)).strip()
+            if re.match(r"[A-Z]+=", line):
+                variables += f"{line}; "
+            elif line:
+                lines.append(f"{variables if '$' in line else ''}{line}")
+    lines = sorted(dict.fromkeys(lines), key=lambda line: not line.startswith("make pretrain"))  # encoders come first
+    return [line for line in lines if not any(re.match(pattern, line) for pattern in ELSEWHERE)]
 
 
 def change(file: Path, **values: Any) -> None:
@@ -129,7 +139,7 @@ def toy_configurations(configs: Path) -> None:
 
 
 def toy_data(home: Path, folder: Path) -> None:
-    """The texts and data sets that the README takes for the user's."""
+    """The texts and data sets that the pages take for the user's."""
     prose = "".join(f"The {word} one came home. It was a {word} day.\n\n" for word in ("old", "new", "red", "big") * 30)
     (home / "texts").mkdir(parents=True)
     for file in (home / "texts/a.txt", home / "texts/valid.txt", home / "other.txt", folder / "valid.txt"):
@@ -143,6 +153,7 @@ def toy_data(home: Path, folder: Path) -> None:
     places = {name: [home / "data" / place, folder / "data" / place] for name, place in grid.items()}
     places["sst2"].append(home / "sst2")
     places["sick"].append(home / "sick")
+    places["ud-pos"].append(folder / "ud-ewt")
     for name, copies in places.items():
         task = presets.task_of(presets.task_file(name))
         for begin in task.splits.values():
@@ -160,9 +171,22 @@ def toy_data(home: Path, folder: Path) -> None:
         rows = "".join(f"a {word} film\t{label}\n" for word, label in (("good", 1), ("bad", 0)) for _ in range(100))
         (folder / f"folder/{part}.tsv").write_text("text\tlabel\n" + rows)
     write_published(folder)
+    write_foreign(home / "models/bert-base-uncased")
 
 
-def test_every_command_of_the_readme(tmp_path: Path) -> None:
+def write_foreign(folder: Path) -> None:
+    """A small BERT as transformers saves it."""
+    from transformers import BertConfig, BertForPreTraining, BertTokenizer
+
+    folder.mkdir(parents=True)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "text", "row"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    BertForPreTraining(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
+
+
+def test_every_command_of_the_pages(tmp_path: Path) -> None:
     folder, home = tmp_path / "repository", tmp_path / "home"
     ignored = shutil.ignore_patterns(".*", "runs", "build", "__pycache__", "*.egg-info", "wandb")
     shutil.copytree(REPOSITORY, folder, ignore=ignored)
@@ -187,6 +211,10 @@ def test_every_command_of_the_readme(tmp_path: Path) -> None:
     for args, environment, text in calls:
         assert args[:2] == ["-m", "pipeline"], args
         lines.append(json.dumps([args[2:], {k: v for k, v in environment.items() if k not in SHELL}, text]) + "\n")
+    for page in PAGES:
+        if code := "\n".join(blocks("python", page)):
+            asked.append(f"Python of {page.name}")
+            lines.append(json.dumps([["python"], {}, code]) + "\n")
     noted.write_text("".join(lines))
     replay = [sys.executable, "-c", REPLAY, str(noted), str(answers)]
     done = subprocess.run(replay, cwd=folder, env=clean, capture_output=True, text=True, timeout=900)

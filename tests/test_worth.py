@@ -34,7 +34,7 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     assert list(found["finetuned"]) == ["10", "20", "300"]
     assert all(len(scores) == 2 for scores in found["finetuned"].values())
     assert_plot(tmp_path / "out/worth.png")
-    with pytest.raises(UserError, match="leave SEED=5 out"):
+    with pytest.raises(UserError, match="leave --seed 5 out"):
         run("worth", *where, "--seed", "5", *flags)
     with pytest.raises(UserError, match=r"worth varies data\.train_rows itself"):
         run("worth", *where, *flags, "--data.train_rows=5")

@@ -14,6 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from pipeline import former_names
 from pipeline.cli.validate import check_settings
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import (
     CONFIGS,
@@ -43,6 +44,8 @@ PRECISIONS = Literal["auto", "bf16-mixed", "32-true"]  # float16 would need its 
 class CLI(LightningCLI):
     """Parses; the trainer is made later, when the data are known."""
 
+    parser_class: type[LightningArgumentParser] = LightningArgumentParser
+
     def __init__(self, model: type, data: type, args: list[str]) -> None:
         super().__init__(
             model,
@@ -52,6 +55,7 @@ class CLI(LightningCLI):
             save_config_callback=None,
             seed_everything_default=False,
             auto_configure_optimizers=False,
+            parser_class=self.parser_class,
             parser_kwargs={
                 "exit_on_error": False,
                 "prog": "python -m pipeline",
@@ -83,7 +87,17 @@ class CLI(LightningCLI):
         return trainer
 
 
+class _WithoutEncoder(LightningArgumentParser):
+    """FineTuning takes the folder of its encoder for `Trainer.fit` alone: commands have FROM= for it."""
+
+    def add_class_arguments(self, theclass: type, *args: Any, **options: Any) -> list[str]:
+        skip = {"skip": {"encoder"}} if theclass is FineTuning else {}
+        return super().add_class_arguments(theclass, *args, **options, **skip)
+
+
 class FineTuneCLI(CLI):
+    parser_class = _WithoutEncoder
+
     def add_arguments_to_parser(self, parser: Any) -> None:
         parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
@@ -104,7 +118,7 @@ def parse(
     Raises:
         UserError: an unknown key, a wrong type or a value out of range, named, with the file that it is in.
     """
-    flags = [former_names.current(flag) for flag in flags]
+    flags = former_names.flags(flags)
     given = {file: content_of(file) for file in [*files, *files_in(flags)]}
     args = [part for file in files for part in ("--config", str(file))] + flags
     try:
@@ -177,7 +191,8 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
         raise UserError(f"There is no corpus '{corpus}': neither a preset ({known('corpora')}) nor a path.")
     if preset is None and data is not None:
         raise UserError(
-            f"CORPUS={corpus} and DATA={data} both say where the text is: leave one of them out. DATA= takes the place "
+            f"{typed.flag('corpus', corpus)} and {typed.flag('data', data)} both say where the text is: leave one out. "
+            f"{typed.flag('data')} takes the place "
             f"of the hub's text of a preset ({known('corpora')})."
         )
     own = named_config(f"corpora/{corpus}", model)

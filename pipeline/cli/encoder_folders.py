@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from pydoc import locate
 
-from pipeline import encoders, former_names
+from pipeline import encoders
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
@@ -25,7 +26,9 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     wanted = encoders.register(model_class(file)).model_type
     if (model_type := encoders.family(read_config(folder)["model_type"])) != wanted:
         known_types = encoders.names()
-        hint = f"set MODEL={model_type}" if model_type in known_types else f"there are {', '.join(known_types)}"
+        hint = f"there are {', '.join(known_types)}"
+        if model_type in known_types:
+            hint = f"set {typed.flag('model', model_type)}"
         raise UserError(f"{folder} holds a {model_type} encoder, not {wanted}; {hint}.")
     return folder
 
@@ -36,7 +39,7 @@ def model_class(file: Path) -> type[Encoder]:
     Raises:
         UserError: none, or one that is no encoder.
     """
-    encoder = former_names.current(content_of(file).get("model", {}).get("encoder"))
+    encoder = content_of(file).get("model", {}).get("encoder")
     class_path = encoder.get("class_path") if isinstance(encoder, dict) else encoder
     kind = locate(str(class_path))
     if not (isinstance(kind, type) and issubclass(kind, Encoder)):

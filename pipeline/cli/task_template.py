@@ -1,29 +1,38 @@
-"""`make new-task`: the YAML file of a new data set, with comments, and a test of it."""
+"""`make new-task`: the YAML file of a new data set, with comments and what its files tell, and a test of it."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 from string import Template
+from typing import Any
 
+import yaml
+
+from pipeline.console import typed
+from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 from tasks.base import Task, kinds
+from tasks.guess import Table
+from tasks.sentiment import Sentiment
 
+NAME = r"[a-z][a-z0-9-]*"
 LONGEST = 100  # characters of a name, which is that of files too
 KINDS = kinds()
 YAML = Template("""\
 # $name: what it is, and who made it.
-# `make finetune TASK=$name DATA=folder` reads it from a folder of files whose names begin as `splits` says:
-# $formats.
+# `make finetune TASK=$name DATA=$data` reads it from one file, which is split into parts, or from a folder of files
+# whose names begin as `splits` says: $formats.
 data:
   task:
     class_path: $class_path
     init_args:
-      columns: {$columns} # what the task reads: the column of your files
 $own      # hub: {path: owner/name} # where to read it from without DATA
-      splits: {train: train, test: test} # add valid: dev where there is such a part
-      valid_rows: 100 # without one, so many rows of the training part choose the checkpoint
+      splits: {train: train, valid: valid, test: test} # names of files; a part without one is split off training
+      test_rows: 0.1 # a share of all rows, stratified by label
+      valid_rows: 0.1 # of the training rows
   epochs: 5
 """)
 TEST = Template('''\
@@ -41,40 +50,103 @@ def test_$function(pretrained: Path, tmp_path: Path) -> None:
 ''')
 
 
-def new_task(name: str, kind: str, folder: Path, *, packaged: Path) -> list[Path]:
+def new_task(name: str, kind: str | None, folder: Path, *, packaged: Path, data: str | None = None) -> list[Path]:
     """Writes `configs/tasks/NAME.yaml`, and `tests/test_task_NAME.py` where the project's tests are.
 
     Args:
+        kind: of the task; None: as the data look, or `sentence`.
         folder: where to, most often the current one.
         packaged: the folder of the tasks that are there for everyone, whose names are taken.
+        data: a file or folder of such data: columns and labels are guessed.
 
     Raises:
-        UserError: the name is no name, or taken.
+        UserError: the name is no name, or taken; the data cannot be read, or it is not clear what they are.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-        raise UserError(f"NAME={name} must be small letters, digits and hyphens, beginning with a letter.")
+    if not re.fullmatch(NAME, name):
+        raise UserError(
+            f"{typed.flag('name', name)} must be small letters, digits and hyphens, beginning with a letter."
+        )
     if len(name) > LONGEST:
-        raise UserError(f"NAME has {len(name)} characters; it may have {LONGEST}.")
+        raise UserError(f"The name has {len(name)} characters; it may have {LONGEST}.")
     function = name.replace("-", "_")
-    yaml, test = folder / "configs/tasks" / f"{name}.yaml", folder / "tests" / f"test_task_{function}.py"
-    for file in (yaml, packaged / yaml.name, test):
-        if file.exists():
-            raise UserError(f"{file} is there already; choose another NAME.")
-    write_atomically(yaml, yaml_of(name, KINDS[kind]))
+    file, test = folder / "configs/tasks" / f"{name}.yaml", folder / "tests" / f"test_task_{function}.py"
+    for path in (file, packaged / file.name, test):
+        if path.exists():
+            raise UserError(f"{path} is there already; choose another name.")
+    chosen, fields = (KINDS[kind or "sentence"], {}) if data is None else guess(name, kind, data)
+    write_atomically(file, yaml_of(name, chosen, fields, data or "reviews.csv"))
     conftest = test.with_name("conftest.py")
     if not conftest.is_file() or "def check_task(" not in conftest.read_text(encoding="utf-8", errors="replace"):
-        return [yaml]  # installed from a package: the user's tests are another's
+        return [file]  # installed from a package: the user's tests are another's
     write_atomically(test, TEST.substitute(name=name, function=function))
-    return [yaml, test]
+    return [file, test]
 
 
-def yaml_of(name: str, kind: type[Task]) -> str:
-    """The YAML file of a new data set of a kind."""
-    columns = ", ".join(f"{role}: {column}" for role, column in kind.default_columns().items())
+def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str, Any]]:
+    """The kind of task that data look like, and what its YAML file says of them.
+
+    Raises:
+        UserError: they cannot be read, or it is not clear what they are; lists the columns.
+    """
+    rows = labeled.rows_of(Sentiment(), data, "train")
+    if not rows:
+        raise UserError(f"{data} holds no row to guess the columns from; its training part is named 'train'.")
+    table = Table([row for _, row in rows])
+    source = rows[0][0].rpartition(", ")[0]
+    if 0 not in table.names:
+        labeled.check_header(table, rows[0][0])
+    fits = {one: fields for one in KINDS if (fields := KINDS[one].guess_fields(table)) is not None}
+    if kind is None and fits:  # the one that reads the most columns; of classes and numbers the classes
+        kind = min(fits, key=lambda one: (-len(fits[one].get("columns", ())), one == "regression", one))
+    if kind is None or kind not in fits:
+        columns = KINDS[kind or "sentence"].default_columns()
+        without = typed.command("new-task", name_=name, kind=kind or "sentence")
+        raise UserError(f"{labeled.which_columns(table, source, columns)} `{without}` writes that file.")
+    return KINDS[kind], fits[kind]
+
+
+def yaml_of(name: str, kind: type[Task], fields: dict[str, Any], data: str) -> str:
+    """The YAML file of a new data set of a kind.
+
+    Args:
+        fields: arguments of the kind; those of its template without one are as there.
+        data: shown in the command that trains on it.
+    """
+    columns = fields.get("columns", kind.default_columns())
+    lines = [f"columns: {flow(columns)} # what the task reads: the column of your files", *kind.template.splitlines()]
+    for number, line in enumerate(lines):
+        key, _, rest = line.removeprefix("# ").partition(":")
+        if key in fields and number:
+            lines[number] = f"{key}: {flow(fields[key])} #{rest.rpartition(' #')[2]}"
     return YAML.substitute(
         name=name,
+        data=data,
         formats=kind.formats,
         class_path=f"{kind.__module__}.{kind.__name__}",
-        columns=columns,
-        own="".join(f"      {line}\n" for line in kind.template.splitlines()),
+        own="".join(f"      {line}\n" for line in lines),
     )
+
+
+def flow(value: Any) -> str:
+    """A value on one line of YAML."""
+    listed = yaml.safe_dump([value], default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True)
+    return listed.strip()[1:-1]
+
+
+def described(file: Path) -> str:
+    """What a YAML file that was written says of its data, in a line."""
+    task = yaml.safe_load(file.read_text(encoding="utf-8"))["data"]["task"]
+    fields = task["init_args"]
+    said = [f"{key} {flow(fields[key])}" for key in ("conll", "columns", "labels") if key in fields]
+    return f"Guessed: {task['class_path']} with {' and '.join(said)}; correct it there where it is wrong."
+
+
+def add_missing(name: str, data: str, *, packaged: Path) -> list[Path]:
+    """Writes the YAML file of a task that there is none of yet, for the data that it is to be trained on.
+
+    Nothing is written for a name that is almost that of another task, or a path.
+    """
+    there = [path.stem for folder in (packaged, Path("configs/tasks")) for path in folder.glob("*.yaml")]
+    if name in there or not re.fullmatch(NAME, name) or difflib.get_close_matches(name, there, cutoff=0.8):
+        return []
+    return new_task(name, None, Path(), packaged=packaged, data=data)[:1]

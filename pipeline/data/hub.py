@@ -8,15 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pipeline.console import typed
 from pipeline.errors import UserError
 
-LOCAL_INSTEAD = (
-    "give local files instead (CORPUS=path for pretraining, DATA=folder for a task), or use CORPUS=sample and "
-    "TASK=sentiment."
-)
 RETRIES = 5  # in a row, without a row between them
 PAUSE = 2.0  # seconds before the first retry, doubled for each further one
 NETWORK = ("httpx", "httpx2", "httpcore", "aiohttp", "urllib3", "huggingface_hub")  # not all their errors are OSErrors
+
+
+def local_instead() -> str:
+    """What to do without the hub."""
+    path, folder = typed.flag("corpus", "PATH"), typed.flag("data", "FOLDER")
+    sample = f"{typed.flag('corpus', 'sample')} and {typed.flag('task', 'sentiment')}"
+    return f"give local files instead ({path} for pretraining, {folder} for a task), or use {sample}."
 
 
 def open_hub(*, path: str, **arguments: Any) -> Any:
@@ -34,7 +38,7 @@ def open_hub(*, path: str, **arguments: Any) -> Any:
         return datasets.load_dataset(path, **arguments)
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f"'{path}' cannot be read from the hub ({reason}); {LOCAL_INSTEAD}") from None
+        raise UserError(f"'{path}' cannot be read from the hub ({reason}); {local_instead()}") from None
 
 
 def _check_connection(path: str) -> None:
@@ -46,7 +50,7 @@ def _check_connection(path: str) -> None:
         if not (os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")):
             socket.create_connection((host.split(":")[0], 443), timeout=5).close()
     except OSError:
-        raise UserError(f"The hub ({host}) cannot be reached, so '{path}' cannot be read; {LOCAL_INSTEAD}") from None
+        raise UserError(f"The hub ({host}) cannot be reached, so '{path}' cannot be read; {local_instead()}") from None
 
 
 def patient_rows(open_stream: Callable[[], Any], name: str) -> Iterator[dict[str, Any]]:
@@ -83,7 +87,7 @@ def patient_rows(open_stream: Callable[[], Any], name: str) -> Iterator[dict[str
             if failures > RETRIES:
                 raise UserError(
                     f"'{name}' broke off after {done:,} rows and {RETRIES} further attempts ({type(error).__name__}: "
-                    f"{error}); run again when the hub can be reached. {LOCAL_INSTEAD[0].upper()}{LOCAL_INSTEAD[1:]}"
+                    f"{error}); run again when the hub can be reached. Or {local_instead()}"
                 ) from None
             print(f"'{name}' broke off after {done:,} rows ({type(error).__name__}); trying again.", file=sys.stderr)
             if done > before:  # before its first row a stream reports the position 0

@@ -1,45 +1,75 @@
-"""Labeled files -> rows with their file and line: .tsv, .csv, .jsonl, .parquet, CoNLL columns."""
+"""Labeled files -> rows with their file and line: .csv, .tsv, .json, .jsonl, .parquet, CoNLL columns."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import itertools
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.data.files import unless_damaged
+from pipeline.data.delimited import Refuse, refuse, repeated, table
+from pipeline.data.files import COMPRESSIONS, unless_damaged
 from pipeline.errors import UserError
 from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
 from pipeline.storage.validation import parse_json
 from tasks.dataset import Row, shortened
+from tasks.errors import RowError
+
+Rows = Iterator[tuple[int, Mapping[Any, Any]]]  # with the number of their line
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Reads a .tsv or .csv (with a header, see `table`), .jsonl, .parquet or CoNLL file, also under .gz.
+def read_rows(path: Path, refuse: Refuse = refuse) -> list[Row]:
+    """Reads a .csv or .tsv (with a header, see `table`), .json, .jsonl, .parquet or CoNLL file, also under .gz and .xz.
+
+    Args:
+        refuse: what to do with a row that cannot be read: by default it is raised.
 
     Raises:
-        UserError: the file, or one of its lines, cannot be read; names both.
+        UserError: the file cannot be read; names it.
     """
     try:
-        if path.name.endswith(".parquet.gz"):
+        if path.name.lower().endswith((".parquet.gz", ".parquet.xz")):
             raise UserError(f"{path} is compressed twice: unpack it, .parquet is compressed as it is.")
-        if path.name.endswith(".parquet"):
+        if kind_of(path) == "parquet":
             return [(f"{path}, row {n}", row) for n, row in enumerate(_parquet(path), start=1)]
-        opened = gzip.open if path.suffix == ".gz" else open
+        if kind_of(path) not in SUFFIXES:
+            raise UserError(unreadable(path))
+        opened = COMPRESSIONS.get(path.suffix, open)
         with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:  # a text may hold other ends of lines
-            return [(f"{path}, line {n}", row) for n, row in READERS[kind_of(path)](file, path)]
+            if kind_of(path) == "json":
+                return _json(file.read(), path, refuse)
+            return [(f"{path}, line {n}", row) for n, row in READERS[kind_of(path)](file, path, refuse)]
     except UnicodeDecodeError:
-        raise UserError(unless_damaged(path, f"{path} is not UTF-8 text.")) from None
-    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(unless_damaged(path, not_utf8(path))) from None
+    except (OSError, EOFError, zlib.error, LZMAError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from None
 
 
 def kind_of(path: Path) -> str:
-    return path.name.removesuffix(".gz").rpartition(".")[2]
+    """The ending of a file's name, without that of a compressed one."""
+    name = path.name[: -len(path.suffix)] if path.suffix in COMPRESSIONS else path.name
+    return name.rpartition(".")[2].lower()
+
+
+def unreadable(path: Path) -> str:
+    """What to do with a file of an unknown kind."""
+    return (
+        f"{path} is no table that can be read: labeled data are .csv, .tsv, .json, .jsonl, .parquet or CoNLL columns. "
+        "Save it as one of them (in Excel: 'CSV UTF-8')."
+    )
+
+
+def not_utf8(path: Path | str) -> str:
+    """What to do with a file in another encoding: Excel writes that of Windows, or UTF-16."""
+    with open(path, "rb") as file:
+        wide = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+    name, other = ("UTF-16", "UTF-16") if wide else ("", "CP1252")
+    return (
+        f"{path} is not UTF-8 text{f', but {name}' if name else ''}: save it as 'CSV UTF-8' in Excel, or convert it "
+        f"(iconv -f {other} -t UTF-8 {path} > new-file)."
+    )
 
 
 def _parquet(path: Path) -> list[Mapping[str, Any]]:
@@ -59,88 +89,49 @@ def lines_of(file: IO[str]) -> Iterator[tuple[int, str]]:
         yield number, line.rstrip("\n").removesuffix("\r")
 
 
-DELIMITERS = ",;\t|"
-MAX_FIELD = 2**31 - 1  # characters
-QUOTED = re.compile(r'"([^"]*(?:""[^"]*)*)"')  # a field as the csv module writes it
+# ---------------------------------------------------------------------- JSON
 
 
-def table(file: IO[str], path: Path, kind: str) -> tuple[list[str], Iterator[tuple[int, Mapping[str, str]]]]:
-    """The names of the columns, and the rows, read lazily, each with its first line number.
-
-    A `.csv` is read by Python's csv module: quoted fields may hold delimiters, ends of lines and doubled quotes. Its
-    delimiter is the one that a first line `sep=;` names, as Excel writes it, else that of , ; tab and | which the
-    header has most often. In a `.tsv` whose header has no quotes, quotes are plain characters, except in a field as
-    the csv module writes it: quoted as a whole, with doubled quotes inside. In a table with one column a blank line
-    is an empty text.
-
-    Raises:
-        UserError: a row does not fit the header, or a column has no name or the name of another.
-    """
-    lines = itertools.chain(file)
-    first = next(lines, "")
-    named = re.fullmatch(r"sep=(.)\r?\n?", first, re.IGNORECASE) if kind == "csv" else None
-    begin, first = (2, next(lines, "")) if named else (1, first)
-    if kind == "tsv" and not first.startswith('"'):
-        rows = _plain_rows(itertools.chain([first], lines))
-    else:
-        most = max(DELIMITERS, key=QUOTED.sub("", first).count)
-        delimiter = "\t" if kind == "tsv" else named[1] if named else most
-        rows = _quoted_rows(itertools.chain([first], lines), path, delimiter, begin)
-    _, names = next(rows)
-    if not any(name.strip() for name in names):
-        raise UserError(f"{path} has no header: line {begin} must name its columns.")
-    if "" in names[1:]:  # the first one may have none, as that of a pandas index
-        raise UserError(f"{path}, line {begin}: column {names.index('', 1) + 1} of the header has no name.")
-    if twice := repeated(names):
-        raise UserError(f"{path}, line {begin}: two columns of the header are named '{shortened(twice)}'.")
-    return names, _named_rows(names, rows, path)
-
-
-def repeated(names: Sequence[str]) -> str | None:
-    return next((name for name in names if names.count(name) > 1), None)
-
-
-def _named_rows(
-    names: list[str], rows: Iterator[tuple[int, list[str]]], path: Path
-) -> Iterator[tuple[int, Mapping[str, str]]]:
-    for number, values in rows:
-        if len(names) > 1 and not any(value.strip() for value in values):
-            continue
-        if len(values) != len(names):
-            raise UserError(f"{path}, line {number} has {len(values)} columns, its header has {len(names)}.")
-        yield number, dict(zip(names, values, strict=True))
-
-
-def _plain_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, start=1):
-        yield number, [_unquoted(value) for value in line.rstrip("\n").removesuffix("\r").split("\t")]
-
-
-def _unquoted(value: str) -> str:
-    match = QUOTED.fullmatch(value) if '""' in value[1:-1] else None
-    return match[1].replace('""', '"') if match else value
-
-
-def _quoted_rows(lines: Iterator[str], path: Path, delimiter: str, begin: int) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(MAX_FIELD)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    number = begin
-    try:
-        for values in reader:
-            yield number, values or [""]
-            number = begin + reader.line_num
-    except csv.Error as error:
-        why = "a quote is opened and never closed" if "end of data" in str(error) else str(error).partition(" - ")[0]
-        raise UserError(f"{path}, line {number} is no row of a table with quotes: {why}.") from None
-
-
-def read_jsonl(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def read_jsonl(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in lines_of(file):
-        if line.strip():
+        if not line.strip():
+            continue
+        try:
             row = parse_json(line, f"{path}, line {number}")
             if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number} is no JSON object.")
+                raise RowError(f"{path}, line {number}", "is no JSON object", kind="no JSON object")
+        except UserError as error:
+            refuse(error)
+        else:
             yield number, mended(row) if may_have_surrogates(line) else row
+
+
+def _json(text: str, path: Path, refuse: Refuse) -> list[Row]:
+    """Rows of a `.json` file: a list of objects, one object a line, or what pandas writes.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    lines = text.splitlines(keepends=True)
+    if len(lines) > 1 and lines[0].startswith("{") and lines[0].rstrip().endswith("}"):
+        return [(f"{path}, line {n}", row) for n, row in read_jsonl(iter(lines), path, refuse)]  # type: ignore[arg-type]
+    content = parse_json(text, path)
+    content = mended(content) if may_have_surrogates(text) else content
+    if isinstance(content, dict) and isinstance(content.get("data"), list):  # of many sets; pandas: "split", "table"
+        names, content = content.get("columns"), content["data"]
+        if names and all(isinstance(row, list) and len(row) == len(names) for row in content):
+            content = [dict(zip(names, row, strict=True)) for row in content]
+    elif isinstance(content, dict) and content:  # by column, as pandas writes it by default
+        columns = [
+            list(column.values() if isinstance(column, dict) else column)
+            for column in content.values()
+            if isinstance(column, (dict, list))
+        ]
+        if len(columns) == len(content) and len({len(column) for column in columns}) == 1:
+            content = [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
+    if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
+        raise UserError(f"{path} is no table: it must be a list of JSON objects, or one object a line.")
+    return [(f"{path}, row {number}", row) for number, row in enumerate(content, start=1)]
 
 
 def mended(value: Any) -> Any:
@@ -152,7 +143,10 @@ def mended(value: Any) -> Any:
     return repair_surrogates(value) if isinstance(value, str) else value
 
 
-def read_conll(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[int, list[str]]]]:
+# ---------------------------------------------------------------------- CoNLL
+
+
+def read_conll(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[tuple[int, Mapping[int, list[str]]]]:
     """Sentences separated by blank lines: number of a column -> its values, one per word.
 
     Columns are separated by tabs, or by spaces if the first word's line has no tab. A line that begins with # is a
@@ -166,8 +160,8 @@ def read_conll(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[int, li
     rows: list[list[str]] = []
     for number, line in lines:
         values = line.split(separator)
-        said = line.startswith("# ") and "=" in line and not rows
-        comment = line.startswith("#") and (said or len(values) != width)
+        metadata = line.startswith("# ") and "=" in line and not rows
+        comment = line.startswith("#") and (metadata or len(values) != width)
         if not line.strip():
             if rows:
                 yield begin, dict(enumerate(map(list, zip(*rows, strict=True))))
@@ -175,7 +169,8 @@ def read_conll(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[int, li
         elif comment or values[0] == "-DOCSTART-" or (len(values) == 10 and re.fullmatch(r"\d+[-.]\d+", values[0])):
             continue
         elif len(values) != width:
-            raise UserError(f"{path}, line {number} has {len(values)} columns, the lines before it have {width}.")
+            said = f"has {len(values)} columns, the lines before it have {width}"
+            refuse(RowError(f"{path}, line {number}", said, kind="more or fewer columns than those before"))
         else:
             begin = begin if rows else number
             rows.append(values)
@@ -183,10 +178,11 @@ def read_conll(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[int, li
         yield begin, dict(enumerate(map(list, zip(*rows, strict=True))))
 
 
-READERS: dict[str, Callable[[IO[str], Path], Iterator[tuple[int, Mapping[Any, Any]]]]] = {
-    "tsv": lambda file, path: table(file, path, "tsv")[1],
-    "csv": lambda file, path: table(file, path, "csv")[1],
+READERS: dict[str, Callable[[IO[str], Path, Refuse], Rows]] = {
+    "tsv": lambda file, path, refuse: table(file, path, "tsv", refuse)[1],
+    "csv": lambda file, path, refuse: table(file, path, "csv", refuse)[1],
     "jsonl": read_jsonl,
     **dict.fromkeys(("conll", "conllu", "txt", "bio", "iob", "iob2"), read_conll),
 }
-SUFFIXES = (*READERS, "parquet")
+TABLES = ("csv", "tsv", "json", "jsonl", "parquet")
+SUFFIXES = (*READERS, "json", "parquet")

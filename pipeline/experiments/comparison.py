@@ -6,16 +6,139 @@ import csv
 import io
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import metrics
+from pipeline.errors import UserError
+from pipeline.experiments import comparison_plot
 from pipeline.presets import ARMS
 from pipeline.storage.atomic import write_atomically
-from pipeline.tracking import plots
 from pipeline.tracking.tables import markdown_table
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid.summary)
+NUMBERS = {"seed": int, "score": float, "chosen_by": float, "tokens": float, "minutes": float}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A mean difference of paired runs, and half of its 95 % interval; None of a single pair."""
+
+    mean: float
+    half: float | None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.half is not None and self.mean > self.half
+
+    def __str__(self) -> str:
+        if self.half is None:
+            return f"{self.mean:+.3f}"
+        text = f"{self.mean:+.3f} [{self.mean - self.half:+.3f}, {self.mean + self.half:+.3f}]"
+        return f"**{text}**" if self.is_certain else text
+
+
+@dataclass(frozen=True)
+class Line:
+    """All runs of a model on a task: a line of the table.
+
+    Attributes:
+        arms: name -> scores by seed, of the arms that the whole comparison has.
+    """
+
+    task: str
+    model: str
+    rows: Rows
+    arms: dict[str, list[float]]
+
+    @property
+    def task_name(self) -> str:
+        return Path(self.task).stem
+
+    @property
+    def metric(self) -> str:
+        """Its name in words."""
+        return self.rows[0]["metric"].replace("_", " ").replace(" f1", " F1")
+
+    @property
+    def sign(self) -> int:
+        """1 where more of the metric is better, -1 where less is: a gain is positive where pretraining helped."""
+        return -1 if self.rows[0].get("mode") == "min" else 1
+
+    @property
+    def best_arm(self) -> str:
+        means = {arm: sum(scores) / len(scores) for arm, scores in self.arms.items() if scores}
+        return max(means, key=lambda arm: self.sign * means[arm])
+
+    @property
+    def best_baseline(self) -> tuple[str, list[float]] | None:
+        """The name of the baseline that is best on the mean, and its score beside each run: training rows may differ.
+
+        Of those in the metric of the task: one in another metric has a second slash.
+        """
+        names = [name for name in self.rows[0] if name.startswith("baseline/") and name.count("/") == 1]
+        scores = {name: [float(row[name]) for row in self.rows] for name in names}
+        if not scores:
+            return None
+        best = max(scores, key=lambda name: self.sign * sum(scores[name]))
+        return best.removeprefix("baseline/").replace("_", " "), scores[best]
+
+    @property
+    def gain_over_scratch(self) -> Gain | None:
+        """Of the arm that pretraining is judged by."""
+        arm = pretrained_arm(list(self.arms))
+        return None if arm is None else self._gain(self.arms[arm], self.arms["scratch"])
+
+    @property
+    def gain_over_baseline(self) -> Gain | None:
+        arm, best = pretrained_arm(list(self.arms)), self.best_baseline
+        if arm is None or best is None:
+            return None
+        beside = [value for value, row in zip(best[1], self.rows, strict=True) if row["arm"] == arm]
+        return self._gain(self.arms[arm], beside)
+
+    def _gain(self, scores: Sequence[float], others: Sequence[float]) -> Gain | None:
+        pairs = list(zip(scores, others, strict=False))
+        if not pairs:
+            return None
+        mean, half = metrics.paired_gain(*([self.sign * value for value in side] for side in zip(*pairs, strict=True)))
+        return Gain(mean, half)
+
+    def degenerate(self, arm: str) -> int:
+        """How many runs of an arm predict the same for all rows."""
+        return sum(bool(row["degenerate"]) for row in self.rows if row["arm"] == arm)
+
+    def mean_of(self, name: str) -> float:
+        return sum(row[name] for row in self.rows) / len(self.rows)
+
+
+def lines_of(rows: Rows) -> list[Line]:
+    """A line for each task and model, in the order of the rows."""
+    arms, found = arms_of(rows), []
+    for task, model in itertools.product(in_order(rows, "task"), in_order(rows, "model")):
+        mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
+        if mine:
+            scores = {arm: [row["score"] for row in mine if row["arm"] == arm] for arm in arms}
+            found.append(Line(task, model, mine, scores))
+    return found
+
+
+def in_order(rows: Rows, name: str) -> list[str]:
+    return list(dict.fromkeys(row[name] for row in rows))
+
+
+def arms_of(rows: Rows) -> list[str]:
+    return [arm for arm in ARMS if any(row["arm"] == arm for row in rows)]
+
+
+def pretrained_arm(arms: list[str]) -> str | None:
+    """The arm whose gain over scratch is reported."""
+    return next((arm for arm in ("full", "frozen", "random") if arm in arms and "scratch" in arms), None)
+
+
+# ---------------------------------------------------------------------- files
 
 
 def report(rows: Rows, out: Path) -> None:
@@ -27,7 +150,28 @@ def report(rows: Rows, out: Path) -> None:
     writer.writerows(rows)
     write_atomically(out / "compare.csv", text.getvalue())
     write_atomically(out / "compare.md", table(rows))
-    plot(rows, out / "compare.png")
+    comparison_plot.plot(lines_of(rows), pretrained_arm(arms_of(rows)), out / "compare.png")
+
+
+def read(file: Path) -> Rows:
+    """The rows of a compare.csv.
+
+    Raises:
+        UserError: the file is damaged; names the line.
+    """
+    rows: Rows = []
+    with file.open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        for row in reader:
+            known = {name: value for name, value in row.items() if name and value}
+            kinds = NUMBERS | dict.fromkeys((name for name in known if name.startswith("baseline/")), float)
+            try:
+                numbers = {name: convert(known[name]) for name, convert in kinds.items()}
+                words = {name: known[name] for name in ("model", "task", "arm", "metric", "degenerate")}
+            except (KeyError, ValueError):
+                raise UserError(f"{file}, line {reader.line_num}, is damaged; run the comparison again.") from None
+            rows.append({**known, **numbers, **words, "degenerate": words["degenerate"] == "True"})
+    return rows
 
 
 def show(out: Path) -> None:
@@ -36,133 +180,53 @@ def show(out: Path) -> None:
     print(f"Saved {', '.join(path.name for path in sorted(out.glob('compare.*')))} in {out}")
 
 
-def in_order(rows: Rows, name: str) -> list[str]:
-    return list(dict.fromkeys(row[name] for row in rows))
-
-
-def arms_of(rows: Rows) -> list[str]:
-    return [arm for arm in ARMS if any(row["arm"] == arm for row in rows)]
-
-
-def scores_of(rows: Rows, model: str, task: str, arm: str) -> list[float]:
-    return [row["score"] for row in rows if (row["model"], row["task"], row["arm"]) == (model, task, arm)]
-
-
-def pretrained_arm(arms: list[str]) -> str | None:
-    """The arm whose gain over scratch is reported."""
-    return next((arm for arm in ("full", "frozen", "random") if arm in arms and "scratch" in arms), None)
-
-
-def best_baseline(rows: Rows) -> tuple[str, list[float]]:
-    """The name of the baseline that is best on the mean, and its score beside each run: training rows may differ.
-
-    Of those in the metric of the task: one in another metric has a second slash.
-    """
-    names = [name for name in rows[0] if name.startswith("baseline/") and name.count("/") == 1]
-    scores = {name: [float(row[name]) for row in rows] for name in names}
-    best = max(scores, key=lambda name: sign_of(rows) * sum(scores[name]))
-    return best.removeprefix("baseline/").replace("_", " "), scores[best]
-
-
-def sign_of(rows: Rows) -> int:
-    """1 where more of the metric is better, -1 where less is: a gain is positive where pretraining helped."""
-    return -1 if rows[0].get("mode") == "min" else 1
+# ---------------------------------------------------------------------- the table
 
 
 def table(rows: Rows) -> str:
     """Markdown: a line for each model and task."""
-    arms = arms_of(rows)
-    gains = [f"gain of {arm} over scratch" for arm in [pretrained_arm(arms)] if arm]
-    head = ["task", "model", *arms, *gains, "best baseline", "tokens", "minutes"]
-    lines = []
-    for task, model in itertools.product(in_order(rows, "task"), in_order(rows, "model")):
-        mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
-        if mine:
-            lines.append(_cells(mine, task, model, arms))
-    return markdown_table(head, lines) + "\n" + NOTE
+    lines, arms = lines_of(rows), arms_of(rows)
+    tuned = pretrained_arm(arms)
+    gains = [f"gain of {tuned} over scratch", f"gain of {tuned} over the baseline"] if tuned else []
+    head = ["task", "model", *arms, "best baseline", *gains, "tokens", "minutes"]
+    return markdown_table(head, [_cells(line, arms, with_gains=bool(gains)) for line in lines]) + "\n" + note(lines)
 
 
 NOTE = """\
-Scores on the test part: mean ± standard deviation over seeds (all runs). A gain is the mean of the differences of
-runs with the same seed, with its 95 % interval (paired t) where there are several; where a baseline is better than
-scratch, the gain over it is added. "No gain": one of the intervals is not all above 0 (with one seed: a difference
-is not). N†: N of the runs predict the same for all rows. Tokens and minutes are means of the runs.
+Scores on the test part: mean ± standard deviation over seeds; the best arm is bold. A gain is the mean of the
+differences of runs with the same seed, with its 95 % interval (paired t) where there are several seeds; it is bold
+where the whole interval is above 0. Where it is not bold, these runs leave open whether there is a gain.
+Tokens and minutes are means of the runs. compare.csv has every run.
 """
+FLAT = "†: the number of runs that predict the same for all rows.\n"
 
 
-def _cells(rows: Rows, task: str, model: str, arms: list[str]) -> list[str]:
-    cells = [f"{Path(task).stem} ({rows[0]['metric'].replace('_', ' ')})", model]
-    by_arm = {arm: scores_of(rows, model, task, arm) for arm in arms}
-    for arm, scores in by_arm.items():
-        flat = sum(bool(row["degenerate"]) for row in rows if row["arm"] == arm)
-        cells.append(format_scores(scores) + (f" {flat}†" if flat else ""))
-    name, values = best_baseline(rows)
-    if tuned := pretrained_arm(arms):
-        beside = [value for value, row in zip(values, rows, strict=True) if row["arm"] == tuned]
-        signed = [[sign_of(rows) * score for score in scores] for scores in (by_arm[tuned], by_arm["scratch"], beside)]
-        cells.append(gain_over_scratch(*signed))
-    cells.append(f"{sum(values) / len(values):.3f} ({name})")
-    tokens, minutes = (sum(row[name] for row in rows) / len(rows) for name in ("tokens", "minutes"))
-    return [*cells, f"{tokens:,.0f}", f"{minutes:.1f}"]
+def note(lines: Sequence[Line]) -> str:
+    return NOTE + (FLAT if any(line.degenerate(arm) for line in lines for arm in line.arms) else "")
 
 
-def format_scores(scores: list[float]) -> str:
-    """Mean, standard deviation and the scores of all runs."""
+def _cells(line: Line, arms: Sequence[str], *, with_gains: bool) -> list[str]:
+    cells = [f"{line.task_name} ({line.metric})", line.model]
+    for arm in arms:
+        text = format_score(line.arms[arm])
+        flat = line.degenerate(arm)
+        cells.append((f"**{text}**" if arm == line.best_arm else text) + (f" {flat}†" if flat else ""))
+    best = line.best_baseline
+    cells.append(f"{sum(best[1]) / len(best[1]):.3f} ({best[0]})" if best else "")
+    if with_gains:
+        cells += [str(gain) if gain else "" for gain in (line.gain_over_scratch, line.gain_over_baseline)]
+    return [*cells, f"{line.mean_of('tokens'):,.0f}", f"{line.mean_of('minutes'):.1f}"]
+
+
+def format_score(scores: Sequence[float]) -> str:
+    """Mean and standard deviation."""
     if not scores:
         return ""
-    mean, deviation = metrics.mean_and_deviation(scores)
-    if len(scores) == 1:
-        return f"{mean:.3f}"
-    return f"{mean:.3f} ± {deviation:.3f} ({', '.join(f'{score:.3f}' for score in scores)})"
+    mean, deviation = metrics.mean_and_deviation(list(scores))
+    return f"{mean:.3f}" if len(scores) == 1 else f"{mean:.3f} ± {deviation:.3f}"
 
 
-def gain_over_scratch(scores: list[float], scratch: list[float], baseline: list[float]) -> str:
-    """The gain over scratch, and over the best baseline where that beats scratch; "no gain" where one may be 0."""
-    runs = list(zip(scores, scratch, baseline, strict=False))
-    if not runs:
-        return ""
-    ours, theirs, simple = zip(*runs, strict=True)
-    text, helped = gain(ours, theirs)
-    if sum(simple) > sum(theirs):
-        over_simple, helped_too = gain(ours, simple)
-        text, helped = f"{text}; {over_simple} over the baseline", helped and helped_too
-    return text if helped else f"{text}: no gain"
-
-
-def gain(scores: Sequence[float], others: Sequence[float]) -> tuple[str, bool]:
-    """Mean of the differences with its interval, and whether that is above 0."""
-    mean, half = metrics.paired_gain(scores, others)
-    if half is None:
-        return f"{mean:+.3f}", mean > 0
-    return f"**{mean:+.3f}** [{mean - half:+.3f}, {mean + half:+.3f}]", mean > half
-
-
-def plot(rows: Rows, file: Path) -> None:
-    """The gain over scratch of each model on each task, with intervals; crosses: the best baseline over scratch."""
-    arm = pretrained_arm(arms_of(rows))
-    if arm is None:
-        file.unlink(missing_ok=True)  # of rows that are gone
-        return
-    tasks, models = in_order(rows, "task"), in_order(rows, "model")
-    figure, axes = plots.subplots(figsize=(3 + 1.6 * len(tasks), 4))
-    for place, model in enumerate(models):
-        offset = 0.2 * (place - (len(models) - 1) / 2)
-        for number, task in enumerate(tasks):
-            pairs = list(zip(*(scores_of(rows, model, task, side) for side in (arm, "scratch")), strict=False))
-            if not pairs:
-                continue
-            mine = [row for row in rows if (row["task"], row["model"]) == (task, model)]
-            mean, half = metrics.paired_gain(*zip(*pairs, strict=True))
-            axes.errorbar(number + offset, sign_of(mine) * mean, yerr=half, fmt="o", color=f"C{place}", capsize=3)
-            _, values = best_baseline(mine)
-            over = sign_of(mine) * (sum(values) / len(values) - sum(score for _, score in pairs) / len(pairs))
-            axes.plot(number + offset, over, "x", color=f"C{place}", alpha=0.6)
-        axes.plot([], [], "o", color=f"C{place}", label=model)
-    axes.plot([], [], "x", color="grey", label="best baseline")
-    axes.axhline(0, color="grey", linewidth=0.8)
-    axes.set_xticks(range(len(tasks)), [Path(task).stem for task in tasks])
-    axes.set_ylabel(f"gain of {arm} over scratch")
-    if any(row["seed"] for row in rows):
-        axes.set_title("bars: 95 % interval over seeds", fontsize="medium")
-    axes.legend()
-    plots.save_figure(figure, file)
+def format_scores(scores: Sequence[float]) -> str:
+    """Mean, standard deviation and the scores of all runs."""
+    runs = f" ({', '.join(f'{score:.3f}' for score in scores)})" if len(scores) > 1 else ""
+    return format_score(scores) + runs

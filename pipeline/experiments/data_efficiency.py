@@ -14,6 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from pipeline import metrics
+from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments.grid import FineTune, check_many_runs
 from pipeline.experiments.run_cache import cell_of, finite, once
@@ -21,7 +22,6 @@ from pipeline.presets import task_file, task_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
 from pipeline.training.requests import FineTuneRequest, Overrides, ZeroShotRequest, overrides_of, settings_in
-from pipeline.training.task_data import rows_aside, rows_of
 from tasks.base import Task
 
 LABELS = (10, 32, 100, 316, 1000)
@@ -51,7 +51,7 @@ def measure(
     if any(name.startswith("data.train_rows") for name in settings):
         raise UserError("worth varies data.train_rows itself; remove that flag.")
     check_many_runs(settings)
-    numbers = training_sizes(training_rows(task, request.data))
+    numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows))
     cell = cell_of(request)
 
     def ask(*, resume: bool) -> None:
@@ -86,19 +86,13 @@ def measure(
     figures: dict[str, Any] = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
     figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)
     write_atomically(out / "worth.json", json.dumps(figures, indent=2) + "\n")
-    plot(line, prompt, figures["labels"], out / "worth.png")
+    plot(line, prompt, figures["labels"], out / "worth.png", title=f"{request.model} on {file.stem}")
     return figures
 
 
 def accuracy(folder: Path, cell: dict[str, Any], run: Any, name: str, *, overwrite: bool) -> float:
     """The accuracy, by its name in metrics.json, of a run that is run once."""
     return once(folder, cell, run, overwrite=overwrite, taken=lambda found: {name: finite(found, name, most=1)})[name]
-
-
-def training_rows(task: Task, data: str | None) -> int:
-    """Labelled rows of the training part, without those that become the validation part."""
-    rows = sum(not task.is_ignored(row) for row in rows_of(task, data, "train") or [])
-    return rows if rows_of(task, data, "valid") is not None else rows - rows_aside(task, rows)
 
 
 def training_sizes(rows: int) -> list[int]:
@@ -145,7 +139,7 @@ def verdict(figures: dict[str, Any]) -> str:
     return f"zero-shot {figures['zeroshot']:.3f}: the prompt is worth {value} labels"
 
 
-def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file: Path) -> None:
+def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file: Path, *, title: str) -> None:
     """Accuracy over labels, the prompt as a horizontal line."""
     figure, axes = plots.subplots(figsize=(6.5, 4))
     numbers = sorted(line)
@@ -153,10 +147,11 @@ def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file
     axes.errorbar(numbers, means, yerr=deviations, marker="o", capsize=3, label="fine-tuned (mean ± std over seeds)")
     axes.axhline(prompt, color="C1", linestyle="--", label="zero-shot (mean of the templates)")
     if labels is not None:
-        axes.axvline(labels, color="grey", linewidth=0.8)
+        axes.axvline(labels, color=plots.GREY, linewidth=0.8, label=f"equal at about {labels:,.0f} labels")
     axes.set_xscale("log")
     axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
     axes.set_xlabel("labelled rows")
     axes.set_ylabel("accuracy on the test part")
-    axes.legend()
+    axes.legend(frameon=False)
+    figure.suptitle(f"{title}: how many labels a prompt is worth")
     plots.save_figure(figure, file)

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from pipeline import encoders
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import FRESH, task_file
 from pipeline.storage.atomic import write_atomically
@@ -47,9 +48,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     """
     data, module = configuration.data, configuration.module
     if module.arm != request.arm:
-        raise UserError(f"Set ARM={module.arm}, not model.arm: it also chooses the weights.")
-    if module.encoder_folder is not None:
-        raise UserError(f"Set FROM={module.encoder_folder}, not model.encoder.")
+        raise UserError(f"Set {typed.flag('arm', module.arm)}, not model.arm: it also chooses the weights.")
     if shards_weights(configuration.settings.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     file = task_file(request.task)
@@ -74,9 +73,12 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
         seed=request.seed,
         stages=[*lineage.read(encoder_folder), data.stage(file.stem)],
         uses=encoder_folder,
+        pictures=[f"{name}.png" for name in data.task.pictures],
     )
     run = Run(configuration, out, record, resume=resume and not overwrite)
     run.begin()
     if is_main():
         write_atomically(out / "receipt.txt", load_report + "\n")
+        if data.found.made:
+            write_atomically(out / "splits.csv", data.found.table())
     return run

@@ -18,6 +18,7 @@ from pydantic import Field
 from tqdm import tqdm
 
 from pipeline import former_names
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments import comparison
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once
@@ -125,7 +126,7 @@ def check_settings(grid: Grid) -> None:
     Raises:
         UserError: which of them.
     """
-    shared = settings_in(former_names.current(grid.flags))
+    shared = settings_in(former_names.flags(grid.flags))
     for name in sorted(shared):
         if setters := [arm for arm, options in grid.arms.items() if name in former_names.current(options.choose)]:
             raise UserError(
@@ -134,7 +135,7 @@ def check_settings(grid: Grid) -> None:
         if name.startswith(OF_KIND) and 0 < sum(arm in FROZEN for arm in grid.arms) < len(grid.arms):
             raise UserError(
                 f"--{name} means different things for frozen and trained encoders, and this grid has both "
-                f"({', '.join(grid.arms)}). Leave it out, compare one kind (make compare ARMS=), or name it under "
+                f"({', '.join(grid.arms)}). Leave it out, compare one kind ({typed.flag('arms')}), or name it under "
                 "`choose` of an arm in a grid's file."
             )
     check_many_runs(shared.union(*(arm.choose for arm in grid.arms.values())))
@@ -158,7 +159,9 @@ def check_many_runs(settings: Iterable[str]) -> None:
 def check_seeds(seeds: int, seed: int) -> None:
     """Raises: UserError, a single seed is asked for beside several."""
     if seed:
-        raise UserError(f"SEEDS={seeds} runs the seeds 0 to {seeds - 1}: leave SEED={seed} out.")
+        raise UserError(
+            f"{typed.flag('seeds', seeds)} runs the seeds 0 to {seeds - 1}: leave {typed.flag('seed', seed)} out."
+        )
 
 
 # ---------------------------------------------------------------------- its runs

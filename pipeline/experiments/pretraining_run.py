@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 from pipeline.cards.encoder import encoder_card
 from pipeline.errors import UserError
-from pipeline.inspection import samples
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import plots
@@ -40,20 +40,41 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
     metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
-    losses = [
-        f"{split}/{name[4:]}" for name in metrics if re.fullmatch(r"val/.+_loss", name) for split in ("train", "val")
-    ]
-    plots.plot_curves(run.history, run.out / "curves.png", baselines=module.baselines, losses=losses)
+    title = f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, {shown_tokens(metrics)}"
+    panels = curve_panels(metrics, data.objective.compared_losses, module.baselines)
+    plots.plot_curves(run.history, run.out / "curves.png", title=title, panels=panels)
     card = partial(encoder_card, encoder, main=data.objective.main)
     saved = run.keep("encoder", encoder.save, card, metrics, pictures=["curves.png"])
-    columns, rows = samples.samples(encoder, data.valid)
-    write_atomically(run.out / "examples.md", markdown_table(columns, rows))
-    run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)})
+    columns, rows = data.objective.samples(encoder, data.valid)
+    if columns:
+        write_atomically(run.out / "examples.md", markdown_table(columns, rows))
+    run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)} if columns else {})
     shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in metrics.items() if name.startswith("val/"))
     print(f"Saved {saved} after {metrics['seconds']:.0f} s: {shown}")
     model = "" if request.model == PretrainRequest.model else f"MODEL={request.model} "
     task = "TASK=sentiment" if data.sample_documents else "TASK=sst2 DATA=folder"  # the sample's tasks are of its world
     print(f"Next: make finetune {model}{task} FROM={saved}")
+
+
+def shown_tokens(metrics: dict[str, Any]) -> str:
+    tokens = metrics["tokens"]
+    return f"{tokens / 1e6:.1f} M tokens" if tokens >= 1e6 else f"{tokens:,} tokens"
+
+
+def curve_panels(metrics: Iterable[str], compared: Sequence[str], baselines: dict[str, float]) -> list[plots.Panel]:
+    """A panel for the losses that the baselines are for, one for each other loss, and one for accuracies.
+
+    Args:
+        metrics: the names that were logged.
+        compared: losses of the language model, without `_loss`.
+    """
+    losses = [name[4:] for name in metrics if re.fullmatch(r"val/.+_loss", name)]
+    main = [name for name in losses if name.removesuffix("_loss") in compared]
+    label = f"{plots.readable(main[0])} (nats)" if len(main) == 1 else "loss (nats)"
+    panels = [plots.Panel(label, main, baselines, height=4.0)]
+    panels += [plots.Panel(f"{plots.readable(name)} (nats)", [name], height=1.8) for name in losses if name not in main]
+    accuracies = [name[4:] for name in metrics if re.fullmatch(r"val/.+_accuracy", name)]
+    return [*panels, plots.Panel("accuracy", accuracies, height=1.8)]
 
 
 def short(request: PretrainRequest) -> PretrainRequest:

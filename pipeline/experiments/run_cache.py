@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from pipeline.console import typed
+from pipeline.data.labeled import content_of
 from pipeline.errors import UserError
 from pipeline.presets import FRESH, recipe, task_file, task_of
 from pipeline.storage.atomic import write_atomically
@@ -23,7 +25,6 @@ from pipeline.tracking.history import read_metrics
 from pipeline.training.progress import quiet
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import SIGN, check_place, lock_run
-from pipeline.training.task_data import content_of
 
 Cell = dict[str, Any]  # what the metrics of a run depend on
 Taken = Callable[[dict[str, Any]], dict[str, Any]]  # from the content of a metrics.json
@@ -45,7 +46,10 @@ def cell_of(request: FineTuneRequest) -> Cell:
     """
     encoder, file = request.encoder, task_file(request.task)
     if encoder is None or not (encoder / "model.safetensors").is_file():
-        raise UserError(f"There is no encoder in {encoder}; run `make pretrain` for it first, or set FROM=.")
+        raise UserError(
+            f"There is no encoder in {encoder}; run `{typed.command('pretrain')}` for it first, or set "
+            f"{typed.flag('from')}."
+        )
     names = ["config.json", "tokenizer.json", *([] if request.arm in FRESH else ["model.safetensors"])]
     return {
         "encoder": digest([file_hash(encoder / name) for name in names if (encoder / name).is_file()]),
@@ -130,7 +134,9 @@ def check_own(folder: Path) -> None:
     if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
     if folder.is_symlink() or not folder.is_dir() or not ((folder / NOTE).is_file() or (folder / SIGN).is_file()):
-        raise UserError(f"{folder} is in the way of a run, and no run has made it; move it, or choose another OUT=.")
+        raise UserError(
+            f"{folder} is in the way of a run, and no run has made it; move it, or choose another {typed.flag('out')}."
+        )
 
 
 def put_back(aside: Path, folder: Path) -> None:

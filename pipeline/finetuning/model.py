@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline import encoders
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Feature, collate, features_of
 from pipeline.finetuning.heads import head_class
@@ -135,7 +136,9 @@ def load(folder: str | Path) -> FineTunedModel:
     folder = Path(folder)
     config, file = read_config(folder), folder / "config.json"
     if "head" not in config or "id2label" not in config:
-        raise UserError(f"{folder} is an encoder without a head; fine-tune it first (make finetune FROM={folder}).")
+        raise UserError(
+            f"{folder} is an encoder without a head; fine-tune it first ({typed.command('finetune', from_=folder)})."
+        )
     options = checked(ModelConfig, config, file)["head"]
     labels = [config["id2label"][str(index)] for index in range(len(config["id2label"]))]
     encoder, state = encoders.fresh(folder)

@@ -1,1 +1,1 @@
-"""Looking into a model: audit, evaluation, generation, samples."""
+"""Looking into a model: audit, evaluation, generation, neighbors."""

@@ -10,6 +10,7 @@ from pydantic import Field
 from tqdm import tqdm
 from typing_extensions import TypedDict
 
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.objectives.sampling import StepBatches
@@ -44,7 +45,7 @@ def note_on_length(encoder: Encoder, length: int, trained: int | None) -> str | 
     if length > trained and encoder.learned_positions:
         return (
             f"Warning: rows have {length} tokens, but the encoder was trained on {trained}: what it predicts at later "
-            f"positions is meaningless. Leave --data.length out, or set ARGS=--data.length={trained}."
+            f"positions is meaningless. Leave --data.length out, or set {typed.setting('data.length', trained)}."
         )
     return None
 
@@ -66,11 +67,12 @@ def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
     if data.length > encoder.max_length:
         raise UserError(
             f"data.length is {data.length}, but the encoder has only {encoder.max_length} positions; "
-            f"set ARGS=--data.length={encoder.max_length}."
+            f"set {typed.setting('data.length', encoder.max_length)}."
         )
     encoder.forget_between_batches()  # only the objective's own state goes from batch to batch
     objective, store = data.objective, data.evaluation_store(encoder.tokenizer)
     objective.check_corpus(store, "evaluation")
+    objective.setup(encoder, store)
     steps = StepBatches(objective, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=0)
     batches, state = -(-len(steps.rows) // data.batch_size), None
     sums: dict[str, list[float]] = {}

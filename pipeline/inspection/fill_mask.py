@@ -21,7 +21,9 @@ def fill_mask(encoder: Encoder, prompt: str) -> str:
         raise UserError(f"Only masked models fill masks; {encoder.model_type} is {encoder.scoring}.")
     mask = encoder.tokenizer.special["mask"]
     if mask not in prompt:
-        raise UserError(f'PROMPT has no {mask}; write it where a word is wanted, as in "The {mask} sat on the mat."')
+        raise UserError(
+            f'The prompt has no {mask}; write it where a word is wanted, as in "The {mask} sat on the mat."'
+        )
     out = encoder.encode([prompt], logits=True)
     places = (out.input_ids[0] == encoder.tokenizer.id("mask")).nonzero()[:, 0].tolist()
     if len(places) < prompt.count(mask):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.inspection.fill_mask import fill_mask
 from pipeline.inspection.generate import Sampling, generate
@@ -17,15 +18,15 @@ def show(encoder: Encoder, prompt: str | None, *, score: bool, sampling: Samplin
     """
     if not score and encoder.scoring not in ("causal", "masked"):
         raise UserError(
-            f"A {encoder.model_type} neither continues a prompt nor fills masks; set WORD= to see a word's nearest "
-            "neighbors, or ARGS=--score to see what each token of PROMPT costs."
+            f"A {encoder.model_type} neither continues a prompt nor fills masks; set {typed.flag('word')} to see a "
+            f"word's nearest neighbors, or {typed.further('--score')} to see what each token of a prompt costs."
         )
     if prompt is None or not prompt.strip():
-        raise UserError('Set PROMPT="..." to a text that is not empty.')
+        raise UserError(f"Give a text that is not empty: {typed.flag('prompt', 'TEXT')}.")
     try:
         prompt.encode()
     except UnicodeEncodeError:  # a shell hands on any bytes
-        raise UserError(f"PROMPT is not UTF-8 text: {prompt!a}") from None
+        raise UserError(f"The prompt is not UTF-8 text: {prompt!a}") from None
     if score:
         return token_scores(encoder, prompt)
     return generate(encoder, prompt, sampling) if encoder.scoring == "causal" else fill_mask(encoder, prompt)
@@ -35,5 +36,6 @@ def check_word(encoder: Encoder) -> None:
     """Raises UserError where the encoder gives no vectors of whole words, by which neighbors are found."""
     if not encoder.tokenizer.spells:
         raise UserError(
-            f'WORD= is for elmo and what else reads whole words; set PROMPT="..." for a {encoder.model_type}.'
+            f"{typed.flag('word')} is for models that read whole words; a {encoder.model_type} does not: set "
+            f"{typed.flag('prompt', 'TEXT')}."
         )

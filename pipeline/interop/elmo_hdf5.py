@@ -8,13 +8,13 @@ the order i, j, f, o, where the original adds 1 to the forget gate at run time. 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
 from pipeline.models.elmo import Elmo

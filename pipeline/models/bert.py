@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder

@@ -7,14 +7,14 @@ direction, D = 2 P model size, V output words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder

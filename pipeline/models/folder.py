@@ -7,15 +7,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 import torch
 from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.storage.checksums import check_seal
 from pipeline.storage.validation import checked, read_json
@@ -64,7 +65,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: no folder, no or damaged config, no weights.
     """
     if not folder.is_dir():
-        raise UserError(f"There is no folder {folder} of an encoder or model; make one, or name another (FROM=).")
+        raise UserError(
+            f"There is no folder {folder} of an encoder or model; make one, or name another ({typed.flag('from')})."
+        )
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if not (folder / name).is_file():
             inside = next((folder / part for part in ("encoder", "model") if (folder / part).is_dir()), None)

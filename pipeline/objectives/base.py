@@ -19,6 +19,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.checks import Check
+from pipeline.objectives.samples import Table
 from pipeline.tokenization.base import Tokenizer
 
 if TYPE_CHECKING:
@@ -49,9 +50,23 @@ class Objective(nn.Module):
     consecutive: bool = False
 
     @property
+    def compared_losses(self) -> tuple[str, ...]:
+        """Names of the losses that the baselines are for."""
+        return (self.main,)
+
+    @property
     def model_options(self) -> dict[str, Any]:
         """Arguments of the model's class that follow from the objective."""
         return {}
+
+    def setup(self, model: Encoder, store: TokenStore) -> None:
+        """Makes ready what the objective needs beside the model, as a teacher: see `frozen.Frozen`.
+
+        Called when the model is built, before a run begins or is resumed, before an audit and before an evaluation.
+
+        Args:
+            store: the text that is trained on, or evaluated.
+        """
 
     def check_corpus(self, store: TokenStore, name: str) -> None:
         """Raises UserError when the corpus does not suffice; `name` is the part of it in messages."""
@@ -98,6 +113,10 @@ class Objective(nn.Module):
     def fresh_loss(self, model: Encoder, batch: Batch, uniform: float) -> float:
         """Nats per prediction of the main loss that an untrained model must have: it guesses evenly."""
         return uniform
+
+    def samples(self, model: Encoder, store: TokenStore) -> Table:
+        """Predictions of a trained model in held-out text, to look at: columns and rows; none of either: no table."""
+        return [], []
 
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
         """The objective's part of the audit: of masks and labels.

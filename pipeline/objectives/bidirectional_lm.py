@@ -22,6 +22,7 @@ from pipeline.objectives.base import Objective, perplexity
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_lm import shifted
 from pipeline.objectives.checks import Check, none
+from pipeline.objectives.samples import Table, guessed_words
 from pipeline.objectives.sampling import StepBatches
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS
@@ -45,6 +46,10 @@ class BidirectionalLM(Objective):
     def __init__(self, carry: bool = False) -> None:
         super().__init__()
         self.carry = self.consecutive = carry
+
+    @property
+    def compared_losses(self) -> tuple[str, ...]:
+        return ("forward", "backward")
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -108,6 +113,9 @@ class BidirectionalLM(Objective):
         """An adaptive softmax guesses evenly in each of its parts, not over all words: so it does for a zero vector."""
         scores = model.logits(torch.zeros(1, model.size))[0, 0]
         return -float(scores[batch.targets["forward"].labels.flatten()].mean())
+
+    def samples(self, model: Encoder, store: TokenStore) -> Table:
+        return guessed_words(model, store)
 
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
         for name, shift, of in (("forward", 1, "the next words"), ("backward", -1, "the words before")):

@@ -20,6 +20,7 @@ from pipeline.models.losses import Loss
 from pipeline.objectives.base import Objective, perplexity
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.checks import Check, equal, none
+from pipeline.objectives.samples import Table, continuations
 from pipeline.objectives.sampling import StepBatches
 from pipeline.tokenization.base import Tokenizer
 
@@ -65,6 +66,9 @@ class CausalLM(Objective):
     def report(self, metrics: dict[str, float], *, per_byte: float) -> dict[str, float]:
         loss = metrics["lm_loss"]
         return {"perplexity": perplexity(loss), "bits_per_byte": loss * per_byte / math.log(2)}
+
+    def samples(self, model: Encoder, store: TokenStore) -> Table:
+        return continuations(model, store)
 
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
         wrong = sum(shifted(batch.inputs["input_ids"], batch.targets["lm"].labels, 1) for batch in batches)

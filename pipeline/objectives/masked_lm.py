@@ -23,6 +23,7 @@ from pipeline.objectives.checks import Check
 from pipeline.objectives.mask_checks import mask_checks
 from pipeline.objectives.masking import mask_tokens
 from pipeline.objectives.pair_checks import pair_checks
+from pipeline.objectives.samples import Table, filled_masks
 from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.sentence_pairs import Pair, PairRows, PairTask
 from pipeline.tokenization.base import Tokenizer
@@ -112,6 +113,9 @@ class MaskedLM(Objective):
         if self.pairs:
             losses["nsp"] = classification_loss(model.next_sentence_logits(encoded), batch.targets["nsp"].labels)
         return losses
+
+    def samples(self, model: Encoder, store: TokenStore) -> Table:
+        return filled_masks(model, store)
 
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
         tokenizer = steps.tokenizer

@@ -64,10 +64,16 @@ def evaluate(
         check(scorer, prompt, number, questions, task.label_names)
         fitting = fit_right(scorer, questions)
         shortened = sum(a.right != b.right for a, b in zip(fitting, questions, strict=True))
-        for shots, examples in demonstrations.items():
+        kept = 0
+        for shots, examples in sorted(demonstrations.items()):
             shown = fill_all(prompt, number, task, examples)
             prompted, dropped = with_examples(scorer, fitting, shown)
+            kept = kept or len(scorer.tokens)
             answers = answer(scorer, prompt, prompted, shown, progress)
+            if examples:
+                scorer.tokens.forget(kept)  # questions with these examples in front occur once
+            else:
+                kept = len(scorer.tokens)
             metrics = metrics_of(answers, placed=prompt.shape != "pair")
             results[shots].append(Result(prompt, shots, answers, dropped, shortened, metrics))
     return results

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.inputs import first_segment_length
 from pipeline.prompting.requests import Scorer, beginning
@@ -30,7 +31,9 @@ def demonstrations(task: DataSet, examples: Sequence[Row], shots: int, seed: int
         by_label = {name: [row for row in order if task.names(row)[0] == name] for name in task.label_names}
         order = [row for turn in range(shots) for rows in by_label.values() for row in rows[turn : turn + 1]]
     if len(order) < shots:
-        raise UserError(f"SHOTS={shots} needs as many labelled examples; the training part has {len(order)}.")
+        raise UserError(
+            f"{typed.flag('shots', shots)} needs as many labelled examples; the training part has {len(order)}."
+        )
     chosen = order[:shots]
     rng.shuffle(chosen)
     return chosen

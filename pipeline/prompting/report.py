@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
+from pipeline.console import typed
+from pipeline.data import labeled
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files
 from pipeline.errors import UserError
@@ -27,7 +29,6 @@ from pipeline.tracking.history import write_metrics
 from pipeline.tracking.tables import markdown_line, markdown_table
 from pipeline.tracking.wandb import closing_run, use_artifact, wandb_logger
 from pipeline.training.run_folder import begun, clear
-from pipeline.training.task_data import rows_of
 from tasks.base import Task
 from tasks.dataset import DataSet, Row
 
@@ -91,7 +92,8 @@ def run(
     predictions = [row for parts in results.values() for part in parts for row in predictions_of(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, predictions)))
     if len(results) > 1:
-        plots.plot_shots({count: _summary(parts) for count, parts in results.items()}, out / "shots.png")
+        title = f"{tags[0]} on {tags[1]}, prompted: {len(rows):,} rows of the test part"
+        plots.plot_shots({count: _summary(parts) for count, parts in results.items()}, out / "shots.png", title=title)
     write_metrics(out, metrics)
     begun(out)  # an upload that is interrupted costs no answers
     print(report(task, rows, results))
@@ -110,25 +112,19 @@ def read(task: DataSet, files: str | None, *, limit: int, with_examples: bool) -
     Raises:
         UserError: a part that is needed is missing, or has no label.
     """
-    parts = {split: rows_of(task, files, split) for split in ("train", "test") if split == "test" or _has(task, split)}
-    rows, examples = parts["test"], parts.get("train") or []
+    if isinstance(task, Task):
+        found = labeled.read(task, files, splits=("train", "test"))
+        rows, examples = found.parts["test"].rows, found.parts["train"].rows if "train" in found.parts else []
+        if "test" in found.made:
+            print(f"test        {len(rows):,} rows: {found.made['test']}, as in fine-tuning")
+    else:
+        parts = {split: labeled.rows_of(task, files, split) or [] for split in ("train", "test")}
+        examples, rows = ([row for row in part if not task.is_ignored(row)] for part in parts.values())
     if not rows:
         raise UserError("The task has no test part" + (f" at {files}." if files else "."))
     if with_examples and not examples:
-        raise UserError("SHOTS needs a training part, which this task has not.")
-    if isinstance(task, Task):
-        task.learn_labels(examples or rows)
-    kept = [row for row in rows if not task.is_ignored(row)]
-    if not kept:
-        raise UserError("No row of the task's test part has a label.")
-    for row in kept:
-        if isinstance(task, Task):
-            task.example(row)
-    return kept[: limit or None], [row for row in examples if not task.is_ignored(row)]
-
-
-def _has(task: DataSet, split: str) -> bool:
-    return task.sample is not None or split in task.splits
+        raise UserError(f"{typed.flag('shots')} needs a training part, which this task does not have.")
+    return rows[: limit or None], examples
 
 
 def requests_of(task: DataSet, rows: Sequence[Row]) -> int:

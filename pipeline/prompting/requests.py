@@ -55,7 +55,7 @@ class Scored:
 
 
 class TokenizedTexts:
-    """The tokens of texts, without special ones; each text is tokenized once."""
+    """The tokens of texts, without special ones; each text is tokenized once, until it is forgotten."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -67,6 +67,14 @@ class TokenizedTexts:
         if new:
             self._tokens.update(zip(new, self.encoder.tokenize(new), strict=True))
         return [self._tokens[text] for text in texts]
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def forget(self, first: int) -> None:
+        """Forgets all texts but the `first` ones."""
+        for text in list(self._tokens)[first:]:
+            del self._tokens[text]
 
 
 class Scorer(ABC):

@@ -13,11 +13,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tokenizers
-from typing_extensions import Self
 
 from pipeline.errors import UserError
 from pipeline.storage.json_lines import repair_surrogates

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
-from typing_extensions import Self
 
 from pipeline.errors import UserError
 from pipeline.tokenization.base import Tokenizer

@@ -8,12 +8,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
-from typing_extensions import Self
 
 from pipeline.storage.json_lines import repair_surrogates
 from pipeline.tokenization.base import CONTINUES, Tokenizer

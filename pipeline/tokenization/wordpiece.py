@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
-from typing_extensions import Self
 
 from pipeline.tokenization.base import CONTINUES, Tokenizer
 

@@ -7,6 +7,8 @@ offline. It holds no paths outside the run: files have their name and the hash o
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +47,12 @@ def run_of(stages: list[Stage]) -> str | None:
     return next((stage["stage"] for stage in reversed(stages) if stage["stage"] in RUNS), None)
 
 
+def pictures_of(stages: list[Stage]) -> list[str]:
+    """The files of the plots that runs among stages have for their kind of task."""
+    named = [name for stage in stages if isinstance(stage.get("pictures"), list) for name in stage["pictures"]]
+    return [name for name in named if re.fullmatch(r"[\w-]+\.png", str(name))]
+
+
 def is_public(stages: list[Stage]) -> bool:
     """Whether the texts of all pretraining among stages may be sent to Weights & Biases."""
     return all(stage.get("public", False) for stage in stages if stage["stage"] == "pretrain")
@@ -61,14 +69,24 @@ def made(kind: str, folder: Path) -> Stage:
     return {"stage": kind, "sha256": sha256(folder / "model.safetensors")}
 
 
-def run_stage(kind: str, out: Path, *, seed: int, config: dict[str, Any], public: bool = False) -> Stage:
+def run_stage(
+    kind: str,
+    out: Path,
+    *,
+    seed: int,
+    config: dict[str, Any],
+    public: bool = False,
+    pictures: Sequence[str] = (),
+) -> Stage:
     """The stage of a run, with its id in Weights & Biases if it has one.
 
     Args:
         public: whether the texts of the run may be sent to Weights & Biases.
+        pictures: the files of the plots that its kind of task has.
     """
-    stage = {"stage": kind, "name": out.name, "seed": seed, "config": digest(config), "version": __version__}
+    stage: Stage = {"stage": kind, "name": out.name, "seed": seed, "config": digest(config), "version": __version__}
     stage |= {"public": True} if public else {}
+    stage |= {"pictures": list(pictures)} if pictures else {}
     id_file = out / "wandb" / "run-id"
     return {**stage, "wandb": id_file.read_text()} if id_file.is_file() else stage
 

@@ -2,68 +2,213 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.storage.atomic import open_atomically
 from pipeline.tracking.history import History
 
+# Colors that stay apart for the color-blind (Okabe and Ito 2008), from the darkest.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
+GREY = "#777777"
+STYLE: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titlesize": "medium",
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "font.size": 10,
+    "legend.frameon": False,
+    "figure.titlesize": "large",
+}
+LABEL_GAP = 0.055  # least distance of the labels of two baselines, of the height of the axes
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share an axis.
+
+    Args:
+        label: of the y axis, with its unit.
+        curves: metrics without `train/` and `val/`: both are drawn.
+        baselines: name -> value, each a horizontal line.
+        training: of a metric that training logs under another name: that name.
+        height: of the panel, relative to the others.
+    """
+
+    label: str
+    curves: Sequence[str]
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    training: Mapping[str, str] = field(default_factory=dict)
+    height: float = 3.0
+
+    def metrics(self, curve: str) -> tuple[str, str]:
+        """A curve's names in the history, of training and of validation."""
+        return f"train/{self.training.get(curve, curve)}", f"val/{curve}"
+
 
 def subplots(*args: Any, **options: Any) -> tuple[Any, Any]:
-    """`pyplot.subplots` without a screen."""
+    """`pyplot.subplots` without a screen, in the style of all plots."""
     import matplotlib  # takes a second
+    from cycler import cycler
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    return pyplot.subplots(*args, layout="constrained", **options)
+    with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLORS)}):
+        return pyplot.subplots(*args, layout="constrained", **options)
 
 
-def plot_curves(history: History, file: Path, *, baselines: dict[str, float], losses: list[str]) -> None:
-    """Loss curves, with a line for each baseline, and the learning rate."""
-    figure, (above, below) = subplots(2, 1, figsize=(8, 6), sharex=True, height_ratios=(3, 1))
-    for name in losses:
-        steps, values = history.series(name)
-        if steps:
-            above.plot(steps, values, label=name, marker="o" if name.startswith("val/") else None, markersize=3)
-    for name, value in baselines.items():
-        above.axhline(value, linestyle="--", color="grey", linewidth=0.8)
-        where = ("axes fraction", "data")
-        above.annotate(name, (0.01, value), xycoords=where, fontsize=8, color="grey", va="bottom")
-    above.set_ylabel("loss")
-    above.legend()
-    below.plot(*history.series("train/learning_rate"))
-    below.set_ylabel("learning rate")
-    below.set_xlabel("optimizer step")
+# ---------------------------------------------------------------------- curves of training
+
+
+def plot_curves(
+    history: History, file: Path, *, title: str, panels: Sequence[Panel], chosen: int | None = None
+) -> None:
+    """Training and validation curves, a panel below the other, with the learning rate at the bottom.
+
+    Args:
+        panels: from the top; one whose metrics were not logged is left out.
+        chosen: the step whose checkpoint is tested; marked in the first panel.
+    """
+    rates = [Panel("learning rate", ["learning_rate"], height=1.0), Panel("gradient norm", ["grad_norm"], height=1.0)]
+    shown = [panel for panel in (*panels, *rates) if _is_logged(history, panel)]
+    heights = [panel.height for panel in shown]
+    figure, places = subplots(
+        len(shown), 1, figsize=(8, 1 + 0.95 * sum(heights)), sharex=True, height_ratios=heights, squeeze=False
+    )
+    for place, panel in zip(places[:, 0], shown, strict=True):
+        _draw_panel(place, history, panel)
+    if chosen is not None:
+        _mark_step(places[0, 0], history, shown[0], chosen)
+    places[-1, 0].set_xlabel("optimizer step")
+    _add_token_axis(places[0, 0], history)
+    figure.suptitle(title)
     save_figure(figure, file)
 
 
-def plot_mix(history: History, file: Path) -> None:
+def _is_logged(history: History, panel: Panel) -> bool:
+    return any(history.series(name)[0] for curve in panel.curves for name in panel.metrics(curve))
+
+
+def _draw_panel(place: Any, history: History, panel: Panel) -> None:
+    """A color for each metric: a thin line for training, one with markers for validation."""
+    labeled = 0
+    styles: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("training", {"linewidth": 1.0, "alpha": 0.55}),
+        ("validation", {"marker": "o", "markersize": 4}),
+    )
+    for number, curve in enumerate(panel.curves):
+        for name, (split, style) in zip(panel.metrics(curve), styles, strict=True):
+            steps, values = history.series(name)
+            if steps:
+                label = f"{readable(curve)}, {split}" if len(panel.curves) > 1 else split
+                place.plot(steps, values, label=label, color=COLORS[number % len(COLORS)], **style)
+                labeled += 1
+    draw_baselines(place, panel.baselines)
+    place.set_ylabel(panel.label)
+    place.margins(x=0.01)
+    if labeled > 1:
+        place.legend(fontsize="small", frameon=False)
+
+
+def draw_baselines(place: Any, baselines: Mapping[str, float]) -> None:
+    """A dashed line for each baseline, named at the right of the axes; names that would meet are moved apart."""
+    for value in baselines.values():
+        place.axhline(value, linestyle=(0, (4, 3)), color=GREY, linewidth=1.0, zorder=1)
+    low, high = place.get_ylim()
+    names = sorted(baselines, key=lambda name: baselines[name])
+    heights = spread([(baselines[name] - low) / (high - low) for name in names], LABEL_GAP)
+    for name, height in zip(names, heights, strict=True):
+        place.annotate(
+            f"{readable(name)} {baselines[name]:.3g}",
+            (1.01, height),
+            xycoords="axes fraction",
+            fontsize="small",
+            color=GREY,
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def spread(positions: Sequence[float], gap: float) -> list[float]:
+    """Rising positions moved up where needed, so that no two are closer than `gap`."""
+    moved: list[float] = []
+    for position in positions:
+        moved.append(position if not moved else max(position, moved[-1] + gap))
+    return moved
+
+
+def _mark_step(place: Any, history: History, panel: Panel, chosen: int) -> None:
+    for name in panel.curves:
+        steps, values = history.series(f"val/{name}")
+        if chosen in steps:
+            place.plot(chosen, values[steps.index(chosen)], "*", color="black", markersize=13, zorder=5)
+    place.axvline(chosen, color="black", linestyle=":", linewidth=1.0, label=f"tested checkpoint (step {chosen:,})")
+    place.legend(fontsize="small", frameon=False)
+
+
+def _add_token_axis(place: Any, history: History) -> None:
+    """Tokens seen, above: a step has about as many as any other."""
+    steps, tokens = history.series("tokens")
+    if not steps or not steps[-1] or not tokens[-1]:
+        return
+    per_step = tokens[-1] / steps[-1]
+    unit, word = (1e6, "million tokens seen") if tokens[-1] >= 2e6 else (1e3, "thousand tokens seen")
+    above = place.secondary_xaxis("top", functions=(lambda x: x * per_step / unit, lambda x: x * unit / per_step))
+    above.set_xlabel(word, fontsize="small")
+    above.tick_params(labelsize="small")
+    above.spines["top"].set_visible(False)
+
+
+def readable(name: str) -> str:
+    """A metric's or baseline's name in words: `baseline/bag_of_words` is `bag of words`."""
+    words = name.rpartition("/")[2].split("_")
+    abbreviations = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "f1": "F1", "mse": "squared error"}
+    return " ".join(abbreviations.get(word, word) for word in words)
+
+
+# ---------------------------------------------------------------------- other plots of a run
+
+
+def plot_mix(history: History, file: Path, *, title: str) -> None:
     """The weight of each layer in the scalar mix, over the run."""
-    figure, axes = subplots(figsize=(6, 4))
-    for name in sorted(name for name in history.names() if name.startswith("mix/layer_")):
-        axes.plot(*history.series(name), label=name.removeprefix("mix/"), marker="o", markersize=3)
+    figure, axes = subplots(figsize=(6.5, 4))
+    names = sorted(name for name in history.names() if name.startswith("mix/layer_"))
+    for name in names:
+        number = name.removeprefix("mix/layer_")
+        label = "layer 0 (embeddings)" if number == "0" else f"layer {number}"
+        axes.plot(*history.series(name), label=label, marker="o", markersize=3)
+    if names:
+        axes.axhline(1 / len(names), linestyle=(0, (4, 3)), color=GREY, linewidth=1.0, label="equal weights")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("optimizer step")
-    axes.set_ylabel("softmax weight of the layer")
-    axes.legend()
+    axes.set_ylabel("weight of the layer (they sum to 1)")
+    axes.legend(fontsize="small", frameon=False)
+    figure.suptitle(title)
     save_figure(figure, file)
 
 
-def plot_shots(by_shots: dict[int, dict[str, float]], file: Path) -> None:
+def plot_shots(by_shots: dict[int, dict[str, float]], file: Path, *, title: str) -> None:
     """Accuracy by the number of few-shot examples, with the range over templates."""
     shots = sorted(by_shots)
     means = [by_shots[count]["accuracy"] for count in shots]
-    figure, axes = subplots(figsize=(6, 4))
+    figure, axes = subplots(figsize=(6.5, 4))
     axes.plot(shots, means, marker="o", label="mean of the templates")
     low, high = ([by_shots[count][f"accuracy_{side}"] for count in shots] for side in ("min", "max"))
     axes.fill_between(shots, low, high, alpha=0.2, label="lowest to highest template")
     if "chance" in by_shots[shots[0]]:
-        axes.axhline(by_shots[shots[0]]["chance"], linestyle="--", color="grey", linewidth=0.8, label="chance")
+        draw_baselines(axes, {"chance": by_shots[shots[0]]["chance"]})
     axes.set_xticks(shots)
-    axes.set_xlabel("few-shot examples")
-    axes.set_ylabel("accuracy")
-    axes.legend()
+    axes.set_xlabel("solved examples in the prompt")
+    axes.set_ylabel("accuracy on the test part")
+    axes.legend(fontsize="small", frameon=False)
+    figure.suptitle(title)
     save_figure(figure, file)
 
 

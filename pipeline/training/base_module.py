@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.inputs import flatten_pairs
@@ -156,7 +157,8 @@ class Training(lightning.LightningModule):
             part = {"val": "validation"}.get(split, split)
             raise UserError(
                 f"The loss on the {part} part is not finite at step {self.global_step}. Lower "
-                "model.optimization.learning_rate or lengthen the warm-up, and start anew with OVERWRITE=1."
+                f"model.optimization.learning_rate or lengthen the warm-up, and start over with "
+                f"{typed.flag('overwrite')}."
             )
         return {f"{key}_{name}": value for key, (_, means) in results.items() for name, value in means.items()}
 

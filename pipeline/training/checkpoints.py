@@ -21,6 +21,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
+from pipeline.console import typed
 from pipeline.errors import Interrupted, UserError
 from pipeline.storage.atomic import is_disk_full, new_file, reason
 from pipeline.training.step_callbacks import StepCallback
@@ -76,8 +77,8 @@ class WholeCheckpoints(TorchCheckpointIO):
             if not is_disk_full(told):
                 raise
             raise UserError(
-                f"The checkpoint {file} could not be written: {reason(told)}. Make room and go on with RESUME=1 from "
-                "the one before it, if there is one."
+                f"The checkpoint {file} could not be written: {reason(told)}. Make room and continue with "
+                f"{typed.flag('resume')} from the one before it, if there is one."
             ) from None
         if file.name == LAST:
             self.written()
@@ -130,7 +131,7 @@ def newest(
         return file, state
     if complaints:
         others = "The one before it is damaged too" if len(complaints) > 1 else "No other checkpoint is there"
-        raise UserError(f"{complaints[0]} {others}; set OVERWRITE=1 to start anew.")
+        raise UserError(f"{complaints[0]} {others}; set {typed.flag('overwrite')} to start over.")
     return None
 
 
@@ -220,7 +221,7 @@ class Latest(StepCallback, Checkpoint):
     after all others, so that its file holds their state of the same step.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
     def __init__(self, file: Path) -> None:
         self.file, self.stop_requested = file, False

@@ -63,7 +63,10 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     }
     rows = [task.row(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
-    drawn = [*plot_training(training, module), *plot_test(training.out, data, gold, predicted)]
+    drawn = [
+        *plot_training(training, module, data, baselines, chosen=figures["best_step"]),
+        *plot_test(training, data, gold, predicted),
+    ]
     headline, labels = task.headline(scores.figures), task.describe_labels(data.examples["train"])
     facts = TaskFacts(metric=task.metric, headline=headline, labels=labels)
     card = partial(model_card, module.model, task=facts, arm=module.arm)
@@ -76,20 +79,39 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     print(f"Saved {saved}, predictions.jsonl, {' and '.join(drawn)} in {training.out}")
 
 
-def plot_training(training: Run, module: FineTuning) -> list[str]:
-    """Plots of the training; returns the names of their files."""
-    plots.plot_curves(
-        training.history, training.out / "curves.png", baselines={}, losses=["train/task_loss", "val/loss"]
-    )
+def plot_training(
+    training: Run, module: FineTuning, data: TaskData, baselines: dict[str, float], *, chosen: int
+) -> list[str]:
+    """Plots of the training; returns the names of their files.
+
+    Args:
+        baselines: test scores of simple models; those in another metric than the task's have a second slash.
+        chosen: the step whose checkpoint is tested.
+    """
+    metric, title = data.task.metric, title_of(training)
+    same = {f"{name}, test": value for name, value in baselines.items() if "/" not in name}
+    better = {"max": "", "min": ", lower is better"}[data.task.mode]
+    panels = [
+        plots.Panel(f"{plots.readable(metric)} (validation{better})", [metric], same),
+        plots.Panel("loss", ["loss"], training={"loss": "task_loss"}),
+    ]
+    plots.plot_curves(training.history, training.out / "curves.png", title=title, panels=panels, chosen=chosen)
     if module.model.head.mix is None:
         return ["curves.png"]
-    plots.plot_mix(training.history, training.out / "mix.png")
+    plots.plot_mix(training.history, training.out / "mix.png", title=title)
     return ["curves.png", "mix.png"]
 
 
-def plot_test(out: Path, data: TaskData, gold: list[Any], predicted: list[Any]) -> list[str]:
+def plot_test(training: Run, data: TaskData, gold: list[Any], predicted: list[Any]) -> list[str]:
     """Plots of the test, as the kind of task draws them; returns the names of their files."""
     drawn = {f"{name}.png": figure for name, figure in data.task.plots(gold, predicted).items()}
     for name, figure in drawn.items():
-        plots.save_figure(figure, out / name)
+        figure.suptitle(f"{title_of(training)}\n{len(gold):,} rows of the test part")
+        plots.save_figure(figure, training.out / name)
     return list(drawn)
+
+
+def title_of(training: Run) -> str:
+    """Model, task and arm, as in the tags of the run, with its seed and steps."""
+    model, task, arm = training.record.tags[:3]
+    return f"{model} on {task}, arm {arm}, seed {training.record.seed}: {training.steps:,} steps"

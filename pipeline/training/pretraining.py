@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
@@ -83,6 +84,7 @@ class Pretraining(Training):
         self.encoder = make()
         self._check(data)
         self.encoder.config["training_length"] = data.length
+        self.objective.setup(self.encoder, data.train)
         uniform, unigram = self.objective.baselines(data.train, data.tokenizer)
         self.baselines = {"baseline/uniform": uniform, "baseline/unigram": unigram}
         self.record_decay_names()
@@ -172,7 +174,8 @@ class Pretraining(Training):
             self.print(
                 f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram baseline "
                 f"({unigram:.2f}): the model guesses by frequency alone. Likely causes: a learning rate too high or "
-                "too low, a warm-up too short, many repeated lines in the corpus (see `make data`), too few steps."
+                f"too low, a warm-up too short, many repeated lines in the corpus (see `{typed.command('data')}`), "
+                "too few steps."
             )
 
     # ------------------------------------------------------------------ checkpoints and the result

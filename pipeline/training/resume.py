@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import former_names
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.storage.checksums import damage, sha256
 from pipeline.storage.validation import read_json
@@ -19,6 +20,7 @@ FREE = (
     *("trainer.", "precision", "valid", "patience", "log_text"),
     *("data.workers", "data.verify", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
     *("data.language", "wandb."),
+    *("data.task.init_args.valid_rows", "data.task.init_args.test_rows"),  # the content of the task says which rows
 )
 FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")
 BEFORE = {  # of checkpoints that do not say it
@@ -51,10 +53,12 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
             continue
         if name.startswith("content of"):
             old, new = str(old)[:12], str(new)[:12]  # hashes
-        back = "Leave the change out" if name in before else f"Set ARGS=--{name}={old}"  # the default has changed
+        back = (
+            "Leave the change out" if name in before else f"Set {typed.setting(name, old)}"
+        )  # the default has changed
         raise UserError(
             f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. {back}, "
-            "or set OVERWRITE=1 to start anew."
+            f"or set {typed.flag('overwrite')} to start over."
         )
 
 
@@ -71,7 +75,9 @@ def newest_checkpoint(out: Path, module: Training, identity: dict[str, Any]) -> 
 
     newest = checkpoints.newest(out / "checkpoints", check)
     if newest is None and (made := [name for name in ("metrics.json", "encoder", "model") if (out / name).exists()]):
-        raise UserError(f"{out} has {made[0]} and no checkpoint to resume; set OVERWRITE=1 to start anew.")
+        raise UserError(
+            f"{out} has {made[0]} and no checkpoint to resume; set {typed.flag('overwrite')} to start over."
+        )
     return newest
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,7 @@ class Record:
         seed: of the run.
         stages: where its input comes from (see lineage).
         uses: the encoder folder that it begins with.
+        pictures: the files of the plots that its kind of task has.
     """
 
     job_type: str
@@ -80,6 +81,7 @@ class Record:
     seed: int
     stages: list[lineage.Stage]
     uses: Path | None = None
+    pictures: Sequence[str] = ()
 
 
 def group_of(model: str, tokenizer: Tokenizer) -> str:
@@ -141,6 +143,7 @@ class Run:
         self.history.restore(self.resume_step)
         record, config = self.record, self.configuration.resolved
         about: dict[str, Any] = {"seed": record.seed, "config": flat(config), "public": self.public}
+        about["pictures"] = record.pictures
         run_stage = partial(lineage.run_stage, record.job_type, self.out, **about)
         lineage.write(self.out, [*record.stages, run_stage()])  # marks the folder as a run folder
         write_atomically(self.out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
@@ -248,7 +251,7 @@ class Run:
         """Processes that this one has started would wait for it for ever."""
         kill = getattr(self.trainer.strategy.launcher, "kill", None)
         if kill is not None:
-            kill(signal.SIGKILL)
+            kill(getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has no SIGKILL
 
     # ------------------------------------------------------------------ after training
 
@@ -282,7 +285,7 @@ class Run:
             "device": device_name(self.trainer.strategy.root_device),
             "seed": self.record.seed,
             "version": __version__,
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 
     def metrics_of(self, state: dict[str, Any]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from pipeline.console import typed
 from pipeline.data.files import root_of
 from pipeline.errors import UserError
 from pipeline.storage.atomic import reason
@@ -24,11 +25,11 @@ from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb import check_environment, end_open_run
 from tasks.base import kinds
 
-# The files of a run: OVERWRITE=1 removes these and nothing else.
+# The files of a run; OVERWRITE=1 removes these, the plots of a user's own kind of task, and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
-    *("predictions.jsonl", "curves.png", "mix.png", "shots.png"),
-    *(f"{name}.png" for kind in kinds().values() for name in kind.pictures),
+    *("predictions.jsonl", "splits.csv", "curves.png", "mix.png", "shots.png"),
+    *sorted({f"{name}.png" for kind in kinds().values() for name in kind.pictures}),  # kinds share some
     *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
 )
 SIGN = lineage.FILE  # marks a run folder: the first file that is written, the last that is cleared
@@ -44,6 +45,15 @@ LONGEST_NAME = 200  # bytes, of a file in a run folder
 LOCK = ".lock"
 LOCKS: dict[Path, FileLock] = {}  # of run folders, held until the command or the process ends, however it does
 NEW: dict[Path, list[Path]] = {}  # run folder -> folders that were made for its lock, from the lowest up
+
+
+def files_of(folder: Path) -> list[str]:
+    """The names that the files of a run in a folder can have."""
+    pictures = []
+    with contextlib.suppress(UserError):  # damaged
+        if (folder / SIGN).is_file():
+            pictures = lineage.pictures_of(lineage.read(folder))
+    return list(dict.fromkeys([*RUN_FILES, *pictures]))
 
 
 def run_folder(out: Path | None, stage: str, name: str) -> Path:
@@ -83,20 +93,24 @@ def check_run_folder(
     check_environment()
     check_place(out)
     if (texts is not None and _reads(texts, out)) or (rows is not None and path_of(rows).resolve() == out.resolve()):
-        raise UserError(f"The files of a run in {out} would be read as data of {texts or rows}; choose another OUT=.")
+        raise UserError(f"The files of a run in {out} would be read as data of {texts or rows}; {elsewhere()}.")
     if overwrite and resume:
-        raise UserError("RESUME goes on with a run, OVERWRITE starts it anew: set one of them.")
+        raise UserError(
+            f"{typed.flag('resume')} continues a run, {typed.flag('overwrite')} starts over: set one of them."
+        )
     if os.path.lexists(out / ASIDE) or _leaving(out):  # after a kill
         LOCKS[out] = lock_run(out, out / LOCK)
         put_back(out)
     there = {name: state for name, state in STATES.items() if os.path.lexists(out / name)}
     _check_sign(out, goes_on=INTERRUPTED in there.values() and resumes, resume=resume)
     if there and (kind := kind_of(out)) not in (stage, None):
-        raise UserError(f"{out} holds a run of {kind}, and one of {stage} would clear it; choose another OUT=.")
+        raise UserError(f"{out} holds a run of {kind}, and one of {stage} would clear it; {elsewhere()}.")
     if there and not overwrite and not resume:
-        go_on = "RESUME=1 to go on with it, " if resumes else ""
+        go_on = f"{typed.flag('resume')} to continue it, " if resumes else ""
         state = next(iter(there.values()))
-        raise UserError(f"{out} holds {state}; set {go_on}OVERWRITE=1 to start anew, or another OUT=.")
+        raise UserError(
+            f"{out} holds {state}; set {go_on}{typed.flag('overwrite')} to start over, or another {typed.flag('out')}."
+        )
     for path in uses if not resume else ():
         _check_kept(out, path)
     NEW[out] = [folder for folder in (out, *out.parents) if not folder.exists()]
@@ -105,12 +119,12 @@ def check_run_folder(
 
 def _check_sign(out: Path, *, goes_on: bool, resume: bool) -> None:
     """Raises: UserError, a run would clear files of a folder that no run has marked as its own."""
-    found = [name for name in RUN_FILES if os.path.lexists(out / name)]
+    found = [name for name in files_of(out) if os.path.lexists(out / name)]
     if found and SIGN not in found and not (goes_on and resume):
         raise UserError(
             f"{out} holds {found[0]} but no run (there is no {SIGN}), and a run would clear it; "
-            + ("go on from its checkpoint with RESUME=1, or choose" if goes_on else "choose")
-            + " another OUT=."
+            + (f"continue from its checkpoint with {typed.flag('resume')}, or choose" if goes_on else "choose")
+            + f" another {typed.flag('out')}."
         )
 
 
@@ -124,11 +138,12 @@ def kind_of(out: Path) -> str | None:
     return next((kind for name, kind in MAKERS.items() if (out / name).exists()), None)
 
 
-def check_place(path: Path, *, flag: str = "OUT=") -> None:
-    """Refuses to write among the files of a run or an encoder, and where no file can be.
+def elsewhere() -> str:
+    return f"choose another {typed.flag('out')}"
 
-    Args:
-        flag: how the user has named it.
+
+def check_place(path: Path) -> None:
+    """Refuses to write among the files of a run or an encoder, and where no file can be.
 
     Raises:
         UserError: the path is such a place.
@@ -141,27 +156,25 @@ def check_place(path: Path, *, flag: str = "OUT=") -> None:
         parents = [place, *place.parents]
         sealed = next((folder for folder in parents if all((folder / name).exists() for name in SEALED)), None)
     except UnicodeDecodeError:
-        raise UserError(f"The name {str(path)!r} is not UTF-8; choose another {flag}.") from None
+        raise UserError(f"The name {str(path)!r} is not UTF-8; {elsewhere()}.") from None
     except (OSError, RuntimeError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or "its links go round in a circle"
-        raise UserError(f"{str(path)[:100]} cannot be written: {said}; choose another {flag}.") from None
+        raise UserError(f"{str(path)[:100]} cannot be written: {said}; {elsewhere()}.") from None
     if sealed is not None:
         where = "is" if sealed == place else "lies in"
-        raise UserError(
-            f"{path} {where} the folder of an encoder or model, which this would break; choose another {flag}."
-        )
+        raise UserError(f"{path} {where} the folder of an encoder or model, which this would break; {elsewhere()}.")
     for folder in parents[1:]:
         part = place.relative_to(folder).parts[0]
-        if part in RUN_FILES and (folder / SIGN).exists():
+        if part in files_of(folder) and (folder / SIGN).exists():
             where = "" if folder / part == place else f" lies in {folder / part}, which"
-            raise UserError(f"{path}{where} is a part of a run; choose another {flag}.")
+            raise UserError(f"{path}{where} is a part of a run; {elsewhere()}.")
 
 
 def _check_kept(out: Path, path: Path) -> None:
     """Raises: UserError, a run would clear a file that it needs."""
     place, here = path.resolve(), out.resolve()
-    if here in place.parents and place.relative_to(here).parts[0] in RUN_FILES:
-        raise UserError(f"{path} lies in the run folder {out}, which would be cleared; choose another OUT=.")
+    if here in place.parents and place.relative_to(here).parts[0] in files_of(out):
+        raise UserError(f"{path} lies in the run folder {out}, which would be cleared; {elsewhere()}.")
 
 
 def _reads(location: str, out: Path) -> bool:
@@ -182,7 +195,7 @@ def lock_run(out: Path, file: Path) -> FileLock:
     try:
         return lock(file)
     except Held:
-        raise UserError(f"Another run is writing into {out}; wait for it, or choose another OUT=.") from None
+        raise UserError(f"Another run is writing into {out}; wait for it, or {elsewhere()}.") from None
     except OSError as error:
         raise UserError(f"The run folder {out} cannot be written: {error.strerror}.") from None
 
@@ -216,7 +229,7 @@ def _remove_unused(out: Path, new: list[Path]) -> None:
 
 def clear(out: Path) -> None:
     """Sets aside the files of an earlier run in a folder, until the new one has `begun`."""
-    found = [name for name in sorted(RUN_FILES, key=SIGN.__eq__) if os.path.lexists(out / name)]
+    found = [name for name in sorted(files_of(out), key=SIGN.__eq__) if os.path.lexists(out / name)]
     if found:
         (out / ASIDE).mkdir()
     for name in found:
@@ -252,11 +265,11 @@ def put_back(out: Path) -> None:
     if not os.path.lexists(aside):
         return
     if aside.is_symlink() or not aside.is_dir():
-        raise UserError(f"{aside} is not a folder of a run; remove it, or choose another OUT=.")
+        raise UserError(f"{aside} is not a folder of a run; remove it, or {elsewhere()}.")
     if (aside / SIGN).exists():  # all was cleared, so what is there is of the run that did not begin
-        for name in RUN_FILES:
+        for name in files_of(out):
             remove(out / name)
-    for name in sorted(RUN_FILES, key=SIGN.__ne__):  # the sign first: what comes after it is of the old run
+    for name in sorted(files_of(aside), key=SIGN.__ne__):  # the sign first: what comes after it is of the old run
         if os.path.lexists(aside / name):
             (aside / name).rename(out / name)
     aside.rmdir()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import lightning
 from torch import Tensor
 
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 
@@ -57,7 +58,7 @@ class NonFiniteGuard(StepCallback):
             write_atomically(file, json.dumps(content, indent=2) + "\n")
         raise UserError(
             f"{where}; the state before this step is in {module.checkpoint_file}, the rows of its batch in {file}. "
-            f"{remedy}, and go on with RESUME=1."
+            f"{remedy}, and continue with {typed.flag('resume')}."
         )
 
     def _rewind(self, trainer: lightning.Trainer, module: Training) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatch
-from glob import glob
-from pathlib import Path
 from typing import Any
 
 import lightning
@@ -17,25 +13,22 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from pipeline.data import files, hub
-from pipeline.data.synthetic.tasks import SYNTHETIC
-from pipeline.data.tables import SUFFIXES, kind_of, read_rows
+from pipeline.data import labeled
+from pipeline.data.labeled import LabeledRows
+from pipeline.data.task_files import oddly_named
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Feature, collate, features_of
 from pipeline.finetuning.heads import head_class
 from pipeline.models.base import Encoder
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.sampling import MicroBatches, ResumableSampler
-from pipeline.storage.checksums import digest, file_hash
-from pipeline.storage.paths import path_of
+from pipeline.storage.checksums import digest
 from tasks.base import Example, Task
-from tasks.dataset import SPLITS, DataSet, Row, listed
+from tasks.dataset import listed
 
 SHORTEST = 8  # positions of a text, with its special tokens
-MANY_SHARED = 0.1  # of the texts of a part that is not trained on
-MOST_ASIDE = 5  # at most one training row in so many is set aside for validation, where a number is asked for
+MANY_SHARED = 0.01  # of the texts of a part that is not trained on
 POOL = 50  # batches whose rows are sorted by length together
-SHARD = re.compile(r"-\d+-of-(\d+)[-.]")  # in the name of a part of a part
 
 
 class TaskData(lightning.LightningDataModule):
@@ -43,7 +36,7 @@ class TaskData(lightning.LightningDataModule):
 
     Args:
         task: columns, labels and where the data are.
-        files: local folder or pattern instead of the task's hub name.
+        files: local folder, file or pattern instead of the task's hub name.
         batch_size: rows of one optimizer step.
         max_length: most tokens of a text, special ones included (None: the encoder's positions). Longer texts are
             cut, and counted; longer lists of words are read in windows that overlap.
@@ -51,7 +44,7 @@ class TaskData(lightning.LightningDataModule):
         epochs: passes over the training part.
         workers: loader processes.
         train_rows: train on this many rows only.
-        seed: of the order and of the `train_rows`; the rows set aside for validation are the same for every seed.
+        seed: of the order and of the `train_rows`; rows split off for validation or test are the same for every seed.
     """
 
     def __init__(
@@ -83,8 +76,7 @@ class TaskData(lightning.LightningDataModule):
             raise UserError("data.cut is for texts of one label; a sentence to be tagged is read in windows, whole.")
         self.examples: dict[str, list[Example]] = {}
         self.features: dict[str, list[Feature]] = {}
-        self.renamed: list[str] = []  # columns that are called as their role is, and not as the task says
-        self.set_aside = ""  # how the validation part was made, where it is a part of the training rows
+        self.found = LabeledRows()
         self.trained_on: Counter[str] = Counter()  # of a part: texts that are in the training part too
         self.encoder: Encoder
 
@@ -136,8 +128,15 @@ class TaskData(lightning.LightningDataModule):
             notes = ", ".join(self._notes(split))
             parts.append(f"{split} {len(self.examples[split]):,} rows" + (f" ({notes})" if notes else ""))
         shown = f"task        {', '.join(parts)}; {self.task.describe_labels(self.examples.get('train', []))}"
-        shown += f"; read from the column {', '.join(self.renamed)}" if self.renamed else ""
-        return "\n".join([shown, *(f"            {warning}" for warning in self.warnings())])
+        if self.found.columns:
+            shown += f"; read from {', '.join(self._column(role) for role in self.found.columns)}"
+        where = ["splits.csv says which row is in which part"] if self.found.made else []
+        return "\n".join([shown, *(f"            {note}" for note in (*where, *self.warnings()))])
+
+    def _column(self, role: str) -> str:
+        """The column that a role is read from, which is another one than the task names."""
+        column, named = self.found.columns[role], self.task.columns[role]
+        return f"the column {column}" + (f" as {role}" if column == named else f" (there is no {named})")
 
     def _notes(self, split: str) -> Iterator[str]:
         features = self.features[split]
@@ -149,18 +148,19 @@ class TaskData(lightning.LightningDataModule):
             yield f"{empty:,} empty"
         if shared := self.trained_on[split]:
             yield f"{shared:,} of the same text as a training row"
-        if split == "valid" and self.set_aside:
-            yield self.set_aside
+        if split in self.found.made:
+            yield self.found.made[split]
 
     def warnings(self) -> Iterator[str]:
         """What may not be what was meant."""
         for split in ("valid", "test"):
-            if self.trained_on[split] > MANY_SHARED * len(self.examples.get(split, [])):
-                yield f"Warning: many {split} texts are training texts too: its figures say little of new ones."
-        for split, name in self.task.splits.items() if self.files is not None else ():
-            found = files_of(self.task, str(self.files), split)
-            if odd := [path.name for path in found if how_named(path.name, name) is None]:
-                yield f"Warning: the {split} part is read from {listed(odd)}, whose name only begins as '{name}'."
+            shared, texts = self.trained_on[split], len(self.examples.get(split, []))
+            if shared > MANY_SHARED * texts:
+                many = f"{shared:,} of {texts:,} {split} texts are training texts too"
+                yield f"Warning: {many}: its figures say less of new ones."
+        for split, odd in oddly_named(self.task, self.files).items() if self.files is not None else ():
+            name = self.task.splits[split]
+            yield f"Warning: the {split} part is read from {listed(odd)}, whose name only begins as '{name}'."
 
     # ------------------------------------------------------------------ rows -> examples
 
@@ -168,62 +168,17 @@ class TaskData(lightning.LightningDataModule):
         """The examples of all parts.
 
         Raises:
-            UserError: a part is missing or empty, or a row does not fit the task.
+            UserError: a part is missing or empty, or rows do not fit the task.
         """
-        rows = self._rows()
-        self.task.learn_labels(rows["train"])
-        self.task.check_label_names()
-        parts = {split: self.task.examples(part) for split, part in rows.items()}
-        self._note_renamed(rows["train"][0])
-        self.task.check_labels(parts["train"])
-        if "valid" not in parts:
-            self._set_aside(parts)
-        self._subsample(parts)
-        self._count_shared(parts)
-        return {split: parts[split] for split in SPLITS}
-
-    def _rows(self) -> dict[str, list[Row]]:
-        """The rows of the parts that there are: training and test part at least, none of them empty."""
-        found = {split: rows_of(self.task, self.files, split) for split in SPLITS}
-        for split in ("train", "test"):
-            if found[split] is None:
-                named = f"no file at {self.files} is named '{self.task.splits.get(split, split)}'"
-                without = "set DATA= to a folder of files, or hub in the task's YAML"
-                raise UserError(f"The task has no {split} part: {named if self.files else without}.")
-        rows = {split: part for split, part in found.items() if part is not None}
-        for split, part in rows.items():
-            if not part:
-                raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
-        return rows
-
-    def _note_renamed(self, row: Row) -> None:
-        columns = row[1]
-        self.renamed = [
-            f"{role} (there is no {name})"
-            for role, name in self.task.columns.items()
-            if name not in columns and role in columns
-        ]
-
-    def _set_aside(self, parts: dict[str, list[Example]]) -> None:
-        """Makes the validation part of some of the training rows: the same ones for every seed."""
-        train, count = parts["train"], rows_aside(self.task, len(parts["train"]))
-        self.set_aside, wanted = "set aside from training", int(self.task.valid_rows or 0)
-        if wanted > count:
-            self.set_aside = f"{count:,} of {len(train):,} training rows set aside"
-            self.set_aside += f": valid_rows {wanted:,} is capped at a fifth"
-        order = np.random.default_rng(0).permutation(len(train))
-        parts["valid"] = [train[i] for i in order[:count]]
-        parts["train"] = [train[i] for i in np.sort(order[count:])]
-
-    def _subsample(self, parts: dict[str, list[Example]]) -> None:
+        self.found = labeled.read(self.task, self.files)
+        parts = {split: part.examples for split, part in self.found.parts.items()}
         if self.train_rows is not None and self.train_rows < len(parts["train"]):
             chosen = np.random.default_rng(self.seed).permutation(len(parts["train"]))[: self.train_rows]
             parts["train"] = [parts["train"][i] for i in chosen]
-
-    def _count_shared(self, parts: dict[str, list[Example]]) -> None:
-        trained = {_content(example) for example in parts["train"]}
+        trained = {labeled.content(example) for example in parts["train"]}
         for split in ("valid", "test"):
-            self.trained_on[split] = sum(_content(example) in trained for example in parts[split])
+            self.trained_on[split] = sum(labeled.content(example) in trained for example in parts[split])
+        return parts
 
     # ------------------------------------------------------------------ batches
 
@@ -282,115 +237,6 @@ class NextEpoch(Sampler[int]):
 
     def __len__(self) -> int:
         return self.steps * self.trainer.accumulate_grad_batches
-
-
-def _content(example: Example) -> str | tuple[str, ...]:
-    return tuple(example.text) if isinstance(example.text, list) else example.text
-
-
-def rows_aside(task: DataSet, rows: int) -> int:
-    """How many of the training rows are the validation part of a task without one.
-
-    Raises:
-        UserError: the task does not say, or there are too few.
-    """
-    if not task.valid_rows:
-        raise UserError("The task has no validation part; set valid_rows, to set training rows aside for it.")
-    most = max(1, rows // MOST_ASIDE)
-    aside = round(task.valid_rows * rows) if task.valid_rows < 1 else min(int(task.valid_rows), most)
-    if not 0 < aside < rows:
-        raise UserError(f"The training part has {rows} rows, too few to set some aside for validation.")
-    return aside
-
-
-def rows_of(task: DataSet, files: str | None, split: str) -> list[Row] | None:
-    """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
-    if files is not None:
-        found = files_of(task, files, split)
-        return [row for file in found for row in read_rows(file)] if found else None
-    if task.sample is not None:
-        if task.sample not in SYNTHETIC:
-            raise UserError(f"There is no sample '{task.sample}'; there are {', '.join(SYNTHETIC)}.")
-        rows: Iterable[Mapping[str, Any]] = SYNTHETIC[task.sample](split)
-        origin = f"the sample's {split} part"
-    elif split not in task.splits or task.hub is None:
-        return None
-    else:
-        if "path" not in task.hub:
-            raise UserError("The task's hub has no path, which names the data set there.")
-        name = task.hub_splits.get(split, task.splits[split])
-        rows, origin = hub.open_hub(**task.hub, split=name), f"{task.hub['path']} ({name})"
-        if task.head is not None:  # the answer to a prompt is a number
-            rows = with_label_names(rows)
-    return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
-
-
-def files_of(task: DataSet, files: str, split: str) -> list[Path]:
-    """The local files of a part: one, or its shards; a task of prompts alone takes all that there are.
-
-    Raises:
-        UserError: it is not clear which of several.
-    """
-    if split not in task.splits:
-        return []
-    found, name = local_files(files, task.splits[split]), task.splits[split].rpartition("/")[2]
-    if task.head is None:
-        return found
-    best = min((how for path in found if (how := how_named(path.name, name)) is not None), default=None)
-    found = [path for path in found if how_named(path.name, name) == best]
-    shards = [match[1] for path in found if (match := SHARD.search(path.name))]
-    if len(found) > 1 and len(shards) < len(found):
-        names = ", ".join(path.name for path in found)
-        raise UserError(f"Which file is the {split} part in {files}? There are {names}; shards end in -00000-of-00002.")
-    if shards and len(shards) != int(shards[0]):
-        raise UserError(f"The {split} part in {files} has {len(shards)} of {int(shards[0])} shards.")
-    return found
-
-
-def how_named(file: str, name: str) -> int | None:
-    """How a file bears the name of a part: 0 just so, 1 with a further ending, 2 as a shard, None: only begins so."""
-    name, stem = name.rpartition("/")[2], file.removesuffix(".gz").rpartition(".")[0]
-    if fnmatch(stem, name) or fnmatch(file.removesuffix(".gz"), name):
-        return 0
-    if fnmatch(file, f"{name}.*"):
-        return 1
-    return 2 if fnmatch(SHARD.split(file)[0], name) else None
-
-
-def content_of(task: DataSet, files: str | None) -> str | None:
-    """A hash of the local files of a task, or of the sample's rows; None where it has another source."""
-    if files is None:
-        return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])
-    return digest([file_hash(path) for split in SPLITS for path in files_of(task, files, split)])
-
-
-def local_files(location: str, name: str) -> list[Path]:
-    """The files of a folder, or of a pattern, whose names begin with `name`."""
-    folder = path_of(location)
-    candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
-    if not folder.is_dir() and not candidates:
-        raise UserError(f"There is no task data at {location}: no such folder or pattern.")
-    for path in candidates:
-        files.check_plain(path)
-    last = name.rpartition("/")[2]
-    return [path for path in candidates if kind_of(path) in SUFFIXES and fnmatch(path.name, f"{last}*")]
-
-
-def with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:
-    """Rows of a data set of the hub, with the names of labels that it keeps as numbers."""
-    from datasets import ClassLabel  # takes a while
-
-    named = {}
-    for column, feature in (rows.features or {}).items():
-        inner = getattr(feature, "feature", feature)  # of a list
-        if isinstance(inner, ClassLabel):
-            named[column] = dict(enumerate(inner.names))
-    for row in rows:
-        changed = {}
-        for column, names in named.items():
-            value = row[column]
-            changed[column] = [names.get(v, v) for v in value] if isinstance(value, list) else names.get(value, value)
-        yield {**row, **changed}
 
 
 @dataclass

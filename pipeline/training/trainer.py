@@ -14,6 +14,7 @@ import lightning
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from pipeline.console import typed
 from pipeline.errors import UserError, is_out_of_memory
 from pipeline.training.checkpoints import WholeCheckpoints
 from pipeline.training.run_folder import begun
@@ -81,12 +82,12 @@ def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size:
         return UserError(
             f"Memory ran out at step {step:,}, with {batch_size} rows in a batch. Raise "
             "trainer.accumulate_grad_batches (the same gradient in smaller parts), or lower data.batch_size or "
-            "the length of rows, and start anew with OVERWRITE=1."
+            f"the length of rows, and start over with {typed.flag('overwrite')}."
         )
     if "DataLoader worker" in said and ("killed by signal" in said or "exited unexpectedly" in said):
         return UserError(
-            f"A process that makes batches died at step {step:,}, most often for lack of memory. Go on with "
-            "RESUME=1 from the last checkpoint, with a lower data.workers."
+            f"A process that makes batches died at step {step:,}, most often for lack of memory. Continue with "
+            f"{typed.flag('resume')} from the last checkpoint, with a lower data.workers."
         )
     if said.startswith(UNKNOWN_METRIC):
         named = f"; there are {', '.join(names)}" if (names := sorted(trainer.callback_metrics)) else ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.cli.arguments import Parser, add_overrides, natural, place
 from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.pretrain import pretrain
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import known, named_config
 from pipeline.training.requests import PretrainRequest
@@ -47,8 +48,8 @@ def run(options: argparse.Namespace) -> None:
     grid, whole = load(file, **changes, **places, seeds=options.seeds), load(file, **places)
     if options.data and (elsewhere := [task for task, folder in grid.tasks.items() if folder is None]):
         raise UserError(
-            f"{file.name} has no folder for '{elsewhere[0]}', so DATA= would be passed over. Name it in a grid of your "
-            f"own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or use make finetune."
+            f"{file.name} has no folder for '{elsewhere[0]}', so {typed.flag('data')} would be ignored. Name it in "
+            f"a grid of your own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or use {typed.command('finetune')}."
         )
     grid.flags = whole.flags = [*grid.flags, *options.overrides]
     check_settings(grid)  # before minutes of pretraining

@@ -16,8 +16,9 @@ from pipeline.cli.arguments import (
     natural,
     request_of,
 )
+from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import ARMS
+from pipeline.presets import ARMS, CONFIGS
 from pipeline.training.requests import FineTuneRequest
 
 HELP = "fine-tune an encoder on a task"
@@ -36,6 +37,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     request = request_of(FineTuneRequest, options)
+    if request.data is not None and not Path(request.task).is_file():
+        from pipeline.cli.task_template import add_missing, described
+
+        for file in add_missing(request.task, request.data, packaged=CONFIGS / "tasks"):
+            print(f"Wrote {file}: there was no task {request.task}.\n{described(file)}")
     several_seeds(request, options.seeds) if options.seeds else finetune(request)
 
 
@@ -65,7 +71,7 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     arm = "" if request.arm == "full" else f"-{request.arm}"
     out = request.out or Path("runs/finetune") / f"{request.model}-{task_file(request.task).stem}{arm}-seeds"
     if (out / "config.yaml").exists():
-        raise UserError(f"{out} holds a single run; choose another OUT= for several.")
+        raise UserError(f"{out} holds a single run; choose another {typed.flag('out')} for several.")
     check_seeds(seeds, request.seed)
     check_settings(grid)
     compare(grid, out, finetune, overwrite=request.overwrite)

@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.storage.folders import write_folder
     from pipeline.training.run_folder import check_place
 
-    check_place(options.out, flag="--out")
+    check_place(options.out)
     if options.out.exists():
         raise UserError(f"{options.out} is there already; choose another --out.")
     encoder = elmo_hdf5.import_elmo(options.options, options.weights, state=options.state)

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser
-from pipeline.cli.task_template import KINDS, new_task
+from pipeline.cli.task_template import KINDS, described, new_task
+from pipeline.console import typed
 from pipeline.presets import CONFIGS
 
 HELP = "the YAML file of a new data set, and a test of it"
@@ -14,10 +15,18 @@ HELP = "the YAML file of a new data set, and a test of it"
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--name", required=True, help="small letters, digits and hyphens")
-    parser.add_argument("--kind", choices=tuple(KINDS), default="sentence", help="of the task")
+    parser.add_argument(
+        "--kind", choices=tuple(KINDS), default=None, help="of the task (default: what the data look like)"
+    )
+    parser.add_argument("--data", default=None, help="file or folder of its data: columns and labels are guessed")
 
 
 def run(options: argparse.Namespace) -> None:
-    for file in new_task(options.name, options.kind, Path(), packaged=CONFIGS / "tasks"):
-        print(f"Wrote {file}")
-    print(f"Now name your columns there, then: make finetune TASK={options.name} DATA=folder")
+    [file, *tests] = new_task(options.name, options.kind, Path(), packaged=CONFIGS / "tasks", data=options.data)
+    for path in (file, *tests):
+        print(f"Wrote {path}")
+    next_command = typed.command("finetune", task=options.name, data=options.data or "reviews.csv")
+    if options.data is None:
+        print(f"Now name your columns there, then: {next_command}")
+    else:
+        print(f"{described(file)}\nNext: {next_command}")

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.training.run_folder import check_place
 
     if options.out is not None:
-        check_place(options.out, flag="--out")
+        check_place(options.out)
         if options.out.resolve().parent == options.model.resolve():
             raise UserError(f"{options.out} lies in the folder of the model; choose another --out.")
     form = predict_files.form_of(options.input, options.format)

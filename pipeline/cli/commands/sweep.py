@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli.arguments import Parser, add_corpus, add_encoder, add_model, add_overrides, add_task, natural
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import known, named_config
 from tasks.base import Task
@@ -70,8 +71,8 @@ def start(sweep: dict[str, Any], *, count: int) -> str:
 
     if not has_key():
         raise UserError(
-            "A sweep is led by the server of Weights & Biases: set WANDB_API_KEY. Offline, `make compare` tries all "
-            "combinations of the settings under `choose` in its YAML file."
+            "A sweep is led by the server of Weights & Biases: set WANDB_API_KEY. Offline, "
+            f"`{typed.command('compare')}` tries all combinations of the settings under `choose` in its YAML file."
         )
     import wandb
 

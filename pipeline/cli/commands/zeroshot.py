@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.cli.arguments import Parser, add_encoder, add_model, add_out, add_resume, add_task, natural, request_of
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.training.requests import ZeroShotRequest
 
@@ -25,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     if options.resume:
-        raise UserError("A zero-shot run is not resumed: set OVERWRITE=1 to ask again.")
+        raise UserError(f"A zero-shot run is not resumed: set {typed.flag('overwrite')} to run it again.")
     zeroshot(request_of(ZeroShotRequest, options, shots=shots_of(options.shots)))
 
 
@@ -34,9 +35,9 @@ def shots_of(text: str) -> tuple[int, ...]:
     try:
         shots = tuple(int(part) for part in text.replace(",", " ").split())
     except ValueError:
-        raise UserError(f"SHOTS={text} must be numbers, as 0 or 0,1,4.") from None
+        raise UserError(f"{typed.flag('shots', text)} must be numbers, as 0 or 0,1,4.") from None
     if not shots or min(shots) < 0:
-        raise UserError(f"SHOTS={text} must be numbers of at least 0.")
+        raise UserError(f"{typed.flag('shots', text)} must be numbers of at least 0.")
     return shots
 
 

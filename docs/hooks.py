@@ -1,0 +1,86 @@
+"""MkDocs hooks: pages that are made of the code, of the notebook and of files at the top of the repository.
+
+They exist in the built site alone, so that what they show is always what the code says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "docs")]
+
+import generated  # noqa: E402  (found by the line above)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the generated pages, and the figures under results/."""
+    for path, make in PAGES.items():
+        files.append(File.generated(config, path, content=make()))
+    for picture in sorted((REPOSITORY / "results").rglob("*.png")):
+        name = str(picture.relative_to(REPOSITORY))
+        files.append(File.generated(config, name, abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Figures lie beside docs/ in the repository (so that they show there), and inside it in the site."""
+    return re.sub(
+        r"\]\((?:\.\./)+results/", lambda _: "](" + "../" * page.file.src_uri.count("/") + "results/", markdown
+    )
+
+
+def tutorial() -> str:
+    """The notebook with the outputs that are saved in it."""
+    notebook = json.loads((REPOSITORY / "docs/tutorial.ipynb").read_text())
+    parts = []
+    for one in notebook["cells"]:
+        source = "".join(one["source"])
+        if one["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        shell = all(line.startswith("!") for line in source.splitlines() if line and not line.startswith("#"))
+        parts.append(
+            f"```{'bash' if shell else 'python'}\n{re.sub('^!', '', source, flags=re.M) if shell else source}\n```"
+        )
+        parts += [picture_or_text(output) for output in one["outputs"]]
+    return (
+        "---\ndescription: Pretrain, fine-tune and use a model on the built-in sample corpus.\n---\n\n"
+        + "\n\n".join(part for part in parts if part)
+    )
+
+
+def picture_or_text(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f'<img src="data:image/png;base64,{data["image/png"].strip()}" alt="plot of the run" />'
+    text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
+    return f"```text\n{text}\n```" if text else ""
+
+
+def contributing() -> str:
+    """CONTRIBUTING.md; its blocks are named by files, which are titles here."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    return re.sub(r"^```(python|yaml) (\S+)$", r'```\1 title="\2"', text, flags=re.M)
+
+
+def changelog() -> str:
+    return re.sub(r"\]\(docs/", "](", (REPOSITORY / "CHANGELOG.md").read_text())
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "tutorial.md": tutorial,
+    "reference/commands.md": generated.commands,
+    "reference/configuration.md": generated.configuration,
+    "reference/presets.md": generated.presets,
+    "reference/outputs.md": generated.outputs,
+    "contributing.md": contributing,
+    "changelog.md": changelog,
+}

@@ -1,0 +1,282 @@
+"""A task's labeled rows by part: read from files, hub or sample, checked all at once, split where a part is missing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.console import typed
+from pipeline.data import hub
+from pipeline.data.delimited import Refuse, refuse
+from pipeline.data.splits import MOST_ASIDE, drawn, stratified
+from pipeline.data.synthetic.tasks import SYNTHETIC
+from pipeline.data.tables import read_rows
+from pipeline.data.task_files import files_of, is_one_file
+from pipeline.errors import UserError
+from pipeline.storage.checksums import digest, file_hash
+from tasks.base import Example, Task
+from tasks.dataset import SPLITS, DataSet, Row, listed
+from tasks.guess import Table
+
+SHOWN = 10  # problems that a message lists
+
+
+@dataclass
+class Part:
+    """Rows that have a label, and what they are as examples, one for one."""
+
+    rows: list[Row] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
+
+    def at(self, numbers: Sequence[int]) -> Part:
+        return Part([self.rows[i] for i in numbers], [self.examples[i] for i in numbers])
+
+
+@dataclass
+class LabeledRows:
+    """What a task has to learn from.
+
+    Attributes:
+        parts: by name, those that were asked for.
+        made: of a part that is split off the training part: how.
+        columns: role -> the column that it is read from, where the task names another one.
+    """
+
+    parts: dict[str, Part] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
+
+    def table(self) -> str:
+        """Which row is in which part, as CSV."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["part", "source", "place"])
+        for split, part in self.parts.items():
+            writer.writerows([split, *place.rsplit(", ", 1)] for place, _ in part.rows)
+        return file.getvalue()
+
+
+def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> LabeledRows:
+    """The rows of a task; those of a part that is missing are split off the training part.
+
+    Args:
+        files: local folder, file or pattern instead of the task's hub name.
+        splits: the parts that are needed.
+
+    Raises:
+        UserError: a part is missing or empty, or rows do not fit the task; lists the first ten of them.
+    """
+    problems: list[UserError] = []
+    rows = {split: part for split in splits if (part := rows_of(task, files, split, problems.append)) is not None}
+    _check_parts(task, files, rows, splits, problems)
+    first = rows.get("train") or rows["test"]
+    found = LabeledRows(columns=_resolve_columns(task, first))
+    _learn_labels(task, first, problems)
+    parts = {split: _labeled(task, part, problems) for split, part in rows.items()}
+    raise_all(problems)
+    for split in ("test", "valid"):
+        if split in splits and split not in parts:
+            parts[split], parts["train"], found.made[split] = _split_off(task, parts["train"], split)
+    found.parts = {split: parts[split] for split in splits if split in parts}
+    for split, labeled in found.parts.items():
+        if not labeled.rows:
+            raise UserError(f"No row of the task's {split} part has a label.")
+    if "train" in found.parts:
+        task.check_labels(found.parts["train"].examples)
+    return found
+
+
+def _labeled(task: Task, rows: Sequence[Row], problems: list[UserError]) -> Part:
+    part = Part()
+    for row in rows:
+        try:
+            if not task.is_ignored(row):
+                part.examples.append(task.example(row))
+                part.rows.append(row)
+        except UserError as error:
+            problems.append(error)
+    return part
+
+
+def _check_parts(
+    task: Task, files: str | None, parts: dict[str, list[Row]], splits: Sequence[str], problems: Sequence[UserError]
+) -> None:
+    """Raises: UserError, a part is missing that cannot be made of training rows, or empty."""
+    for split in splits:
+        may_be_made = split != "train" and "train" in parts
+        known = task.hub is not None and split in task.splits  # a published set has it
+        if split in parts or (may_be_made and (split == "valid" or not known or (files and is_one_file(files)))):
+            continue
+        if split == "train" and "test" in parts and "valid" not in splits:  # of prompts: needed for examples alone
+            continue
+        named = f"no file at {files} is named '{task.splits.get(split, split)}'"
+        without = f"set {typed.flag('data')} to a file or a folder of files, or hub in the task's YAML"
+        raise UserError(f"The task has no {split} part: {named if files else without}.")
+    for split, part in parts.items():
+        if not part and not problems:
+            raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
+    if not any(parts.values()):
+        raise_all(problems)
+
+
+def _resolve_columns(task: Task, rows: Sequence[Row]) -> dict[str, str]:
+    """Lets a task that names no columns of its own read those that hold what it reads.
+
+    Returns:
+        Role -> column, where it is not the one that the task names.
+
+    Raises:
+        UserError: it is not clear which these are; lists them, and what to write into the YAML file.
+    """
+    known = {name for _, row in rows[:1000] for name in row}
+    missing = [role for role, name in task.columns.items() if name not in known and role not in known]
+    if not missing or 0 in known or not rows:  # numbered columns of CoNLL
+        return {role: role for role, name in task.columns.items() if known and name not in known and role in known}
+    table = Table([row for _, row in rows])
+    check_header(table, rows[0][0])
+    before = task.columns
+    guessed = type(task).guess_columns(table) if before == task.default_columns() else None
+    if guessed is None:
+        raise UserError(which_columns(table, rows[0][0].rpartition(", ")[0], before))
+    task.take_columns(guessed)
+    return {role: name for role, name in guessed.items() if before.get(role) != name}
+
+
+def check_header(table: Table, place: str) -> None:
+    """Raises: UserError, the first line is a row of data."""
+    if (name := table.headless) is not None:
+        raise UserError(
+            f"{place.rpartition(', ')[0]} seems to have no header: '{name}' is the name of a column in its first line, "
+            "and a value of it below; write a first line that names the columns, as text,label."
+        )
+
+
+def which_columns(table: Table, source: str, columns: Mapping[str, str]) -> str:
+    """Asks which columns of a table are those of a task, and says where to write them."""
+    texts = [column.name for column in table.columns if column.is_text]
+    guessed = {"text": table.text(), "label": table.label(*texts), "score": table.number()}
+    lines = ", ".join(f"{role}: {guessed.get(role) or '...'}" for role in columns)
+    unclear = f"it is not clear which of them are {' and '.join(columns)}"
+    return (
+        f"{source} has the columns {listed(table.names)}, and {unclear}: "
+        f"write `columns: {{{lines}}}` with the right names under data.task.init_args of the task's YAML file."
+    )
+
+
+def _learn_labels(task: Task, rows: Sequence[Row], problems: list[UserError]) -> None:
+    """Takes the names of the labels from the rows that have one."""
+
+    def has_names(row: Row) -> bool:
+        try:
+            return task.is_ignored(row) or bool(task.names(row)) or True
+        except UserError:
+            return False  # noted when it is made an example
+
+    task.learn_labels([row for row in rows if has_names(row)])
+    try:
+        task.check_label_names()
+    except UserError as error:
+        problems.append(error)
+
+
+def raise_all(problems: Sequence[UserError]) -> None:
+    """Raises: UserError, what is wrong with the data: the first problems, and how many more of each kind there are."""
+    if len(problems) < 2:
+        for problem in problems:
+            raise problem
+        return
+    kinds = [getattr(problem, "kind", "another problem") for problem in problems]
+    lines = [f"The data have {len(problems):,} problems:"]
+    for number, problem in enumerate(problems[:SHOWN]):  # what to do about a kind of problem is said once
+        lines.append(
+            "  "
+            + (re.split(r"; | \(it has", str(problem))[0] + "." if kinds[number] in kinds[:number] else str(problem))
+        )
+    if rest := Counter(kinds[SHOWN:]):
+        counts = ", ".join(f"{count:,} with {kind}" for kind, count in rest.most_common())
+        lines.append(f"  and {rest.total():,} more: {counts}.")
+    raise UserError("\n".join(lines))
+
+
+def _split_off(task: Task, train: Part, split: str) -> tuple[Part, Part, str]:
+    """Some of the training rows as another part, the others, and how they were chosen.
+
+    Raises:
+        UserError: the task says that there is no such part, or there are too few rows.
+    """
+    wanted, rows = getattr(task, f"{split}_rows"), len(train.examples)
+    if not wanted:
+        name = {"valid": "validation"}.get(split, split)
+        raise UserError(f"The task has no {name} part; set {split}_rows, to set training rows aside for it.")
+    if wanted < 1:
+        strata = task.strata(train.examples)
+        contents, count = [content(example) for example in train.examples], max(1, round(wanted * rows))
+        chosen = stratified(contents, strata, count) or stratified(range(rows), strata, count)  # a few texts, repeated
+        made = f"{100 * wanted:.3g}% of the training rows" + (", stratified by label" if len(set(strata)) > 1 else "")
+    else:
+        count = min(int(wanted), max(1, rows // MOST_ASIDE))
+        chosen, made = drawn(rows, count), "set aside from training"
+        if wanted > count:
+            made = f"{count:,} of {rows:,} training rows set aside: {split}_rows {wanted:,} is capped at a fifth"
+    if not 0 < len(chosen) < rows:
+        raise UserError(f"The training part has {rows} rows, too few to set some aside for {split}.")
+    return train.at(chosen), train.at(sorted(set(range(rows)) - set(chosen))), made
+
+
+def content(example: Example) -> str | tuple[str, ...]:
+    """A text to compare with others."""
+    return tuple(example.text) if isinstance(example.text, list) else example.text
+
+
+# ---------------------------------------------------------------------- where rows come from
+
+
+def rows_of(task: DataSet, files: str | None, split: str, refuse: Refuse = refuse) -> list[Row] | None:
+    """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
+    if files is not None:
+        found = files_of(task, files, split)
+        return [row for file in found for row in read_rows(file, refuse)] if found else None
+    if task.sample is not None:
+        if task.sample not in SYNTHETIC:
+            raise UserError(f"There is no sample '{task.sample}'; there are {', '.join(SYNTHETIC)}.")
+        rows: Iterable[Mapping[str, Any]] = SYNTHETIC[task.sample](split)
+        origin = f"the sample's {split} part"
+    elif split not in task.splits or task.hub is None:
+        return None
+    else:
+        if "path" not in task.hub:
+            raise UserError("The task's hub has no path, which names the data set there.")
+        name = task.hub_splits.get(split, task.splits[split])
+        rows, origin = hub.open_hub(**task.hub, split=name), f"{task.hub['path']} ({name})"
+        if task.head is not None:  # the answer to a prompt is a number
+            rows = with_label_names(rows)
+    return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def content_of(task: DataSet, files: str | None) -> str | None:
+    """A hash of the local files of a task, or of the sample's rows; None where it has another source."""
+    if files is None:
+        return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])
+    return digest([file_hash(path) for split in SPLITS for path in files_of(task, files, split)])
+
+
+def with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:
+    """Rows of a data set of the hub, with the names of labels that it keeps as numbers."""
+    from datasets import ClassLabel  # takes a while
+
+    named = {}
+    for column, feature in (rows.features or {}).items():
+        inner = getattr(feature, "feature", feature)  # of a list
+        if isinstance(inner, ClassLabel):
+            named[column] = dict(enumerate(inner.names))
+    for row in rows:
+        changed = {}
+        for column, names in named.items():
+            value = row[column]
+            changed[column] = [names.get(v, v) for v in value] if isinstance(value, list) else names.get(value, value)
+        yield {**row, **changed}

@@ -1,0 +1,43 @@
+"""Splitting rows off a data set that has no validation or test part: the same rows on every run, whatever its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+SEED = 0  # of all splits: not that of a run, so that runs with other seeds are tested on the same rows
+MOST_ASIDE = 5  # at most one row in so many, where a number of rows is asked for
+
+
+def drawn(rows: int, count: int) -> list[int]:
+    """Numbers of rows, drawn at random."""
+    return np.random.default_rng(SEED).permutation(rows)[:count].tolist()
+
+
+def stratified(contents: Sequence[Hashable], strata: Sequence[Hashable], count: int) -> list[int]:
+    """Numbers of rows, in ascending order, in which each stratum has the share that it has in all rows.
+
+    Rows of the same content stay together, so that no text is on both sides; a stratum never leaves as a whole, so that
+    a model is trained on every label. Where that leaves no more to take, there are fewer than `count`.
+
+    Args:
+        contents: of each row, its text.
+        strata: of each row, its label.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for number, content in enumerate(contents):
+        groups.setdefault(content, []).append(number)
+    by_stratum: dict[Hashable, list[list[int]]] = {}
+    for group in groups.values():
+        by_stratum.setdefault(strata[group[0]], []).append(group)
+    rng, places = np.random.default_rng(SEED), []
+    for members in by_stratum.values():
+        order, offset = rng.permutation(len(members)), rng.random()
+        places += [((i + offset) / len(members), members[j]) for i, j in enumerate(order[1:])]  # the first one stays
+    chosen: list[int] = []
+    for _, group in sorted(places, key=lambda place: place[0]):
+        if len(chosen) + len(group) > count:
+            continue
+        chosen += group
+    return sorted(chosen)

@@ -1,0 +1,102 @@
+"""What each key of `metrics.json` means: the reference in docs/ is made of this, and a test looks every key up here."""
+
+from __future__ import annotations
+
+import re
+
+# Key -> meaning. A word in capitals stands for any name; the first line that matches a key describes it.
+METRIC_NAMES = {
+    # every run
+    "seconds": "seconds of training, without setting up; of a resumed run, all its parts together",
+    "tokens": "tokens that the model read in training, without padding (words for ELMo)",
+    "tokens_per_second": "`tokens` / `seconds`",
+    "parameters": "number of parameters that are in the model, trained or not",
+    "steps": "optimizer steps",
+    "precision": "`32-true`, `bf16-mixed`, ...: what the arithmetic was done in",
+    # pretraining
+    "flops_per_second": "floating-point operations per second of the step's matrix products",
+    "share_of_peak": "`flops_per_second` over what plain matrix products reach on this machine (MFU)",
+    "data_share": "share of the training time spent waiting for batches",
+    "documents": "documents of the training text",
+    "val/unknown": "share of the validation predictions that are unknown to the tokenizer",
+    "baseline/uniform": "loss of guessing every token with the same probability, in nats",
+    "baseline/unigram": "loss of guessing every token by its frequency, in nats; in zero-shot runs, accuracy of the "
+    "frequency of words alone",
+    "baseline/unigram/COLUMN/VALUE": "zero-shot: accuracy of the frequency of words alone, by group",
+    "val/mlm_loss": "masked language modeling: mean cross entropy of the masked tokens, in nats",
+    "val/mlm_accuracy": "share of the masked tokens predicted exactly",
+    "val/nsp_loss": "next-sentence prediction: cross entropy, in nats (0.693 is chance)",
+    "val/nsp_accuracy": "next-sentence prediction: accuracy (0.5 is chance)",
+    "val/lm_loss": "left-to-right language modeling: mean cross entropy of the next token, in nats",
+    "val/lm_accuracy": "share of the next tokens predicted exactly",
+    "val/forward_loss": "bidirectional language model: loss of the next word, in nats",
+    "val/backward_loss": "bidirectional language model: loss of the previous word, in nats",
+    "val/DIRECTION_spelling": "nats charged for the spelling of unknown words, per word; part of the bits per byte",
+    "val/DIRECTION_perplexity": "exp of the direction's loss",
+    "val/DIRECTION_bits_per_byte": "bits per UTF-8 byte of the validation text, in one direction",
+    "val/perplexity": "exp of the language model's loss; of a masked language model, of the masked tokens alone",
+    "val/bits_per_byte": "bits per UTF-8 byte of the raw validation text; the one figure that compares tokenizers",
+    "val/NAME_loss": "loss of an objective of your own",
+    "val/NAME_accuracy": "accuracy of an objective of your own",
+    # fine-tuning
+    "val/loss": "the loss that is trained, on the validation part, in nats (regression: squared error); for BERT the "
+    "sum of masked-LM and next-sentence loss, for ELMo of both directions",
+    "test/loss": "the same on the test part",
+    "test/rows": "rows of the test part",
+    "best_step": "step of the checkpoint that is tested: the best on the validation part",
+    "val/best_METRIC": "the validation score of that checkpoint",
+    "degenerate": "true where every prediction is the same, so that nothing was learned",
+    "PART/accuracy": "share of the texts labelled right",
+    "PART/standard_error": "standard error of the accuracy (or of the correlation) from the number of rows",
+    "PART/macro_f1": "mean F1 of the classes",
+    "PART/matthews": "Matthews' correlation coefficient; 0 is chance",
+    "PART/span_f1": "F1 of whole spans, as conlleval and seqeval count them",
+    "PART/span_precision": "share of the predicted spans that are right",
+    "PART/span_recall": "share of the true spans that are found",
+    "PART/span_support": "number of true spans",
+    "PART/token_accuracy": "share of the words tagged right",
+    "PART/pearson": "Pearson's correlation of predicted and true numbers",
+    "PART/spearman": "Spearman's rank correlation",
+    "PART/mse": "mean squared error",
+    "test/TYPE/f1": "the same, for spans of one type",
+    "test/TYPE/precision": "the same, for spans of one type",
+    "test/TYPE/recall": "the same, for spans of one type",
+    "test/TYPE/support": "the same, for spans of one type",
+    "baseline/majority": "score of always predicting the most frequent training label",
+    "baseline/bag_of_words": "score of logistic regression on a bag of words",
+    "baseline/hypothesis_only": "the same on the second text of each pair alone",
+    "baseline/training_spans": "span F1 of a list of the training part's spans",
+    "baseline/most_frequent_tag": "accuracy of each word's most frequent training tag",
+    "baseline/word_overlap": "correlation of the share of common words",
+    "baseline/mean/mse": "squared error of always predicting the mean training label",
+    # zero-shot and few-shot
+    "zeroshot/rows": "rows that were prompted",
+    "zeroshot/accuracy": "accuracy by the summed log-likelihood, mean of the templates",
+    "zeroshot/accuracy_min": "accuracy of the worst template",
+    "zeroshot/accuracy_max": "accuracy of the best template",
+    "zeroshot/accuracy_RULE": "accuracy by another scoring rule: `per_token`, `per_character` (`acc_norm`), "
+    "`per_byte`, `pmi` (domain-conditional PMI), `calibrated`",
+    "zeroshot/standard_error": "standard error of the accuracy from the number of rows",
+    "zeroshot/chance": "accuracy of guessing",
+    "zeroshot/majority": "accuracy of the most frequent label",
+    "zeroshot/chosen_LABEL": "share of the rows for which a label is chosen",
+    "zeroshot/ties": "rows whose best candidates score the same",
+    "zeroshot/cut": "rows with a text that was cut on the left",
+    "zeroshot/unknown_words": "rows with words that are unknown to the tokenizer",
+    "zeroshot/perplexity": "perplexity of the last word (prompts of shape `last_word`)",
+    "zeroshot/template_N/KEY": "a key of one template, in the order of the YAML file",
+    "zeroshot/shots_K/KEY": "a key with K solved examples in front",
+    "zeroshot/COLUMN/VALUE": "accuracy by group, for tasks that name one (BLiMP: its phenomena)",
+}
+
+
+ANY = {"PART": "(?:val|test)", "KEY": ".+", "VALUE": ".+"}  # every other word in capitals: a name without a slash
+
+
+def meaning(key: str) -> str | None:
+    """What a key of `metrics.json` means; None where that is not written here."""
+    for name, text in METRIC_NAMES.items():
+        pattern = re.sub("[A-Z]{2,}|(?<=_)[A-Z]\\b", lambda word: ANY.get(word[0], "[^/]+"), name)
+        if re.fullmatch(pattern, key):
+            return text
+    return None

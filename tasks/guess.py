@@ -1,0 +1,175 @@
+"""What the columns of a table hold, guessed from their names and values; a kind of task takes those that it reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tasks.dataset import is_missing
+
+SAMPLE = 10_000  # rows that are looked at
+MOST_CLASSES, MOST_GRADES = 50, 20  # distinct values of a column that is a label by its values; if they are numbers
+
+# Names in small letters, without spaces and marks; the more telling ones first. A plural is the same name.
+TEXTS = (
+    ("text", "sentence", "review", "reviewtext", "content", "comment", "tweet", "message", "document", "body"),
+    ("post", "question", "utterance", "query", "description", "article", "abstract", "phrase", "headline", "title"),
+)
+LABELS = (
+    ("label", "class", "goldlabel", "target"),
+    ("category", "sentiment", "polarity", "emotion", "intent", "topic", "stars", "rating", "gold", "y", "score"),
+)
+NUMBERS = (("score", "similarity", "relatedness"), ("rating", "target", "label", "value", "y"))
+PAIRS = (
+    *(("premise", "hypothesis"), ("question", "sentence"), ("question", "passage"), ("question", "answer")),
+    *(("query", "document"), ("query", "passage"), ("claim", "evidence")),
+)
+WORDS = ("words", "tokens", "word", "token", "sentence", "text")
+TAGS = ("tags", "nertags", "ner", "postags", "pos", "upos", "xpos", "chunktags", "labels", "tag", "label")
+INDICES = ("", "unnamed0", "id", "idx", "index", "guid", "uid", "pairid", "rowid", "row", "number")
+
+
+def plain_name(name: str) -> str:
+    return re.sub(r"[\W_]", "", str(name).lower())
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name, as of `review_text`, `Review Text` and `reviewText`."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", str(name))]
+
+
+def is_among(name: str, names: Sequence[str]) -> bool:
+    plain = plain_name(name)
+    return plain in names or plain.removesuffix("s") in names
+
+
+@dataclass
+class Column:
+    """The values of a column, without empty ones."""
+
+    name: str
+    values: list[Any]
+
+    @cached_property
+    def is_list(self) -> bool:
+        return bool(self.values) and all(isinstance(value, list) for value in self.values)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        return [str(value).strip() for value in self.values]
+
+    @cached_property
+    def distinct(self) -> set[str]:
+        return set(self.texts)
+
+    @cached_property
+    def numbers(self) -> list[float] | None:
+        """The values as numbers; None where one is none."""
+        try:
+            return [float(text) for text in self.texts]
+        except ValueError:
+            return None
+
+    @cached_property
+    def is_continuous(self) -> bool:
+        """Whether it holds numbers that are no classes."""
+        if not self.numbers:
+            return False
+        return len(self.distinct) > MOST_GRADES or any(number % 1 for number in self.numbers)
+
+    @cached_property
+    def is_index(self) -> bool:
+        return plain_name(self.name) in INDICES
+
+    @cached_property
+    def is_class(self) -> bool:
+        """Whether its values are few and short."""
+        if self.is_list or self.is_index or self.is_continuous or not 2 <= len(self.distinct) <= MOST_CLASSES:
+            return False
+        return 2 * len(self.distinct) <= len(self.values) and self.mean_words <= 4
+
+    @cached_property
+    def is_text(self) -> bool:
+        """Whether its values are many and of several words."""
+        return not (self.is_list or self.is_index or self.numbers is not None or self.is_class) and self.mean_words >= 2
+
+    @cached_property
+    def mean_words(self) -> float:
+        return sum(len(text.split()) for text in self.texts) / max(1, len(self.texts))
+
+
+class Table:
+    """The rows of a table, and columns with the values of some of them."""
+
+    def __init__(self, rows: Sequence[Mapping[Any, Any]]) -> None:
+        self.rows = rows
+        rows = rows[:: max(1, len(rows) // SAMPLE)]
+        names = dict.fromkeys(name for row in rows for name in row)
+        self.columns = [
+            Column(name, [v for row in rows if not is_missing(v := row.get(name)) and str(v).strip()]) for name in names
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def values(self, name: str) -> list[str]:
+        """The distinct values of a column in all rows, in their order, numbers by size."""
+        found = {str(value).strip() for row in self.rows if not is_missing(value := row.get(name))} - {""}
+        try:
+            return sorted(found, key=float)
+        except ValueError:
+            return sorted(found)
+
+    @property
+    def headless(self) -> str | None:
+        """The name of a column that is one of its values too: then the first line is no header, but a row."""
+        return next((c.name for c in self.columns if plain_name(c.name) and str(c.name).strip() in c.distinct), None)
+
+    def _choose(self, columns: Iterable[Column], names: Sequence[Sequence[str]], by_value: str) -> str | None:
+        """The column with the most telling name; else that with such a word in it, or with such values; if only one."""
+        candidates = [column for column in columns if not column.is_index]
+        for chosen in (
+            *([column for column in candidates if is_among(column.name, same)] for same in names),
+            [c for c in candidates if any(is_among(word, same) for word in words_of(c.name) for same in names)],
+            [column for column in candidates if getattr(column, by_value)],
+        ):
+            if chosen:
+                return chosen[0].name if len(chosen) == 1 else None
+        return None
+
+    def text(self) -> str | None:
+        return self._choose((c for c in self.columns if not c.is_list and c.numbers is None), TEXTS, "is_text")
+
+    def label(self, *texts: str) -> str | None:
+        """The column of a class, beside those of the texts."""
+        others = (c for c in self.columns if c.name not in texts and not c.is_list and not c.is_continuous)
+        return self._choose(others, LABELS, "is_class")
+
+    def number(self, *texts: str) -> str | None:
+        """The column of a number, beside those of the texts."""
+        return self._choose((c for c in self.columns if c.name not in texts and c.numbers), NUMBERS, "is_continuous")
+
+    def pair(self) -> tuple[str, str] | None:
+        """Two columns of texts that belong together: `premise` and `hypothesis`, `sentence1` and `sentence2`, ..."""
+        plain = {plain_name(c.name): c.name for c in self.columns if not c.is_list and c.numbers is None}
+        for first, second in (*PAIRS, *((name, name[:-1] + {"1": "2", "a": "b"}.get(name[-1:], "")) for name in plain)):
+            if first in plain and second in plain and first[:-1] and first != second:
+                return plain[first], plain[second]
+        return None
+
+    def words_and_tags(self) -> tuple[str, str] | None:
+        """Two columns with lists of the same length, or with as many words."""
+        for columns in ([c for c in self.columns if c.is_list], [c for c in self.columns if not c.is_list]):
+            words = next((c for name in WORDS for c in columns if plain_name(c.name) == name), None)
+            tags = next((c for name in TAGS for c in columns if plain_name(c.name) == name and c is not words), None)
+            if words is not None and tags is not None and _lengths(words) == _lengths(tags):
+                return words.name, tags.name
+        return None
+
+
+def _lengths(column: Column) -> list[int]:
+    return [len(value if isinstance(value, list) else str(value).split()) for value in column.values]

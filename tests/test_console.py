@@ -1,0 +1,65 @@
+"""What a user sees: flags as they are typed, progress that is calm in log files, names that were meant."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pipeline.console import progress as bars
+from pipeline.console import typed
+from pipeline.console.similar import did_you_mean
+
+
+@pytest.mark.parametrize("front_end", ["make", None])
+def test_messages_name_flags_as_they_are_typed(front_end: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(typed.FRONT_END, front_end or "")
+    monkeypatch.setattr("sys.argv", ["/usr/bin/pretrain-finetune"])
+    said = [
+        *(typed.flag("out"), typed.flag("resume"), typed.flag("seed", 3), typed.setting("data.length", 64)),
+        typed.command("finetune", "--epochs=3", "--x=1", model=None, from_="a b", resume=True),
+        typed.command("predict", model="m", input="x.csv"),
+    ]
+    if front_end == "make":
+        assert said[:4] == ["OUT=", "RESUME=1", "SEED=3", "ARGS=--data.length=64"]
+        assert said[4:] == [
+            "make finetune FROM='a b' RESUME=1 ARGS='--epochs=3 --x=1'",
+            "make predict FROM=m DATA=x.csv",
+        ]
+    else:
+        assert said[:4] == ["--out", "--resume", "--seed 3", "--data.length=64"]
+        assert said[4:] == [
+            "pretrain-finetune finetune --from 'a b' --resume --epochs=3 --x=1",
+            "pretrain-finetune predict --model m --input x.csv",
+        ]
+
+
+def test_progress_in_a_log_file_is_a_few_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, log = [0.0], io.StringIO()
+    monkeypatch.setattr("sys.stderr", log)
+    monkeypatch.setattr(bars.time, "monotonic", lambda: clock[0])
+    with bars.progress(desc="evaluate", unit="batch", total=100, delay=1) as bar:
+        for _ in range(100):
+            clock[0] += 1
+            bar.set_postfix_str("loss 1.5")
+            bar.update()
+            bars.write("a message") if bar.n == 50 else None
+    lines = log.getvalue().splitlines()
+    assert [line for line in lines if line != "a message"] == [
+        line for line in lines if line.startswith("evaluate: batch ")
+    ]
+    assert 3 <= len(lines) - 1 <= 5
+    assert all("\r" not in line and line.strip() for line in lines)
+    assert lines[-1].startswith("evaluate: batch 100 of 100, 100%")
+
+
+def test_short_work_leaves_nothing_in_a_log_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr("sys.stderr", log)
+    assert list(bars.progress(range(3), desc="short", unit="step")) == [0, 1, 2]
+    assert log.getvalue() == ""
+
+
+def test_a_name_that_was_meant() -> None:
+    assert did_you_mean("pretrian", ["finetune", "pretrain"]) == " Did you mean pretrain?"
+    assert did_you_mean("zzz", ["finetune", "pretrain"]) == ""
