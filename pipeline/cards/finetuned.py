@@ -12,6 +12,7 @@ from pipeline.cards.loading import loading
 from pipeline.cards.sections import LIBRARY, TrainingRecord
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.metrics import mean_and_deviation
+from pipeline.presets import FRESH
 from pipeline.tracking.tables import markdown_table
 
 ARMS = {
@@ -61,7 +62,7 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
     parts = {
         "": about,
         "Load": sections.marked("loading", loading(model.saved_config(), "model", library=library, tag=tag)),
-        "Data": data_section(model, record, task),
+        "Data": data_section(model, record, task, arm),
         "Training": sections.settings_table(recipe(record, arm)) + "\n" + sections.curve(record, "training curves"),
         "Scores": sections.marked("scores", scores(record.metrics, task.metric))
         + f"\n\nAll scores: {task.headline}.\n",
@@ -72,14 +73,14 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
     return sections.card(data, record.name, parts)
 
 
-def data_section(model: FineTunedModel, record: TrainingRecord, task: TaskFacts) -> str:
+def data_section(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, arm: str) -> str:
     stage = record.stage("task")
     rows = ", ".join(f"{count:,} {split}" for split, count in stage.get("rows", {}).items())
     origin = f" (`{stage['hub']}`)" if "hub" in stage else ""
-    return (
-        f"Task: `{stage.get('name', 'unnamed')}`{origin}, rows: {rows}; {task.labels}. "
-        f"{sections.corpus_text(record, spells=model.encoder.tokenizer.spells)}"
-    )
+    corpus = sections.corpus_text(record, spells=model.encoder.tokenizer.spells)
+    if arm in FRESH:
+        corpus = "Its encoder was not pretrained: of the lineage's encoder it has sizes and tokenizer alone."
+    return f"Task: `{stage.get('name', 'unnamed')}`{origin}, rows: {rows}; {task.labels}. {corpus}"
 
 
 def recipe(record: TrainingRecord, arm: str) -> dict[str, Any]:
