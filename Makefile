@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: help install data pretrain finetune zeroshot worth compare new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: help install data pretrain finetune zeroshot worth compare report new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -113,6 +113,9 @@ worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
 
+report: $(BIN)/.installed-core ## one HTML page of a run, of a comparison, or of all that grew from an encoder: FROM=folder
+	$(call run,FROM OUT ARGS)
+
 new-task: $(BIN)/.installed-core ## write the YAML file of a new data set, NAME, and a test of it
 	$(call run,NAME KIND DATA)
 
@@ -152,7 +155,7 @@ lint: $(BIN)/.installed-dev ## check style and types
 docs: $(BIN)/.installed-docs ## build the documentation into build/site
 	$(call uses,)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	@echo "Saved build/site/index.html"
+	@echo "Saved build/site; with search: $(BIN)/python -m http.server --directory build/site"
 
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
 	$(call uses,ROWS CORPUS DATA FROM OUT ARGS)

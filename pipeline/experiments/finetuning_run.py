@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -73,6 +74,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
         seed=request.seed,
         stages=[*lineage.read(encoder_folder), data.stage(file.stem)],
         uses=encoder_folder,
+        command=replace(request, encoder=encoder_folder).command("finetune"),
         pictures=[f"{name}.png" for name in data.task.pictures],
     )
     run = Run(configuration, out, record, resume=resume and not overwrite)

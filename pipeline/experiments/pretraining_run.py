@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from pipeline.tracking import plots
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.rank import is_main
 from pipeline.tracking.tables import markdown_table
+from pipeline.training.corpus_facts import corpus_facts
 from pipeline.training.requests import PretrainRequest
 from pipeline.training.run import Configuration, Record, Run, group_of
 from pipeline.training.run_folder import check_run_folder, run_folder
@@ -41,7 +43,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
     title = f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, {shown_tokens(metrics)}"
-    panels = curve_panels(metrics, data.objective.compared_losses, module.baselines)
+    panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
     plots.plot_curves(run.history, run.out / "curves.png", title=title, panels=panels)
     card = partial(encoder_card, encoder, main=data.objective.main)
     saved = run.keep("encoder", encoder.save, card, metrics, pictures=["curves.png"])
@@ -128,11 +130,13 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         tags=[request.model, corpus],
         seed=request.seed,
         stages=data.stages(corpus),
+        command=request.command(stage),
     )
     run = Run(configuration, out, record, resume=resume and not overwrite)
     run.begin()
     if is_main():
         write_atomically(out / "data.txt", report + "\n")
+        write_atomically(out / "corpus.json", json.dumps(corpus_facts(data, corpus), indent=1) + "\n")
     # Rank 0 initializes and DDP broadcasts; with sharded weights every rank initializes its own shard.
     if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
         module.begin(data)

@@ -49,10 +49,10 @@ class Objective(nn.Module):
     main: ClassVar[str]
     consecutive: bool = False
 
-    @property
-    def compared_losses(self) -> tuple[str, ...]:
+    @classmethod
+    def compared_losses(cls) -> tuple[str, ...]:
         """Names of the losses that the baselines are for."""
-        return (self.main,)
+        return (cls.main,)
 
     @property
     def model_options(self) -> dict[str, Any]:

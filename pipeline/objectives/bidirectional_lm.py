@@ -47,8 +47,8 @@ class BidirectionalLM(Objective):
         super().__init__()
         self.carry = self.consecutive = carry
 
-    @property
-    def compared_losses(self) -> tuple[str, ...]:
+    @classmethod
+    def compared_losses(cls) -> tuple[str, ...]:
         return ("forward", "backward")
 
     @property

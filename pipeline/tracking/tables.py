@@ -1,7 +1,8 @@
-"""Markdown tables."""
+"""Tables as Markdown and as LaTeX."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -17,3 +18,37 @@ def markdown_line(cells: Sequence[str]) -> str:
 
 def _escaped(cell: str) -> str:
     return " ".join(cell.replace("|", "\\|").split())
+
+
+# ---------------------------------------------------------------------- LaTeX
+
+LATEX = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "\\": "\\textbackslash{}",
+    "±": "$\\pm$",
+    "→": "$\\rightarrow$",
+    "†": "$\\dagger$",
+    "…": "\\ldots{}",
+}
+
+
+def latex_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, aligned: str, caption: str, label: str) -> str:
+    """A LaTeX table in the style of booktabs; `**text**` in a cell is bold.
+
+    Args:
+        aligned: l or r for each column.
+    """
+    body = "".join(f"  {' & '.join(map(latex, cells))} \\\\\n" for cells in rows)
+    return (
+        f"\\begin{{table}}\n  \\centering\n  \\caption{{{latex(caption)}}}\n  \\label{{{label}}}\n"
+        f"  \\begin{{tabular}}{{{aligned}}}\n  \\toprule\n  {' & '.join(map(latex, head))} \\\\\n  \\midrule\n{body}"
+        "  \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
+    )
+
+
+def latex(text: str) -> str:
+    """A text with the characters escaped that LaTeX takes for commands."""
+    plain = "".join(LATEX.get(mark, mark) for mark in " ".join(text.split()))
+    return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", plain)

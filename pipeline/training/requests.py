@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -32,11 +33,19 @@ class Request:
         more = overrides_of(settings)
         return replace(self, overrides=(*more, *self.overrides) if first else (*self.overrides, *more))
 
+    def command(self, name: str) -> str:
+        """The request as a line of a shell, to make the same run elsewhere."""
+        again: dict[str, Any] = {flag: False for flag in ("resume", "overwrite") if hasattr(self, flag)}
+        plain = replace(self, **again)
+        return shlex.join(["python", "-m", "pipeline", name, *plain.arguments()])
+
     def arguments(self) -> list[str]:
         """The request as arguments of a command, for a process of its own."""
         given: list[str] = []
         for field in fields(self):
             value, flag = getattr(self, field.name), {"encoder": "from"}.get(field.name, field.name)
+            if isinstance(value, tuple) and field.name != "overrides":
+                value = ",".join(map(str, value))
             if value is True:
                 given.append(f"--{flag}")
             elif field.name != "overrides" and value is not None and value is not False:

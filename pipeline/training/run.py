@@ -30,6 +30,7 @@ from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb import ResumableWandb, closing_run, log_artifact, tolerated, use_artifact, wandb_logger
 from pipeline.training import checkpoints
 from pipeline.training.checkpoints import Latest
+from pipeline.training.energy import Energy
 from pipeline.training.hardware import announce_nodes, device_name, keep_memory
 from pipeline.training.progress import Progress
 from pipeline.training.resume import finished_product, flat, newest_checkpoint
@@ -73,6 +74,7 @@ class Record:
         stages: where its input comes from (see lineage).
         uses: the encoder folder that it begins with.
         pictures: the files of the plots that its kind of task has.
+        command: that makes the same run.
     """
 
     job_type: str
@@ -82,6 +84,7 @@ class Record:
     stages: list[lineage.Stage]
     uses: Path | None = None
     pictures: Sequence[str] = ()
+    command: str = ""
 
 
 def group_of(model: str, tokenizer: Tokenizer) -> str:
@@ -109,6 +112,7 @@ class Run:
         self.last = out / "checkpoints" / checkpoints.LAST
         self.history = History(out)
         self.wandb: ResumableWandb | None = None
+        self.energy = Energy()
         self.ended = False  # a run that had trained to its end when it was resumed
 
         stages = record.stages
@@ -147,6 +151,7 @@ class Run:
         run_stage = partial(lineage.run_stage, record.job_type, self.out, **about)
         lineage.write(self.out, [*record.stages, run_stage()])  # marks the folder as a run folder
         write_atomically(self.out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+        write_atomically(self.out / "command.txt", record.command + "\n")
         self.wandb = wandb_logger(
             self.out,
             job_type=record.job_type,
@@ -204,6 +209,7 @@ class Run:
                 lineage.write(self.out, lineage.read(made))
             return False
         print(f"The run in {self.out} has nothing left to train.")
+        self.energy.load_state_dict(self.state["callbacks"].get(self.energy.state_key, {}))
         self.trainer.strategy.connect(self.module)
         self.module.load_state_dict(self.state["state_dict"])
         self.module.on_load_checkpoint(self.state)
@@ -213,7 +219,7 @@ class Run:
     def _callbacks(self, best: tuple[str, str] | None, patience: int | None) -> list[lightning.Callback]:
         """Those of the configuration, the progress bar, and what follows the best validation."""
         trainer = self.settings.trainer
-        callbacks: list[lightning.Callback] = [*(trainer.callbacks or [])]
+        callbacks: list[lightning.Callback] = [*(trainer.callbacks or []), self.energy]
         if trainer.enable_progress_bar is not False:
             callbacks.append(Progress())
         if best is not None:
@@ -286,6 +292,7 @@ class Run:
             "seed": self.record.seed,
             "version": __version__,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **self.energy.metrics(),
         }
 
     def metrics_of(self, state: dict[str, Any]) -> dict[str, float]:

@@ -1,0 +1,249 @@
+"""Charts as inline SVG. Colors are classes of the page's style, so that they follow its light or dark scheme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup, escape
+
+WIDTH, HEIGHT = 560, 300
+LEFT, RIGHT, TOP, BOTTOM = 74, 14, 14, 48
+MOST_POINTS = 400  # of a line; more are thinned out
+LABEL_GAP = 15  # least distance of two labels of baselines
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, or with `faint` a thin one without markers."""
+
+    label: str
+    points: Sequence[Point]
+    color: int = 0
+    faint: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value on the line of a dot plot, with the ends of its interval where it has one."""
+
+    value: float
+    color: str
+    label: str = ""
+    low: float | None = None
+    high: float | None = None
+    small: bool = False
+    hollow: bool = False
+    bar: bool = False  # a vertical stroke instead of a dot
+
+
+@dataclass(frozen=True)
+class DotLine:
+    label: str
+    marks: Sequence[Mark] = field(default_factory=list)
+
+
+class Axis:
+    """Values -> positions, with round ticks."""
+
+    def __init__(self, low: float, high: float, begin: float, end: float, *, most: int = 6) -> None:
+        if not (math.isfinite(low) and math.isfinite(high)):
+            low, high = 0.0, 1.0
+        if low == high:
+            low, high = low - (abs(low) * 0.05 or 0.5), high + (abs(high) * 0.05 or 0.5)
+        self.low, self.high, self.begin, self.end = low, high, begin, end
+        rough = (high - low) / most
+        power = 10.0 ** math.floor(math.log10(rough))
+        self.step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+
+    def __call__(self, value: float) -> float:
+        return round(self.begin + (value - self.low) / (self.high - self.low) * (self.end - self.begin), 1)
+
+    @property
+    def ticks(self) -> list[float]:
+        first = math.ceil(self.low / self.step - 1e-9)
+        last = math.floor(self.high / self.step + 1e-9)
+        return [number * self.step for number in range(first, last + 1)]
+
+    def label(self, value: float) -> str:
+        if abs(value) >= 1e6:
+            return f"{value / 1e6:g} M"
+        digits = max(0, -math.floor(math.log10(self.step) + 1e-9))
+        return f"{value:,.{digits + (round(self.step * 10**digits, 6) % 1 > 0)}f}" if value else "0"
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    baselines: Mapping[str, float] | None = None,
+    marked: tuple[float, str] | None = None,
+    from_zero: bool = False,
+) -> Markup:
+    """Lines over steps, a dashed line for each baseline, and a marked step.
+
+    Args:
+        marked: a position on the x axis, and its label.
+    """
+    baselines = baselines or {}
+    xs = [x for line in series for x, _ in line.points]
+    ys = [y for line in series for _, y in line.points] + list(baselines.values()) + [0.0] * from_zero
+    pad = 0.04 * (max(ys) - min(ys))
+    across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT)
+    up = Axis(min(ys) - (0 if from_zero else pad), max(ys) + pad, HEIGHT - BOTTOM, TOP, most=5)
+    parts = [_frame(across, up, HEIGHT, x_label, y_label)]
+    parts += _baselines(baselines, up)
+    if marked is not None:
+        x = across(marked[0])
+        side = "end" if x > WIDTH / 2 else "start"
+        parts.append(
+            Markup('<line class="marked" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(x, TOP, HEIGHT - BOTTOM)
+        )
+        parts.append(_text(marked[1], x + (6 if side == "start" else -6), TOP + 12, f"note {side}"))
+    for line in series:
+        kept = _thinned(line.points)
+        shape = " ".join(f"{across(x)},{up(y)}" for x, y in kept)
+        kind = "faint" if line.faint else "line"
+        parts.append(Markup('<polyline class="{} s{}" points="{}"/>').format(kind, line.color, shape))
+        if not line.faint:
+            for x, y in kept if len(kept) <= 60 else ():
+                title = f"{line.label}: {y:.4g} at {x:,.0f}"
+                dot = Markup('<circle class="dot s{}" cx="{}" cy="{}" r="3.2"><title>{}</title></circle>')
+                parts.append(dot.format(line.color, across(x), up(y), title))
+    return _svg(parts, HEIGHT, f"{y_label} over {x_label}")
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    every = math.ceil(len(points) / MOST_POINTS)
+    return [*points[::every], *([points[-1]] if (len(points) - 1) % every else [])]
+
+
+def _baselines(baselines: Mapping[str, float], up: Axis) -> list[Markup]:
+    parts, last = [], -math.inf
+    for name, value in sorted(baselines.items(), key=lambda item: -item[1]):
+        y = up(value)
+        parts.append(
+            Markup('<line class="baseline" x1="{}" x2="{}" y1="{y}" y2="{y}"/>').format(LEFT, WIDTH - RIGHT, y=y)
+        )
+        last = max(y - 5, last + LABEL_GAP)
+        parts.append(_text(f"{name} {value:.3g}", WIDTH - RIGHT - 2, last, "note end"))
+    return parts
+
+
+def dot_plot(lines: Sequence[DotLine], *, x_label: str, zero: bool = False) -> Markup:
+    """A line for each model or arm, marks on it; `zero`: a line at 0."""
+    row, left = 40, 84
+    height = TOP + row * len(lines) + BOTTOM
+    values = [v for line in lines for m in line.marks for v in (m.value, m.low, m.high) if v is not None] + [0.0] * zero
+    pad = 0.05 * (max(values) - min(values) or 0.1)
+    across = Axis(min(values) - pad, max(values) + pad, left, WIDTH - RIGHT, most=5)
+    parts = [_frame(across, None, height, x_label, "", left=left)]
+    if zero:
+        parts.append(
+            Markup('<line class="zero" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(across(0), TOP, height - BOTTOM)
+        )
+    for number, line in enumerate(lines):
+        middle = TOP + row * (number + 0.5)
+        parts.append(_text(line.label, left - 10, middle + 5, "tick end"))
+        levels = sorted({mark.color for mark in line.marks if mark.low is not None})
+        for mark in line.marks:
+            shift = 12 * (levels.index(mark.color) - (len(levels) - 1) / 2) if mark.low is not None else 0
+            parts += _mark(mark, across, middle + shift)
+    return _svg(parts, height, x_label)
+
+
+def _mark(mark: Mark, across: Axis, y: float) -> list[Markup]:
+    parts, x = [], across(mark.value)
+    if mark.low is not None and mark.high is not None:
+        ends = {"a": across(mark.low), "b": across(mark.high), "y": y, "color": mark.color}
+        parts.append(Markup('<line class="whisker {color}" x1="{a}" x2="{b}" y1="{y}" y2="{y}"/>').format(**ends))
+    title = Markup("<title>{}</title>").format(f"{mark.label} {mark.value:.4g}".strip())
+    if mark.bar:
+        shape = Markup('<line class="stroke {}" x1="{x}" x2="{x}" y1="{}" y2="{}">{}</line>')
+        parts.append(shape.format(mark.color, y - 13, y + 13, title, x=x))
+    else:
+        kind = "small" if mark.small else "hollow" if mark.hollow else "dot"
+        shape = Markup('<circle class="{} {}" cx="{}" cy="{}" r="{}">{}</circle>')
+        parts.append(shape.format(kind, mark.color, x, y, 3 if mark.small else 6, title))
+    return parts
+
+
+def bar_chart(labels: Sequence[str], values: Sequence[float], *, y_label: str, x_label: str = "") -> Markup:
+    """A bar for each label, with its value above where there are few."""
+    across = Axis(0, len(values), LEFT, WIDTH - RIGHT)
+    up = Axis(0, max(values) * 1.1 or 1, HEIGHT - BOTTOM, TOP, most=5)
+    width = (WIDTH - RIGHT - LEFT) / len(values)
+    parts = [_frame(None, up, HEIGHT, x_label, y_label)]
+    every = math.ceil(len(labels) / 10)
+    for number, (label, value) in enumerate(zip(labels, values, strict=True)):
+        x, top = across(number), up(value)
+        bar = Markup('<rect class="bar s0" x="{:.1f}" y="{}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>')
+        parts.append(bar.format(x + 0.12 * width, top, 0.76 * width, up(0) - top, f"{label}: {value:,.4g}"))
+        if len(values) <= 8:
+            parts.append(_text(f"{value:.3g}", x + width / 2, top - 5, "note middle"))
+        if number % every == 0:
+            parts.append(_text(label, x + width / 2, HEIGHT - BOTTOM + 17, "tick middle"))
+    return _svg(parts, HEIGHT, f"{y_label} by {x_label}")
+
+
+def scatter(points: Sequence[Point], *, x_label: str, y_label: str) -> Markup:
+    """Points, and the line on which both values are equal."""
+    low, high = min(min(p) for p in points), max(max(p) for p in points)
+    across, up = Axis(low, high, LEFT, WIDTH - RIGHT), Axis(low, high, HEIGHT - BOTTOM, TOP, most=5)
+    parts = [_frame(across, up, HEIGHT, x_label, y_label)]
+    line = '<line class="baseline" x1="{}" y1="{}" x2="{}" y2="{}"/>'
+    parts.append(Markup(line).format(across(low), up(low), across(high), up(high)))
+    kept = points[:: math.ceil(len(points) / 1500)]
+    dots = "".join(f'<circle cx="{across(x)}" cy="{up(y)}" r="2.4"/>' for x, y in kept)
+    parts.append(Markup('<g class="cloud s0">{}</g>').format(Markup(dots)))
+    return _svg(parts, HEIGHT, f"{y_label} by {x_label}")
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _frame(
+    across: Axis | None, up: Axis | None, height: int, x_label: str, y_label: str, *, left: int = LEFT
+) -> Markup:
+    parts, bottom = [], height - BOTTOM
+    grid: Callable[[float, float, float, float], Markup] = Markup(
+        '<line class="grid" x1="{}" y1="{}" x2="{}" y2="{}"/>'
+    ).format
+    for value in across.ticks if across else ():
+        parts += (
+            [
+                grid(across(value), TOP, across(value), bottom),
+                _text(across.label(value), across(value), bottom + 17, "tick middle"),
+            ]
+            if across
+            else []
+        )
+    for value in up.ticks if up else ():
+        parts += (
+            [
+                grid(left, up(value), WIDTH - RIGHT, up(value)),
+                _text(up.label(value), left - 7, up(value) + 4, "tick end"),
+            ]
+            if up
+            else []
+        )
+    parts.append(Markup('<line class="axis" x1="{}" x2="{}" y1="{y}" y2="{y}"/>').format(left, WIDTH - RIGHT, y=bottom))
+    parts.append(_text(x_label, (left + WIDTH - RIGHT) / 2, height - 8, "label middle"))
+    if y_label:
+        middle = (TOP + bottom) / 2
+        turned = Markup('<text class="label middle" transform="translate(13 {}) rotate(-90)">{}</text>')
+        parts.append(turned.format(middle, y_label))
+    return Markup("").join(parts)
+
+
+def _text(text: str, x: float, y: float, kind: str) -> Markup:
+    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(kind, x, y, text)
+
+
+def _svg(parts: Sequence[Markup], height: int, title: str) -> Markup:
+    begin = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">'
+    return Markup(begin) + Markup("").join(parts) + Markup("</svg>")

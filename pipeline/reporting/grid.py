@@ -1,0 +1,243 @@
+"""The page of a comparison: scores, gains, learning curves and costs of all its runs."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.experiments import comparison
+from pipeline.experiments.comparison import Gain, Line
+from pipeline.reporting import charts, shared
+from pipeline.reporting.page import Block, Chart, Charts, Figure, Node, Page, Section, Table, Text, Tree
+from pipeline.reporting.run_record import RunRecord, runs_under
+
+COLORS = {"full": "s0", "scratch": "s1", "frozen": "s2", "random": "s3"}
+
+
+def page(folder: Path) -> Page:
+    """The page of a folder with compare.csv, and with the runs of it where they are still there."""
+    rows = comparison.read(folder / "compare.csv")
+    lines = comparison.lines_of(rows)
+    runs = [run for run in runs_under([folder / "runs"]) if run.kind == "finetune"]
+    arms = comparison.arms_of(rows)
+    certain = [line for line in lines if line.gain_over_scratch and line.gain_over_scratch.is_certain]
+    figures = [Figure("Fine-tunes", f"{len(rows):,}", f"{sum(row['minutes'] for row in rows) / 60:.1f} hours in all")]
+    if comparison.pretrained_arm(arms):
+        beside = "gain over scratch with a 95 % interval above 0"
+        figures.append(Figure("Pretraining helps", f"{len(certain)} of {len(lines)}", beside))
+        best = max(lines, key=lambda line: line.gain_over_scratch.mean if line.gain_over_scratch else -1.0)
+        if best.gain_over_scratch:
+            figures.append(
+                Figure("Largest gain", f"{best.gain_over_scratch.mean:+.3f}", f"{best.model} on {best.task_name}")
+            )
+    models, tasks = (
+        ", ".join(comparison.in_order(rows, "model")),
+        ", ".join(line.task_name for line in _each_task(lines)),
+    )
+    return Page(
+        title=f"Comparison {folder.resolve().name}",
+        about=f"{models} on {tasks}; arms {', '.join(arms)}",
+        figures=figures,
+        sections=[
+            *score_sections(rows, title="Scores"),
+            curves_section(runs, lines),
+            runs_section(rows),
+            lineage_section(runs),
+            cost_section(rows, runs),
+            commands_section(folder, rows, runs),
+        ],
+    )
+
+
+def score_sections(rows: comparison.Rows, *, title: str) -> list[Section]:
+    """The table with intervals, and for each task a plot of the scores and one of the gains."""
+    lines, arms = comparison.lines_of(rows), comparison.arms_of(rows)
+    return [Section(title, [score_table(lines, arms), *_plots(lines)])]
+
+
+def score_table(lines: Sequence[Line], arms: Sequence[str]) -> Table:
+    """A row for each task and model; the best arm and the certain gains are bold."""
+    tuned = comparison.pretrained_arm(list(arms))
+    gains = ["gain over scratch", "gain over the baseline"] if tuned else []
+    cells = []
+    for line in lines:
+        row = [f"{line.task_name} ({line.metric})", line.model]
+        for arm in arms:
+            text = comparison.format_score(line.arms[arm])
+            row.append(f"**{text}**" if arm == line.best_arm else text)
+        best = line.best_baseline
+        row.append(f"{sum(best[1]) / len(best[1]):.3f} ({best[0]})" if best else "")
+        if tuned:
+            row += [str(gain) if gain else "" for gain in (line.gain_over_scratch, line.gain_over_baseline)]
+        cells.append(row)
+    counts = sorted({len(scores) for line in lines for scores in line.arms.values() if scores})
+    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
+    notes = [
+        f"Scores on the test part: mean ± standard deviation over {seeds}; the best arm of a row is bold.",
+    ]
+    if tuned:
+        notes.append(
+            f"Gains are those of {tuned}: means of paired differences, with 95 % intervals (Student's t) over seeds. "
+            "A bold gain is above 0 in the whole interval; the others leave it open."
+        )
+    flat = [
+        f"{line.model} on {line.task_name}, {arm}: {line.degenerate(arm)}"
+        for line in lines
+        for arm in arms
+        if line.degenerate(arm)
+    ]
+    if flat:
+        notes.append(f"Runs that predict the same for all rows: {'; '.join(flat)}.")
+    head = ["task (metric)", "model", *arms, "best baseline", *gains]
+    return Table(head, cells, "Scores of every arm, and what pretraining gained.", notes, numbers=())
+
+
+def _each_task(lines: Sequence[Line]) -> list[Line]:
+    return list({line.task: line for line in lines}.values())
+
+
+def _plots(lines: Sequence[Line]) -> list[Block]:
+    drawn: list[Chart] = []
+    for first in _each_task(lines):
+        group = [line for line in lines if line.task == first.task]
+        arms = [arm for arm in first.arms if any(line.arms[arm] for line in group)]
+        legend = [(f"key dotted {COLORS.get(arm, 's4')}", arm) for arm in arms] + [("key stroke", "best baseline")]
+        svg = charts.dot_plot([_scores(line) for line in group], x_label=f"{first.metric} on the test part")
+        caption = f"{first.task_name}: scores of every arm; small dots are single runs."
+        drawn.append(Chart(svg, caption, legend))
+        if any(line.gain_over_scratch for line in group):
+            svg = charts.dot_plot([_gains(line) for line in group], x_label=f"difference of {first.metric}", zero=True)
+            keys = [("key dotted s0", "over scratch"), ("key dotted s5", "over the best baseline")]
+            caption = f"{first.task_name}: what pretraining gained, with 95 % intervals; hollow: the interval holds 0."
+            drawn.append(Chart(svg, caption, keys))
+    return [Charts(drawn)] if drawn else []
+
+
+def _scores(line: Line) -> charts.DotLine:
+    marks = []
+    if (best := line.best_baseline) is not None:
+        marks.append(charts.Mark(sum(best[1]) / len(best[1]), "s6", f"{best[0]}:", bar=True))
+    for arm, scores in line.arms.items():
+        color = COLORS.get(arm, "s4")
+        marks += [
+            charts.Mark(score, color, f"{arm}:", small=True) for score in scores[: len(scores) * (len(scores) > 1)]
+        ]
+        marks += [charts.Mark(sum(scores) / len(scores), color, f"{arm}, mean:")] if scores else []
+    return charts.DotLine(line.model, marks)
+
+
+def _gains(line: Line) -> charts.DotLine:
+    marks = []
+    for gain, color, label in (
+        (line.gain_over_scratch, "s0", "over scratch:"),
+        (line.gain_over_baseline, "s5", "over the baseline:"),
+    ):
+        if gain is not None:
+            marks.append(_gain_mark(gain, color, label))
+    return charts.DotLine(line.model, marks)
+
+
+def _gain_mark(gain: Gain, color: str, label: str) -> charts.Mark:
+    half = gain.half or 0.0
+    return charts.Mark(gain.mean, color, label, gain.mean - half, gain.mean + half, hollow=not gain.is_certain)
+
+
+def curves_section(runs: Sequence[RunRecord], lines: Sequence[Line]) -> Section:
+    """How the metric of the validation part rose in each arm, seed 0, for each task and model."""
+    drawn = []
+    for line in lines:
+        series = []
+        for arm in line.arms:
+            run = next((run for run in runs if _is_of(run, line, arm)), None)
+            if run is None or run.metric is None:
+                continue
+            steps, values = run.history.series(f"val/{run.metric}")
+            if steps:
+                points = list(zip(steps, values, strict=True))
+                series.append(charts.Series(arm, points, color=int(COLORS.get(arm, "s4")[1:])))
+        if series:
+            best = line.best_baseline
+            baselines = {f"{best[0]} (test)": sum(best[1]) / len(best[1])} if best else {}
+            label = f"{line.metric} (validation)"
+            svg = charts.line_chart(series, x_label="optimizer step", y_label=label, baselines=baselines)
+            legend = [(f"key s{one.color}", one.label) for one in series]
+            drawn.append(Chart(svg, f"{line.model} on {line.task_name}, seed 0.", legend))
+    return Section("Learning curves", [Charts(drawn)] if drawn else [])
+
+
+def _is_of(run: RunRecord, line: Line, arm: str) -> bool:
+    return run.folder.name.startswith(f"{line.model}-{line.task_name}-{arm}-0")
+
+
+def runs_section(rows: comparison.Rows) -> Section:
+    """Every run, with what was chosen for it."""
+    cells = [
+        [
+            Path(row["task"]).stem,
+            row["model"],
+            row["arm"],
+            str(row["seed"]),
+            f"{row['score']:.4f}",
+            f"{row['chosen_by']:.4f}" if "chosen_by" in row else "",
+            str(row.get("flags") or "").replace("--model.optimization.", ""),
+            f"{row['minutes']:.1f}",
+        ]
+        for row in rows
+    ]
+    head = ["task", "model", "arm", "seed", "test score", "validation score", "chosen setting", "minutes"]
+    caption = "Every run. The setting is chosen on the validation part with seed 0; other seeds take it."
+    return Section("Every run", [Table(head, cells, caption, numbers=(3, 4, 5, 7))])
+
+
+def lineage_section(runs: Sequence[RunRecord]) -> Section:
+    """A tree from each encoder to the tasks that it was fine-tuned on."""
+    blocks: list[Block] = []
+    for encoder in dict.fromkeys(run.encoder for run in runs):
+        mine = [run for run in runs if run.encoder == encoder]
+        stages = [
+            stage for stage in mine[0].stages[: _place_of_encoder(mine[0]) + 1] if stage["stage"] in shared.TITLES
+        ]
+        nodes = [Node(shared.TITLES[stage["stage"]], shared.facts_of(stage)) for stage in stages]
+        if not nodes:
+            continue
+        for above, below in itertools.pairwise(nodes):
+            above.children.append(below)
+        nodes[-1].children += shared.grown_nodes(mine)
+        blocks.append(Tree(nodes[0], f"What grew from the encoder of {mine[0].model}."))
+    return Section("Lineage", blocks)
+
+
+def _place_of_encoder(run: RunRecord) -> int:
+    return next((number for number, stage in enumerate(run.stages) if stage["stage"] == "encoder"), len(run.stages))
+
+
+def cost_section(rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
+    cells = []
+    for model in comparison.in_order(rows, "model"):
+        mine = [row for row in rows if row["model"] == model]
+        energy = [run.metrics["energy_wh"] for run in runs if run.model == model and "energy_wh" in run.metrics]
+        minutes, tokens = sum(row["minutes"] for row in mine), sum(row["tokens"] for row in mine)
+        spent = f"{sum(energy):.1f} Wh of {len(energy)} runs" if energy else "not recorded"
+        cells.append([model, f"{len(mine)}", f"{minutes:,.1f}", f"{tokens / 1e6:,.1f} M", spent])
+    head = ["model", "runs", "minutes", "tokens", "energy"]
+    notes = [text for text in [shared.energy_note([run.metrics for run in runs])] if text]
+    versions = sorted({run.version for run in runs})
+    if versions:
+        notes.append(f"Versions of the runs: {', '.join(versions)}.")
+    return Section(
+        "Time and energy", [Table(head, cells, "What the runs of the table cost.", notes, numbers=(1, 2, 3))]
+    )
+
+
+def commands_section(folder: Path, rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
+    name = folder.resolve().name
+    words: list[Any] = ["python", "-m", "pipeline", "compare", "--name", name, "--out", str(folder)]
+    first = next((shared.command_of(run) for run in runs), "")
+    section = shared.commands_section(shlex.join(words), first)
+    if not section.blocks:
+        return section
+    text = "The first line runs what is missing and writes the table again; the second is one of its runs alone."
+    return Section(section.title, [Text(text if first else "This runs what is missing."), *section.blocks[1:]])

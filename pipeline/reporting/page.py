@@ -1,0 +1,188 @@
+"""What a report is made of. A table is written once, and becomes HTML, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts; `**...**` around a cell makes it bold.
+
+    Args:
+        caption: a sentence that says what is shown.
+        notes: below it, for footnotes and caveats.
+        numbers: columns, from 0, that are aligned as numbers; None: all but the first.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+    notes: Sequence[str] = ()
+    numbers: Sequence[int] | None = None
+
+    def is_number(self, column: int) -> bool:
+        return column > 0 if self.numbers is None else column in self.numbers
+
+    @property
+    def kind(self) -> str:
+        return "table"
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Counts by true label (rows) and predicted label (columns), colored by the share of the row."""
+
+    labels: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    caption: str
+
+    @property
+    def shares(self) -> list[list[float]]:
+        return [[count / max(1, sum(row)) for count in row] for row in self.counts]
+
+    @property
+    def totals(self) -> list[int]:
+        return [sum(row) for row in self.counts]
+
+    @property
+    def kind(self) -> str:
+        return "heatmap"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing with its legend: (class of its color, text)."""
+
+    svg: Markup
+    caption: str
+    legend: Sequence[tuple[str, str]] = ()
+
+    @property
+    def kind(self) -> str:
+        return "chart"
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts side by side, where there is room."""
+
+    charts: Sequence[Chart]
+
+    @property
+    def kind(self) -> str:
+        return "charts"
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+    @property
+    def kind(self) -> str:
+        return "text"
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text as it is; `folded`: only its summary is seen at first."""
+
+    text: str
+    folded: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return "code"
+
+
+@dataclass(frozen=True)
+class Error:
+    """A wrong prediction: parts of its text, each with the mark that it gets (or none), and what was expected."""
+
+    parts: Sequence[tuple[str, str]]
+    expected: str
+    predicted: str
+    confidence: str
+
+    @property
+    def text(self) -> str:
+        return " ".join(part for part, _ in self.parts)
+
+
+@dataclass(frozen=True)
+class Errors:
+    errors: Sequence[Error]
+    caption: str
+
+    @property
+    def kind(self) -> str:
+        return "errors"
+
+
+@dataclass
+class Node:
+    """A stage of a lineage, with what grew from it.
+
+    Args:
+        here: whether the page is about it.
+    """
+
+    title: str
+    facts: Sequence[str] = ()
+    children: list[Node] = field(default_factory=list)
+    here: bool = False
+
+
+@dataclass(frozen=True)
+class Tree:
+    root: Node
+    caption: str
+
+    @property
+    def kind(self) -> str:
+        return "tree"
+
+
+Block = Table | Heatmap | Chart | Charts | Text | Code | Errors | Tree
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    blocks: Sequence[Block]
+
+    @property
+    def anchor(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number at the top of the page, with what it is compared with."""
+
+    name: str
+    value: str
+    beside: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report.
+
+    Args:
+        about: a line below the title.
+    """
+
+    title: str
+    about: str
+    figures: Sequence[Figure]
+    sections: Sequence[Section]
+
+    @property
+    def shown(self) -> list[Section]:
+        """The sections that hold anything."""
+        return [section for section in self.sections if section.blocks]

@@ -1,0 +1,196 @@
+"""The page of a pretraining run, with everything that grew from its encoder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pydoc import locate
+from typing import Any
+
+from pipeline import former_names
+from pipeline.objectives.base import Objective
+from pipeline.reporting import charts, grid, shared
+from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text
+from pipeline.reporting.run_record import RunRecord
+
+
+def page(run: RunRecord, grown: Sequence[RunRecord]) -> Page:
+    """Curves, corpus, samples and costs; and the scores of the runs that began with the encoder."""
+    metrics = run.metrics
+    main, baselines = compared_losses(run), run.baselines()
+    unigram = baselines.get("unigram")
+    figures = [
+        Figure(
+            f"Validation {shared.readable(f'{name}_loss')}",
+            f"{metrics[f'val/{name}_loss']:.3f} nats",
+            f"unigram baseline {unigram:.2f}" if unigram is not None else "",
+        )
+        for name in main
+        if f"val/{name}_loss" in metrics
+    ]
+    if "val/bits_per_byte" in metrics:
+        figures.append(Figure("Bits per byte", f"{metrics['val/bits_per_byte']:.3f}", "of the raw validation text"))
+    figures += [
+        Figure("Tokens seen", f"{metrics.get('tokens', 0) / 1e6:,.1f} M", f"{metrics.get('steps', 0):,} steps"),
+        Figure("Time", shared.shown_time(metrics.get("seconds", 0)), shared.shown_energy(metrics)),
+    ]
+    return Page(
+        title=f"{run.model} pretrained on {run.corpus}",
+        about=f"{metrics.get('parameters', 0):,} parameters, {metrics.get('steps', 0):,} steps, seed {run.seed}, "
+        f"version {run.version}",
+        figures=figures,
+        sections=[
+            curves_section(run, main),
+            metrics_section(run),
+            corpus_section(run),
+            samples_section(run),
+            *grown_sections(grown),
+            shared.lineage_section(run.stages, grown=shared.grown_nodes(grown)),
+            shared.cost_section(run),
+            shared.settings_section(run),
+            shared.commands_section(shared.command_of(run)),
+        ],
+    )
+
+
+def losses_of(run: RunRecord) -> list[str]:
+    return [found.group(1) for name in run.metrics if (found := re.fullmatch(r"val/(.+)_loss", name))]
+
+
+def compared_losses(run: RunRecord) -> list[str]:
+    """Losses of the language model, which the baselines are for; all, where the objective is not known here."""
+    losses = losses_of(run)
+    chosen = (former_names.current(run.config).get("model") or {}).get("objective")
+    path = chosen.get("class_path") if isinstance(chosen, dict) else chosen
+    objective: Any = locate(str(path)) if path else None
+    if not isinstance(objective, type):
+        return losses
+    known = objective.compared_losses() if issubclass(objective, Objective) else losses
+    return [name for name in losses if name in known] or losses
+
+
+def curves_section(run: RunRecord, main: Sequence[str]) -> Section:
+    """The losses with their baselines, then the rest, each on its own axis."""
+    baselines = run.baselines()
+    losses = losses_of(run)
+    drawn: list[Chart | None] = []
+    for name in [*main, *(name for name in losses if name not in main)]:
+        label = shared.name_of(f"{name}_loss")
+        compared = baselines if name in main else None
+        caption = f"{label} over the run" + (
+            ", with the loss of guessing evenly and by frequency." if compared else "."
+        )
+        drawn.append(shared.curves(run, f"{name}_loss", caption=caption, y_label=f"{label} (nats)", baselines=compared))
+        accuracy = shared.name_of(f"{name}_accuracy")
+        drawn.append(
+            shared.curves(run, f"{name}_accuracy", caption=f"{accuracy}: share of right predictions.", y_label=accuracy)
+        )
+    norm = shared.curves(run, "grad_norm", caption="Norm of the gradient before clipping.", y_label="gradient norm")
+    found = [chart for chart in (*drawn, shared.rate_chart(run), norm) if chart is not None]
+    return Section("Training curves", [Charts(found)] if found else [])
+
+
+def metrics_section(run: RunRecord) -> Section:
+    rows = [
+        [("Baseline: " if "baseline/" in name else "") + shared.name_of(name), f"{value:,.4g}"]
+        for name, value in run.metrics.items()
+        if name.startswith(("val/", "baseline/")) and isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    text = "Metrics of the validation text, and baselines of the loss: the uniform guess and the unigram frequencies."
+    return Section("Metrics", [Table(["metric", "value"], rows, text)] if rows else [])
+
+
+# ---------------------------------------------------------------------- corpus and samples
+
+
+def corpus_section(run: RunRecord) -> Section:
+    """Sizes, fertility, unknown rate and lengths; of an older run the report as it was printed."""
+    facts = run.json("corpus.json")
+    if not facts:
+        text = run.text("data.txt")
+        return Section("Corpus and tokenizer", [Code(text)] if text else [])
+    parts, unit = facts["parts"], facts["unit"]
+    names = {
+        "documents": "Documents",
+        "sentences": "Sentences",
+        "words": "Words",
+        "tokens": unit[:1].upper() + unit[1:],
+        "lines": "Lines of text",
+        "duplicate_lines": "Lines that repeat another (about)",
+        "bytes": "Bytes of text",
+    }
+    rows = [[label, *(f"{part[key]:,}" for part in parts.values())] for key, label in names.items()]
+    one = "Bytes" if unit.startswith("bytes") else "Tokens"
+    rows.append([f"{one} per word (fertility)", *(f"{part['tokens_per_word']:.2f}" for part in parts.values())])
+    rows.append(["Unknown", *(f"{part['unknown']:.3%}" for part in parts.values())])
+    for kind in ("sentence", "document"):
+        lengths = [part[f"{kind}_lengths"] for part in parts.values()]
+        rows.append(
+            [
+                f"{one} in a {kind}: median, mean, longest",
+                *(f"{length['median']:,.0f}, {length['mean']:,.1f}, {length['longest']:,}" for length in lengths),
+            ]
+        )
+    tokenizer = facts["tokenizer"]
+    caption = f"{facts['corpus']}, with a tokenizer of {tokenizer['pieces']:,} pieces (hash {tokenizer['hash']})."
+    blocks: list[Block] = [Table(["", *parts], rows, caption)]
+    drawn = [histogram(parts["train"][f"{kind}_lengths"], kind, one.lower()) for kind in ("sentence", "document")]
+    return Section("Corpus and tokenizer", [*blocks, Charts(drawn)])
+
+
+def histogram(lengths: dict[str, Any], kind: str, unit: str) -> Chart:
+    """How many sentences or documents are of which length; each bar spans twice the lengths of the one before."""
+    counts = list(lengths["counts"])
+    last = max((number for number, count in enumerate(counts) if count), default=0)
+    first = next((number for number, count in enumerate(counts) if count), 0)
+    shares = [count / max(1, sum(counts)) for count in counts[first : last + 1]]
+    labels = [f"{begin:,}" for begin in lengths["bins"][first : last + 1]]
+    label = f"{unit} in a {kind} (from this number to twice as many)"
+    svg = charts.bar_chart(labels, shares, x_label=label, y_label=f"share of {kind}s")
+    return Chart(svg, f"Lengths of the {kind}s of the training text.")
+
+
+def samples_section(run: RunRecord) -> Section:
+    """What the model makes of the validation text: the table that the run wrote."""
+    lines = [line for line in run.text("examples.md").split("\n") if line.startswith("|")]
+    cells = [[cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    if len(cells) < 3:
+        return Section("Samples", [])
+    rows = [row for row in cells[2:12] if len(row) == len(cells[0])]
+    return Section("Samples", [Table(cells[0], rows, "What the encoder makes of the validation text.", numbers=())])
+
+
+# ---------------------------------------------------------------------- what grew from the encoder
+
+
+def grown_sections(grown: Sequence[RunRecord]) -> list[Section]:
+    """The scores of all fine-tunes as a comparison, and those of prompts."""
+    rows = []
+    for run in grown:
+        if run.kind == "finetune" and run.metric and f"test/{run.metric}" in run.metrics:
+            rows.append(run.row())
+    sections = grid.score_sections(rows, title="What grew from this encoder") if rows else []
+    prompted = [run for run in grown if run.kind == "zeroshot"]
+    cells = []
+    for run in prompted:
+        metrics = run.metrics
+        count = int(metrics.get("zeroshot/rows", 0))
+        low, high = shared.wilson(metrics.get("zeroshot/accuracy", 0.0), count)
+        chance = metrics.get("zeroshot/chance")
+        cells.append(
+            [
+                run.task,
+                f"{metrics.get('zeroshot/accuracy', 0):.3f} [{low:.3f}, {high:.3f}]",
+                f"{chance:.3f}" if chance is not None else "",
+                f"{metrics.get('zeroshot/majority', 0):.3f}",
+                f"{count:,}",
+            ]
+        )
+    if cells:
+        head = ["task", "accuracy (mean of templates)", "chance", "majority", "rows"]
+        caption = "Prompts without any training, with 95 % intervals over the rows of the test part."
+        sections.append(Section("Zero-shot", [Table(head, cells, caption)]))
+    if not grown:
+        text = "No fine-tune or zero-shot run of this encoder was found; --search names further folders to look in."
+        sections.append(Section("What grew from this encoder", [Text(text)]))
+    return sections

@@ -1,0 +1,111 @@
+"""The page of a zero-shot run: the scores of each template, and the answers that were wrong by the most."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pipeline.reporting import charts, shared
+from pipeline.reporting.page import Chart, Charts, Error, Errors, Figure, Page, Section, Table
+from pipeline.reporting.run_record import RunRecord
+
+MOST_ERRORS = 12
+RULES = {
+    "accuracy": "sum",
+    "accuracy_per_token": "per token",
+    "accuracy_per_character": "per character",
+    "accuracy_per_byte": "per byte",
+    "accuracy_pmi": "PMI",
+    "accuracy_calibrated": "calibrated",
+}
+
+
+def page(run: RunRecord) -> Page:
+    metrics = run.metrics
+    rows, accuracy = int(metrics.get("zeroshot/rows", 0)), metrics.get("zeroshot/accuracy", 0.0)
+    low, high = shared.wilson(accuracy, rows)
+    figures = [Figure("Accuracy", f"{accuracy:.3f}", f"[{low:.3f}, {high:.3f}], mean of the templates")]
+    if "zeroshot/chance" in metrics:
+        figures.append(Figure("Chance", f"{metrics['zeroshot/chance']:.3f}"))
+    if "zeroshot/majority" in metrics:
+        figures.append(Figure("Majority baseline", f"{metrics['zeroshot/majority']:.3f}"))
+    figures.append(Figure("Rows", f"{rows:,}", "of the test part"))
+    return Page(
+        title=f"{run.model} on {run.task}, zero-shot",
+        about=f"prompts without training, seed {run.seed}, version {run.version}",
+        figures=figures,
+        sections=[
+            templates_section(run),
+            errors_section(run),
+            shared.lineage_section(run.stages),
+            shared.settings_section(run),
+            shared.commands_section(shared.command_of(run)),
+        ],
+    )
+
+
+def templates_section(run: RunRecord) -> Section:
+    """A row for each template, a column for each rule of scoring; and the spread as a plot."""
+    texts = list(dict.fromkeys(str(row.get("template", "")) for row in run.predictions))
+    found = {m.group(1) for name in run.metrics if (m := re.match(r"zeroshot/((?:shots_\d+/)?template_\d+)/", name))}
+    rules = [rule for rule in RULES if f"zeroshot/{rule}" in run.metrics]
+    cells, lines = [], []
+    for name in sorted(found):
+        number = int(name.rpartition("_")[2])
+        text = texts[number - 1] if number <= len(texts) else name
+        values = [run.metrics.get(f"zeroshot/{name}/{rule}") for rule in rules]
+        count = int(run.metrics.get("zeroshot/rows", 0))
+        low, high = shared.wilson(values[0] or 0.0, count)
+        cells.append(
+            [
+                f"{name.replace('_', ' ').replace('/', ', ')}: {text}",
+                *(f"{value:.3f}" if value is not None else "" for value in values),
+            ]
+        )
+        mark = charts.Mark(values[0] or 0.0, "s0", "sum:", low, high)
+        lines.append(charts.DotLine(name.rpartition("/")[2].replace("_", " "), [mark]))
+    if not cells:
+        return Section("Templates", [])
+    chance = run.metrics.get("zeroshot/chance")
+    if chance is not None:
+        lines = [
+            charts.DotLine(line.label, [charts.Mark(chance, "s6", "chance:", bar=True), *line.marks]) for line in lines
+        ]
+    caption = "Accuracy of each template by each rule of scoring. No label was seen."
+    svg = charts.dot_plot(lines, x_label="accuracy by the sum of log-probabilities, with 95 % intervals")
+    chart = Chart(svg, "The templates beside chance.", [("key dotted s0", "template"), ("key stroke", "chance")])
+    return Section(
+        "Templates", [Table(["template", *(RULES[rule] for rule in rules)], cells, caption), Charts([chart])]
+    )
+
+
+def errors_section(run: RunRecord) -> Section:
+    """The answers whose score was farthest above that of the right candidate."""
+    wrong = []
+    for row in run.predictions:
+        scores = (row.get("scores") or {}).get("sum") or row.get("log_likelihoods")
+        if (
+            scores
+            and isinstance(row.get("gold"), int)
+            and isinstance(row.get("choice"), int)
+            and row["choice"] != row["gold"]
+        ):
+            wrong.append((scores[row["choice"]] - scores[row["gold"]], row))
+    wrong.sort(key=lambda pair: -pair[0])
+    errors = [
+        Error(
+            [(_asked(row), "")], _candidate(row, row["gold"]), _candidate(row, row["choice"]), f"by {margin:.1f} nats"
+        )
+        for margin, row in wrong[:MOST_ERRORS]
+    ]
+    caption = f"{len(wrong):,} of {len(run.predictions):,} answers are wrong. These are wrong by the most."
+    return Section("Errors worth reading", [Errors(errors, caption)] if errors else [])
+
+
+def _asked(row: dict[str, Any]) -> str:
+    return f"{row.get('context', '')} … {row.get('behind', '')}".strip()[:600]
+
+
+def _candidate(row: dict[str, Any], index: int) -> str:
+    candidates = row.get("candidates") or []
+    return str(candidates[index]).strip() if index < len(candidates) else str(index)

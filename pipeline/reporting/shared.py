@@ -1,0 +1,259 @@
+"""Sections that pages of several kinds have: curves, lineage, cost, settings, commands."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.reporting import charts
+from pipeline.reporting.page import Block, Chart, Code, Node, Section, Table, Text, Tree
+from pipeline.reporting.run_record import RunRecord
+from pipeline.tracking import lineage
+from pipeline.tracking.plots import readable
+
+Z = 1.96  # of a 95 % interval of a normal distribution
+TITLES = {
+    "corpus": "Corpus",
+    "tokenizer": "Tokenizer",
+    "pretrain": "Pretraining",
+    "encoder": "Encoder",
+    "task": "Task",
+    "finetune": "Fine-tuning",
+    "zeroshot": "Zero-shot",
+    "model": "Fine-tuned model",
+}
+SETTINGS = (  # that a reader asks for first
+    *("trainer.max_steps", "data.epochs", "data.batch_size", "data.length", "data.max_length", "precision"),
+    *("model.optimization.optimizer", "model.optimization.learning_rate", "model.optimization.schedule"),
+    *("model.optimization.warmup_steps", "model.warmup_share", "model.optimization.weight_decay"),
+    *("trainer.gradient_clip_val", "model.recipe.dropout", "model.arm"),
+)
+
+
+# ---------------------------------------------------------------------- curves
+
+
+def curves(
+    run: RunRecord,
+    metric: str,
+    *,
+    caption: str,
+    y_label: str,
+    baselines: Mapping[str, float] | None = None,
+    training: str | None = None,
+    marked: tuple[float, str] | None = None,
+) -> Chart | None:
+    """Training and validation of one metric; None where neither was logged.
+
+    Args:
+        training: its name in training, where that is another.
+    """
+    drawn = []
+    for label, name in (("training", f"train/{training or metric}"), ("validation", f"val/{metric}")):
+        steps, values = run.history.series(name)
+        points = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
+        if points:
+            drawn.append(charts.Series(label, points, faint=label == "training"))
+    if not drawn:
+        return None
+    svg = charts.line_chart(drawn, x_label="optimizer step", y_label=y_label, baselines=baselines, marked=marked)
+    legend = [("key faint s0" if line.faint else "key s0", line.label) for line in drawn]
+    return Chart(svg, caption, [*legend, *([("key baseline", "baseline")] if baselines else [])])
+
+
+def rate_chart(run: RunRecord) -> Chart | None:
+    """The schedule of the learning rate."""
+    points = list(zip(*run.history.series("train/learning_rate"), strict=True))
+    if len(points) < 2:
+        return None
+    series = [charts.Series("learning rate", points, faint=True)]
+    svg = charts.line_chart(series, x_label="optimizer step", y_label="learning rate", from_zero=True)
+    return Chart(svg, "The schedule of the learning rate.")
+
+
+# ---------------------------------------------------------------------- lineage
+
+
+def lineage_section(stages: Sequence[lineage.Stage], *, grown: Sequence[Node] = (), caption: str = "") -> Section:
+    """The stages from the corpus on, each below the one that it grew from; the task beside the run that used it."""
+    task = next((stage for stage in stages if stage["stage"] == "task"), None)
+    nodes = []
+    for stage in stages:
+        if stage["stage"] in TITLES and stage["stage"] != "task":
+            facts = facts_of(stage)
+            if task is not None and stage["stage"] in ("finetune", "zeroshot"):
+                facts = [f"task {task['name']} ({shown_rows(task)}; content {task['sha256'][:12]})", *facts]
+            nodes.append(Node(TITLES[stage["stage"]], facts))
+    if not nodes:
+        return Section("Lineage", [])
+    for above, below in itertools.pairwise(nodes):
+        above.children.append(below)
+    nodes[-1].here = True
+    nodes[-1].children += grown
+    text = "Each box is named by the hash of its content, so that this score can be traced to its text."
+    return Section("Lineage", [Tree(nodes[0], caption or text)])
+
+
+def grown_nodes(grown: Sequence[RunRecord]) -> list[Node]:
+    """A node for each task, one below it for each arm."""
+    nodes = []
+    for task in dict.fromkeys(run.task for run in grown):
+        mine = [run for run in grown if run.task == task]
+        arms = []
+        for arm in dict.fromkeys(run.arm for run in mine):
+            runs = [run for run in mine if run.arm == arm]
+            name = f"test/{runs[0].metric}" if runs[0].kind == "finetune" else "zeroshot/accuracy"
+            scores = [float(run.metrics[name]) for run in runs if name in run.metrics]
+            shown = f"{sum(scores) / len(scores):.3f} {readable(name)}" if scores else "no score"
+            arms.append(Node(arm, [shown, f"{len(runs)} run{'s' if len(runs) > 1 else ''}"]))
+        nodes.append(Node(f"Task {task}", [], arms))
+    return nodes
+
+
+def facts_of(stage: lineage.Stage) -> list[str]:
+    named = {
+        "documents": f"{stage.get('documents', 0):,} documents",
+        "tokens": f"{stage.get('tokens', 0):,} tokens or bytes of words",
+        "scheme": f"{stage.get('scheme')}",
+        "seed": f"seed {stage.get('seed')}",
+        "version": f"version {stage.get('version')}",
+        "sha256": f"content {str(stage.get('sha256'))[:12]}",
+    }
+    first = [str(stage["name"])] if "name" in stage else []
+    return [*first, *(text for name, text in named.items() if name in stage)]
+
+
+def shown_rows(task: lineage.Stage) -> str:
+    rows = task.get("rows")
+    if isinstance(rows, dict):
+        return ", ".join(f"{count:,} {split}" for split, count in rows.items())
+    return f"{rows:,} rows" if isinstance(rows, int) else "rows unknown"
+
+
+# ---------------------------------------------------------------------- cost
+
+
+def cost_section(run: RunRecord) -> Section:
+    """Time, speed and energy."""
+    m = run.metrics
+    rows = [["Training time", shown_time(m["seconds"])]] if "seconds" in m else []
+    if "tokens" in m:
+        rows.append(["Tokens seen", f"{m['tokens']:,.0f} ({m.get('tokens_per_second', 0):,.0f} a second)"])
+    if "parameters" in m:
+        rows.append(["Parameters", f"{m['parameters']:,}"])
+    if "flops_per_second" in m:
+        rows.append(["Arithmetic", f"{m['flops_per_second'] / 1e9:,.0f} GFLOP/s"])
+    if "share_of_peak" in m:
+        rows.append(["Share of matrix-product peak", f"{m['share_of_peak']:.0%}"])
+    if "data_share" in m:
+        rows.append(["Time waiting for batches", f"{m['data_share']:.1%}"])
+    rows += [[name, str(m[key])] for name, key in (("Device", "device"), ("Precision", "precision")) if m.get(key)]
+    rows.append(["Energy", shown_energy(m).removeprefix("energy ")])
+    if m.get("date"):
+        rows.append(["Finished", str(m["date"])])
+    rows.append(["Version", run.version])
+    table = Table(["", "value"], rows, "What the run cost.", numbers=())
+    return Section("Time and energy", [table, *[Text(text) for text in [energy_note([m])] if text]])
+
+
+def shown_time(seconds: float) -> str:
+    minutes, hours = seconds / 60, seconds / 3600
+    return (
+        f"{hours:.1f} hours" if hours >= 2 else f"{minutes:.1f} minutes" if minutes >= 2 else f"{seconds:.0f} seconds"
+    )
+
+
+SOURCES = {"rapl": "RAPL counters of the processor", "nvml": "NVML counter of the GPU", "estimate": "estimate"}
+
+
+def shown_energy(metrics: Mapping[str, Any]) -> str:
+    if "energy_wh" not in metrics:
+        return "energy not recorded"
+    watt_hours = metrics["energy_wh"]
+    amount = f"{watt_hours / 1000:.2f} kWh" if watt_hours >= 1000 else f"{watt_hours:.2f} Wh"
+    return f"{amount} ({SOURCES.get(str(metrics.get('energy_source')), 'unknown source')})"
+
+
+def energy_note(runs: Sequence[Mapping[str, Any]]) -> str:
+    """How to read the energy: only counters are measurements."""
+    sources = {str(metrics["energy_source"]) for metrics in runs if "energy_source" in metrics}
+    if "estimate" in sources:
+        return (
+            "The energy is an estimate, not a measurement: the processor time of training at 10 watts for a busy core, "
+            "because no counter of this machine could be read."
+        )
+    if sources:
+        return "Counters are of the whole processor or GPU, so they include what other programs used meanwhile."
+    return ""
+
+
+# ---------------------------------------------------------------------- settings and commands
+
+
+def settings_section(run: RunRecord) -> Section:
+    """The settings that matter most as a table, all of them folded away."""
+    flat = dict(_flat(run.config))
+    known = [name for name in SETTINGS if flat.get(name) is not None]
+    rows = [[name, _shown(flat[name])] for name in known]
+    text = "\n".join(f"{name}: {_shown(value)}" for name, value in flat.items() if value is not None)
+    blocks: list[Block] = []
+    if rows:
+        blocks.append(Table(["setting", "value"], rows, "The main settings.", numbers=()))
+    if text:
+        blocks.append(Code(text, folded=f"All settings ({text.count(chr(10)) + 1})"))
+    return Section("Settings", blocks)
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        return [pair for key, part in value.items() for pair in _flat(part, f"{prefix}.{key}" if prefix else str(key))]
+    return [(prefix, value)]
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 160 else f"{text[:150]}..."
+
+
+def commands_section(*commands: str) -> Section:
+    lines = [line for line in commands if line]
+    if not lines:
+        return Section("Repeat it", [])
+    text = "The same version, data and settings give the same weights on processors."
+    return Section("Repeat it", [Text(text), Code("\n".join(lines))])
+
+
+def command_of(run: RunRecord) -> str:
+    """The command of a run as it was recorded; of an older run, the one that trains from its configuration."""
+    if recorded := run.text("command.txt"):
+        return recorded
+    if run.kind == "zeroshot":
+        given = {name: run.config.get(name) for name in ("task", "encoder", "seed", "limit", "files")}
+        flags = {"encoder": "from", "files": "data"}
+        words = [f"--{flags.get(name, name)}={value}" for name, value in given.items() if value]
+        shots = ",".join(str(count) for count in run.config.get("shots") or [0])
+        return shlex.join(["python", "-m", "pipeline", "zeroshot", *words, f"--shots={shots}"])
+    words = [run.kind, f"--seed={run.seed}", *([f"--task={run.task}"] if run.task else [f"--corpus={run.corpus}"])]
+    words += [f"--arm={run.arm}", "--from=ENCODER"] if run.kind == "finetune" else []
+    return shlex.join(["python", "-m", "pipeline", *words]) + f"  # and the settings of {run.folder}/config.yaml"
+
+
+# ---------------------------------------------------------------------- intervals
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share of `count` rows (Wilson 1927)."""
+    if not count:
+        return 0.0, 1.0
+    middle = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
+    half = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count)) / (1 + Z * Z / count)
+    return middle - half, middle + half
+
+
+def name_of(metric: str) -> str:
+    """A metric in words that begin a label."""
+    words = readable(metric)
+    return words[:1].upper() + words[1:]

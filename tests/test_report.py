@@ -1,0 +1,209 @@
+"""Reports: one page of a run, a comparison or an encoder's family, opened in a browser; tables in three forms."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.presets import REPOSITORY
+from pipeline.reporting import charts, finetuning, render, shared
+from pipeline.reporting.page import Figure, Page, Section, Table
+from pipeline.tracking.tables import latex_table
+from pipeline.training import energy
+from tests.conftest import figures, run
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
+TINY = ["--precision=32-true", "--data.max_length=24", "--data.train_rows=32", "--data.epochs=1", "--validations=2"]
+
+
+@pytest.fixture(scope="module")
+def tuned(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A frozen tagger, whose head mixes the layers."""
+    folder = tmp_path_factory.mktemp("tuned") / "runs/tagger"
+    run(
+        "finetune",
+        "--task",
+        "tagging",
+        "--arm",
+        "frozen",
+        "--from",
+        str(pretrained / "encoder"),
+        "--out",
+        str(folder),
+        *TINY,
+    )
+    return folder
+
+
+def page_in(folder: Path) -> str:
+    """A page that has been written, which loads nothing and is small."""
+    text = (folder / "report.html").read_text()
+    assert not re.search(r"https?:|src=|@import|url\(|<script|<link", text)
+    assert len(text.encode()) < 2_000_000
+    for name in ("report.md", "report.tex"):
+        assert (folder / name).read_text().strip()
+    return text
+
+
+def titles(page: str) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", page)
+
+
+def test_a_run_and_what_grew_from_it(pretrained: Path, tuned: Path, tmp_path: Path) -> None:
+    run("report", "--from", str(tuned))
+    page = page_in(tuned)
+    expected = ["Training curves", "Scores", "Errors worth reading", "Types of spans", "Layer weights", "Lineage"]
+    assert [title for title in titles(page) if title in expected] == expected
+    score = figures(tuned)["test/span_f1"]
+    assert f"**{score:.4f}**" in (tuned / "report.md").read_text()
+    assert "\\textbf{" in (tuned / "report.tex").read_text()
+    command = (tuned / "command.txt").read_text().strip()
+    assert command.startswith("python -m pipeline finetune --model bert")
+    assert "--overwrite" not in command
+    assert "frozen" in command
+    # The encoder's folder is the run that made it; runs are looked for where one says.
+    out = tmp_path / "page"
+    run("report", "--from", str(pretrained / "encoder"), "--search", str(tuned.parent), "--out", str(out))
+    page = page_in(out)
+    assert "What grew from this encoder" in titles(page)
+    assert {"Corpus and tokenizer", "Samples", "Repeat it"} <= set(titles(page))
+    assert "(fertility)" in page
+    assert "Task tagging" in page
+    run("report", "--from", str(pretrained), "--search", str(tmp_path / "nothing"), "--out", str(out))
+    assert "No fine-tune or zero-shot run of this encoder was found" in page_in(out)
+
+
+def test_a_comparison(tmp_path: Path) -> None:
+    """The one in the repository, which has its table but no runs."""
+    run("report", "--from", str(REPOSITORY / "results/sample"), "--out", str(tmp_path))
+    page = page_in(tmp_path)
+    assert titles(page) == ["Scores", "Every run", "Time and energy", "Repeat it"]
+    assert page.count("<svg") == 6  # scores and gains of three tasks
+    assert "\\toprule" in (tmp_path / "report.tex").read_text()
+
+
+def test_a_place_without_a_run_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no folder nowhere"):
+        run("report", "--from", "nowhere/run")
+    (tmp_path / "runs/a").mkdir(parents=True)
+    (tmp_path / "runs/a/metrics.json").write_text("{}")
+    with pytest.raises(UserError, match=r"name one, for example .*runs/a"):
+        run("report", "--from", str(tmp_path / "runs"))
+    (tmp_path / "compare.csv").write_text("model,task\nbert,sst2\n")
+    with pytest.raises(UserError, match=r"compare.csv, line 2, is damaged"):
+        run("report", "--from", str(tmp_path))
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_the_page_without_scrolling_sideways(width: int, tuned: Path, tmp_path: Path) -> None:
+    run("report", "--from", str(tuned), "--out", str(tmp_path))
+    html = page_in(tmp_path)
+    # The page forbids scripts: a copy that allows one says how wide it is.
+    probe = (
+        "<script>document.title = [document.documentElement.scrollWidth, innerWidth, "
+        "document.querySelectorAll('svg').length].join(' ')</script></body>"
+    )
+    open_page = re.sub(r"<meta http-equiv=.*?>", "", html).replace("</body>", probe)
+    frame = f'<iframe srcdoc="{open_page.replace("&", "&amp;").replace(chr(34), "&quot;")}" '
+    frame += f'style="width:{width}px;height:2000px" onload="document.title=this.contentDocument.title"></iframe>'
+    (tmp_path / "probe.html").write_text(f"<!doctype html><title></title>{frame}")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    picture = tmp_path / "page.png"
+    shot = [f"--screenshot={picture}", f"--window-size={width},1500", f"file://{tmp_path}/report.html"]
+    subprocess.run([CHROMIUM, *options, *shot], check=True, capture_output=True, timeout=120)
+    assert picture.stat().st_size > 20_000
+    dump = [CHROMIUM, *options, "--dump-dom", f"file://{tmp_path}/probe.html"]
+    seen = subprocess.run(dump, check=True, capture_output=True, text=True, timeout=120).stdout
+    [title] = re.findall(r"<title>(.+?)</title>", seen)[:1]
+    needed, inner, drawings = map(int, title.split())
+    assert needed <= inner == width
+    assert drawings >= 4
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def test_a_table_is_the_same_in_three_forms() -> None:
+    table = Table(["task", "score"], [["a & b", "**0.5** ± 0.1"], ["<i>", "50 % of_it"]], "A caption.", ["A note."])
+    page = Page("T", "about", [Figure("n", "1")], [Section("Some scores", [table]), Section("Empty", [])])
+    html = render.html(page)
+    assert "<strong>0.5</strong>" in html
+    assert "&lt;i&gt;" in html
+    assert titles(html) == ["Some scores"]
+    assert "| a & b | **0.5** ± 0.1 |" in render.markdown(page)
+    assert "a \\& b & \\textbf{0.5} $\\pm$ 0.1 \\\\" in render.latex(page)
+    assert latex_table(["a"], [["50 % of_it"]], aligned="l", caption="c", label="l").count("50 \\% of\\_it") == 1
+
+
+def test_errors_are_the_surest_first_and_intervals_are_known() -> None:
+    rows: list[dict[str, Any]] = [
+        {"text": text, "gold": "a", "label": label, "probability": p, "probabilities": {"a": 1 - p, "b": p}}
+        for text, label, p in (("low", "b", 0.6), ("right", "a", 0.9), ("high", "b", 0.99))
+    ]
+    confusion, errors = finetuning.of_labels(rows)
+    assert [error.text for error in errors.blocks[0].errors] == ["high", "low"]  # type: ignore[union-attr]
+    assert confusion.blocks[0].counts == [[1, 2], [0, 0]]  # type: ignore[union-attr]
+    low, high = shared.wilson(0.5, 100)
+    assert (low, high) == (pytest.approx(0.4038, abs=1e-4), pytest.approx(0.5962, abs=1e-4))
+    tagged = [
+        {"words": ["x"], "gold": ["B-p"], "tags": [tag], "probabilities": [0.7]} for tag in ("B-p", "O", "B-p", "B-p")
+    ]
+    low, high = finetuning.bootstrap(tagged)
+    assert low < 6 / 7 < high <= 1
+    [section] = finetuning.of_tags(tagged)
+    assert section.blocks[0].errors[0].parts == [("x", "B-p → O")]  # type: ignore[union-attr]
+
+
+def test_axes_have_round_ticks() -> None:
+    axis = charts.Axis(0.0, 1.0, 0, 100)
+    assert [axis.label(tick) for tick in axis.ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]
+    assert charts.Axis(3.0, 3.0, 0, 100)(3.0) == 50
+    long = charts.line_chart([charts.Series("a", [(i, i) for i in range(10_000)])], x_label="x", y_label="y")
+    assert len(long) < 20_000
+
+
+def test_energy_is_read_or_marked_as_an_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=SimpleNamespace(type="cpu", index=None)))
+    monkeypatch.setattr(energy, "RAPL", tmp_path)
+    meter = energy.Energy()
+    assert meter.metrics() == {}  # nothing was trained
+    meter.on_train_start(trainer, None)
+    assert meter.metrics()["energy_source"] == "estimate"
+    for name in ("intel-rapl:0", "intel-rapl:0:0"):  # a package, and a part of it
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text("1000000")
+    meter.on_train_start(trainer, None)
+    (tmp_path / "intel-rapl:0/energy_uj").write_text(str(3600 * 10**6 + 10**6))
+    assert meter.metrics() == {"energy_wh": 1.0, "energy_source": "rapl"}
+    meter.load_state_dict({"energy_wh": 2.0, "energy_source": "rapl"})  # of the part before the run was resumed
+    assert meter.state_dict() == {"energy_wh": 3.0, "energy_source": "rapl"}
+    meter.load_state_dict({"energy_wh": 2.0, "energy_source": "estimate"})
+    assert meter.metrics()["energy_source"] == "estimate"
+
+    used = {"joules": 0.0}
+    nvml = SimpleNamespace(NVMLError=OSError, nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda index: index)
+    nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: used["joules"] * 1e3
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    trainer.strategy.root_device = SimpleNamespace(type="cuda", index=0)
+    meter = energy.Energy()
+    meter.on_train_start(trainer, None)
+    used["joules"] = 7200.0
+    assert meter.metrics() == {"energy_wh": 2.0, "energy_source": "nvml"}
+
+
+def test_the_energy_of_a_run_is_in_its_metrics(tuned: Path) -> None:
+    found = json.loads((tuned / "metrics.json").read_text())
+    assert found["energy_wh"] > 0
+    assert found["energy_source"] in ("rapl", "estimate")
