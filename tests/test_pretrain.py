@@ -29,6 +29,7 @@ from pipeline.training.pretraining import Pretraining
 from pipeline.training.schedules import rate_at
 from pipeline.training.throughput import Speed
 from tests.conftest import SMALL, figures, run, surroundings
+from tests.fork_server import python
 
 pytestmark = pytest.mark.slow
 
@@ -166,11 +167,15 @@ def straight(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_interrupted_and_resumed_equals_uninterrupted(straight: Path, tmp_path: Path, signal_number: int) -> None:
+@pytest.mark.parametrize(
+    ("signal_number", "forked"), [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGUSR1, True)]
+)
+def test_interrupted_and_resumed_equals_uninterrupted(
+    straight: Path, tmp_path: Path, signal_number: int, forked: bool
+) -> None:
     out = tmp_path / "interrupted"
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SIXTY],
+        [python() if forked else sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SIXTY],
         env=surroundings(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -12,6 +12,7 @@ from pydoc import locate
 from typing import Any
 
 from pipeline.cards.encoder import encoder_card
+from pipeline.console.messages import inform
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
@@ -19,7 +20,9 @@ from pipeline.tracking import plots
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.rank import is_main
 from pipeline.tracking.tables import markdown_table
+from pipeline.training import advice
 from pipeline.training.corpus_facts import corpus_facts
+from pipeline.training.progress import formatted, validated
 from pipeline.training.requests import PretrainRequest
 from pipeline.training.run import Configuration, Record, Run, group_of
 from pipeline.training.run_folder import check_run_folder, run_folder
@@ -36,7 +39,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     run, speed = start(request, configuration, stage="pretrain"), Speed()
     if not run.fit(watching=[speed]) or not is_main():
         return
-    print(speed)
+    inform(str(speed))
     data, module = configuration.data, configuration.module
     encoder = module.trained_encoder()
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
@@ -51,11 +54,9 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     if columns:
         write_atomically(run.out / "examples.md", markdown_table(columns, rows))
     run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)} if columns else {})
-    shown = ", ".join(f"{name[4:]} {value:.4g}" for name, value in metrics.items() if name.startswith("val/"))
-    print(f"Saved {saved} after {metrics['seconds']:.0f} s: {shown}")
-    model = "" if request.model == PretrainRequest.model else f"MODEL={request.model} "
-    task = "TASK=sentiment" if data.sample_documents else "TASK=sst2 DATA=folder"  # the sample's tasks are of its world
-    print(f"Next: make finetune {model}{task} FROM={saved}")
+    print(f"After {metrics['seconds']:.0f} s: {formatted(module, validated(module, metrics))}")
+    print(advice.saved(run.out, saved))
+    inform(advice.after_pretraining(request.model, saved, synthetic=bool(data.sample_documents)))
 
 
 def shown_tokens(metrics: dict[str, Any]) -> str:
@@ -115,11 +116,11 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     check_run_folder(out, overwrite=overwrite, resume=resume, stage=stage, uses=uses, texts=data.files)
     data.prepare()
     report = data.report()
-    print(report)
+    inform(report)
     with enough_memory(f"this {request.model}"):
         module.build(data)
     uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
-    print(
+    inform(
         f"{request.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
         f"baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats"
     )

@@ -26,9 +26,11 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
 def best_precision(device: str | None = None) -> str:
-    """`bf16-mixed` where the GPU, or without one the processor, multiplies bf16 natively, else `32-true`."""
+    """`bf16-mixed` where it is native; else `16-mixed` on a CUDA GPU, `32-true` on a processor and on Apple's GPU."""
+    if device == "mps":
+        return "32-true"
     if torch.cuda.is_available() and device != "cpu":
-        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "16-mixed"
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -20,6 +20,7 @@ import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from pipeline.cards.sections import TrainingRecord
+from pipeline.console.messages import inform
 from pipeline.errors import Interrupted
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
@@ -29,9 +30,11 @@ from pipeline.tracking.history import History, write_metrics
 from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb import ResumableWandb, closing_run, log_artifact, tolerated, use_artifact, wandb_logger
 from pipeline.training import checkpoints
+from pipeline.training.blocks import prepared
 from pipeline.training.checkpoints import Latest
 from pipeline.training.energy import Energy
 from pipeline.training.hardware import announce_nodes, device_name, keep_memory
+from pipeline.training.header import header
 from pipeline.training.progress import Progress
 from pipeline.training.resume import finished_product, flat, newest_checkpoint
 from pipeline.training.run_folder import clear
@@ -139,7 +142,7 @@ class Run:
     def begin(self) -> None:
         """Sets aside the files of an earlier run, unless it is resumed; writes config and lineage; opens W&B."""
         if self.resume and self.resume_from is None:
-            print(f"Nothing to resume in {self.out}: starting from the beginning.")
+            inform(f"Nothing to resume in {self.out}: starting from the beginning.")
         if not is_main():
             return
         if self.resume_from is None:
@@ -234,12 +237,15 @@ class Run:
     def _train(self, steps: int) -> None:
         keep_memory()
         announce_nodes(self.trainer)
+        inform(header(self.trainer, self.module.optimization, self.data.batch_size, self.out, self.wandb))
         if self.resume_step:
-            print(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
+            inform(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
             if is_main():  # a run that is resumed is not finished
                 (self.out / "metrics.json").unlink(missing_ok=True)
+        settings = self.settings
         try:
-            self.trainer.fit(self.module, self.data, ckpt_path=self.resume_from, weights_only=True)
+            with prepared(self.module.trained, compiled=settings.compile, recomputed=settings.activation_checkpointing):
+                self.trainer.fit(self.module, self.data, ckpt_path=self.resume_from, weights_only=True)
         except BaseException as error:
             interrupted = isinstance(error, Interrupted)  # for which all processes stop
             if self.wandb is not None:
