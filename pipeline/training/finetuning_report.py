@@ -63,8 +63,8 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     }
     rows = [task.row(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
-    plot_training(training, module, data, baselines, chosen=figures["best_step"])
-    plot_test(training, data, gold, predicted)
+    drawn = plot_training(training, module, data, baselines, chosen=figures["best_step"])
+    drawn += plot_test(training, data, gold, predicted)
     headline, labels = task.headline(scores.figures), task.describe_labels(data.examples["train"])
     facts = TaskFacts(metric=task.metric, headline=headline, labels=labels)
     card = partial(model_card, module.model, task=facts, arm=module.arm)
