@@ -63,7 +63,7 @@ help: ## this list
 	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME] what is written"
 	@echo "  RESUME=1   resume the run in OUT (0, no, false: do not)"
 	@echo "  OVERWRITE=1  replace the run in OUT; for compare, run finished cells again"
-	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
+	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
 	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name;"
 	@echo "             [finetune] for sweep: pretrain or finetune"
@@ -76,7 +76,7 @@ help: ## this list
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
-	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, each with --help"
+	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, completion, each with --help"
 
 # One stamp for each set of packages, made again when its sources change.
 $(BIN)/.venv-made:

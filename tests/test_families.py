@@ -39,9 +39,6 @@ def test_learning_happens(encoders: dict[str, Path], model: str) -> None:
         assert end["val/forward_perplexity"] > 1
         assert end["val/backward_spelling"] > 0
     assert (encoders[model] / "curves.png").exists()
-    card = (encoders[model] / "encoder/README.md").read_text()
-    assert f"library_name: {'pipeline' if model == 'elmo' else 'transformers'}" in card
-    assert f"{'bytes' if model == 'elmo' else 'tokens'}) for 120 steps of 16 rows of at most 48" in card
 
 
 def test_accumulated_parts_of_a_fine_tune_give_the_same_weights(encoders: dict[str, Path], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.pretrain import pretrain
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import known, named_config
+from pipeline.presets import named_config, unknown
 from pipeline.training.requests import PretrainRequest
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
 
     file = named_config("compare", options.name) or Path(options.name)
     if not file.is_file():
-        raise UserError(f"There is no grid '{options.name}': neither a preset ({known('compare')}) nor a YAML file.")
+        raise UserError(f"{unknown('grid', options.name, 'compare')} A YAML file would do too.")
     places = {name: value for name in ("data", "encoders") if (value := getattr(options, name))}
     changes: dict[str, Any] = {
         name: value.split() for name in ("models", "tasks", "arms") if (value := getattr(options, name))

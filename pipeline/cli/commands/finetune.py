@@ -50,8 +50,8 @@ def finetune(request: FineTuneRequest) -> None:
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.experiments.finetuning_run import finetune
 
-    folder = encoder_folder(request.model, request.encoder)
-    finetune(request, finetuning(request), folder)
+    configuration = finetuning(request)  # names and settings before folders
+    finetune(request, configuration, encoder_folder(request.model, request.encoder))
 
 
 def several_seeds(request: FineTuneRequest, seeds: int) -> None:
