@@ -135,7 +135,7 @@ def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys
 
     for flags, number, anew in (([], 1, False), ([], 1, False), (["--x"], 2, True), (["--x"], 2, False), ([], 3, True)):
         assert once(tmp_path, {"encoder": "a", "flags": flags}, fit) == {"run": number}
-        assert ("is run anew: not of the same flags." in capsys.readouterr().err) == anew
+        assert ("is run again: not of the same flags." in capsys.readouterr().err) == anew
     assert made == [False] * 3
 
 
