@@ -207,6 +207,16 @@ def test_parts_that_are_missing_are_split_off(tmp_path: Path) -> None:
         labeled.read(Sentiment(), str(tmp_path))
 
 
+def test_a_column_may_say_which_part_a_row_is_of(tmp_path: Path) -> None:
+    frame = reviews().assign(split=["train"] * 40 + ["validation"] * 10 + ["test"] * 10)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    found = labeled.read(Sentiment(), str(tmp_path / "a.csv"))
+    tested = [example.text for example in found.parts["test"].examples]
+    assert tested == frame["Review Text"][50:].tolist()
+    assert [len(part.rows) for part in found.parts.values()] == [40, 10, 10]
+    assert found.made["valid"] == "by the column split"
+
+
 # ---------------------------------------------------------------------- problems
 
 
