@@ -92,7 +92,7 @@ def curves_section(run: RunRecord, main: Sequence[str]) -> Section:
 
 def metrics_section(run: RunRecord) -> Section:
     rows = [
-        [("Baseline: " if "baseline/" in name else "") + shared.name_of(name), f"{value:,.4g}"]
+        [f"Baseline: {shared.readable(name)}" if "baseline/" in name else shared.name_of(name), f"{value:,.4g}"]
         for name, value in run.metrics.items()
         if name.startswith(("val/", "baseline/")) and isinstance(value, (int, float)) and not isinstance(value, bool)
     ]

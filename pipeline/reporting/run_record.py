@@ -151,6 +151,8 @@ class RunRecord:
             "degenerate": metrics.get("degenerate", False),
             "tokens": metrics["tokens"],
             "minutes": metrics["seconds"] / 60,
+            "version": self.version,
+            **{name: metrics[name] for name in ("precision", "device") if name in metrics},
             **{name: value for name, value in metrics.items() if re.fullmatch(r"baseline/[^/]+", name)},
         }
 
