@@ -7,7 +7,7 @@ FLAGS := MODEL--model CORPUS--corpus TASK--task ARM--arm SEED--seed DATA--data F
 	OVERWRITE--overwrite SEEDS--seeds SHOTS--shots NAME--name KIND--kind MODELS--models TASKS--tasks ARMS--arms \
 	PROMPT--prompt WORD--word ARGS--args
 SWITCHES := RESUME OVERWRITE
-VARIABLES := $(foreach flag,$(FLAGS),$(firstword $(subst --, ,$(flag)))) ROWS PYTHON
+VARIABLES := $(foreach flag,$(FLAGS),$(firstword $(subst --, ,$(flag)))) ROWS LOCK PYTHON
 PASSED_ON := WANDB_% PIPELINE_% HF_% CUDA_% OMP_% GOMP_% MKL_% TORCH_% NCCL_% TOKENIZERS_% MASTER_% SLURM_% NODE_RANK SHELL# environment variables that may stand behind make too
 
 # Only the command line counts: an environment has variables of these names for other purposes.
@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: help install data pretrain finetune zeroshot worth compare report results wikipedia-sample new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: help install lock data pretrain finetune zeroshot worth compare report results wikipedia-sample new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -65,7 +65,7 @@ help: ## this list
 	@echo "  OVERWRITE=1  start anew over the run in OUT; for compare, run what is finished too"
 	@echo "  ARGS       further flags, as ARGS=\"--trainer.max_steps=500 --data.batch_size=64\""
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
-	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name;"
+	@echo "  NAME       [sample] for compare, [real] for results: a name in configs/compare or a YAML file; for new-task: its name;"
 	@echo "             [finetune] for sweep: pretrain or finetune"
 	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
@@ -74,6 +74,7 @@ help: ## this list
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, elmo, pretraining, fine-tuning, token-store; none: all"
 	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
+	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
 	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, each with --help"
 
@@ -92,8 +93,18 @@ $(BIN)/.installed-%: $(BIN)/.installed-core
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[$*]'
 	@touch $@
 
-install: $(BIN)/.installed-core ## make .venv and install what training needs
+LOCKS := $(basename $(notdir $(wildcard requirements/*.txt)))
+locked := $(filter LOCK,$(typed))
+install: $(if $(locked),$(BIN)/.venv-made,$(BIN)/.installed-core) ## make .venv and install what training needs; LOCK=: hashes are compared
+	$(call uses,LOCK)
+	$(if $(locked),$(if $(filter $(LOCKS),$(LOCK)),,$(error LOCK=$(LOCK) is none of $(LOCKS); see requirements/)))
+	$(if $(locked),$(BIN)/python -m pip install -q --require-hashes -r requirements/"$$LOCK".txt)
+	$(if $(locked),$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . && touch $(BIN)/.installed-core)
+
+# torch for CPUs is not on PyPI: set UV_EXTRA_INDEX_URL or UV_FIND_LINKS to where it is.
+lock: $(BIN)/.installed-lock ## write requirements/ again, after a change of pyproject.toml or constraints.txt
 	$(call uses,)
+	@$(BIN)/python requirements/write.py
 
 data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
 	$(call run,CORPUS $(READING) ARGS)
@@ -161,7 +172,7 @@ lint: $(BIN)/.installed-dev ## check style and types
 docs: $(BIN)/.installed-docs ## build the documentation into build/site
 	$(call uses,)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	@echo "Saved build/site/index.html"
+	@echo "Saved build/site; with search: $(BIN)/python -m http.server --directory build/site"
 
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
 	$(call uses,ROWS CORPUS DATA FROM OUT ARGS)

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import re
+import types
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,10 +37,11 @@ def code(value: Any) -> str:
 
 def sentence(text: str) -> str:
     """The first paragraph of a description, with a capital (but in code and symbols) and a full stop."""
-    text = " ".join(text.split("\n\n")[0].split()).rstrip(".")
-    if re.match(r"\w\b", text):
-        return f"{text}."
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    text = " ".join(text.split("\n\n")[0].split())
+    if not text or text.endswith("..."):
+        return text
+    text = text.rstrip(".")
+    return f"{text}." if re.match(r"[b-z]\b", text) else f"{text[0].upper()}{text[1:]}."
 
 
 def page(title: str, description: str, *parts: str) -> str:
@@ -134,6 +136,7 @@ def configuration() -> str:
 
 
 HIDDEN = ("seed_everything", "trainer.precision")
+ALWAYS = ("max_steps", "accelerator", "devices")  # of the trainer's keys, also where Lightning has the same default
 TASK = "data.task.init_args."
 BY_USE = {"data.files": None, "trainer.accelerator": "auto"}  # as a user has them, on any machine
 
@@ -148,21 +151,22 @@ def sections(stages: dict[str, Any]) -> Iterator[str]:
     from pipeline.training.resume import flat
 
     values = {column: {**flat(resolved(cli)), **BY_USE} for column, cli in stages.items()}
-    types = {column: typed(cli) for column, cli in stages.items()}
+    known_types = {column: typed(cli) for column, cli in stages.items()}
     names = list(dict.fromkeys(name for column in values.values() for name in column))
     names = [name for name in names if not name.startswith(TASK)]  # a table of their own
     rows: dict[str, list[list[str]]] = {}
     for name in names:
         if name.startswith(HIDDEN) or all(is_lightnings(name, column.get(name)) for column in values.values()):
             continue
-        kind, about = next((known[name] for known in types.values() if name in known), ("", ""))
-        key = name.removesuffix(".class_path")
-        section = key.rpartition(".")[0].removesuffix(".init_args")
+        kind, about = next((known[name] for known in known_types.values() if name in known), ("", ""))
+        section, _, key = name.removesuffix(".class_path").rpartition(".")
         defaults = [code(column[name]) if name in column else "" for column in values.values()]
-        rows.setdefault(section, []).append([code(key), code(kind) if kind else "", *defaults, sentence(about)])
+        about = re.split(r"\.?\s+Default: |\.\s+(?=[A-Z])", about)[0]
+        rows.setdefault(section, []).append([code(key), kind, *defaults, sentence(about)])
     for section, lines in rows.items():
-        title = f"### `{section}`" if section else "### The run"
-        yield f"{title}\n\n" + table(["key", "type", *stages, "meaning"], lines)
+        title = f"### `{section.removesuffix('.init_args')}`" if section else "### The run"
+        flag = f"`--{section}.KEY=VALUE`" if section else "`--KEY=VALUE`"
+        yield f"{title}\n\nAs flags: {flag}\n\n" + table(["key", "type", *stages, "meaning"], lines)
 
 
 def task_keys() -> str:
@@ -174,13 +178,13 @@ def task_keys() -> str:
         for name, (type_, about) in arguments_of(f"{cls.__module__}.{cls.__name__}").items():
             found.setdefault(name, (type_, about, []))[2].append(kind)
     rows = [
-        [code(f"{TASK}{name}"), code(type_) if type_ else "", ", ".join(kinds_of), sentence(about)]
+        [code(name), type_, ", ".join(kinds_of), sentence(about)]
         for name, (type_, about, kinds_of) in found.items()
         if about and "ClassVar" not in type_ and name != "label_names"
     ]
-    return "### A task\n\n`data.task` names the kind of task by its class; these are its arguments.\n\n" + table(
-        ["key", "type", "kinds", "meaning"], rows
-    )
+    head = "### A task\n\n`data.task` names the kind of task by its class; these are its arguments.\n\nAs flags: "
+    head += f"`--{TASK}KEY=VALUE`\n\n"
+    return head + table(["key", "type", "kinds", "meaning"], rows)
 
 
 def is_lightnings(name: str, value: Any) -> bool:
@@ -189,7 +193,7 @@ def is_lightnings(name: str, value: Any) -> bool:
 
     section, _, key = name.partition(".")
     arguments = inspect.signature(lightning.Trainer.__init__).parameters
-    return section == "trainer" and name != "trainer.max_steps" and key in arguments and arguments[key].default == value
+    return section == "trainer" and key not in ALWAYS and key in arguments and arguments[key].default == value
 
 
 def typed(cli: Any) -> dict[str, tuple[str, str]]:
@@ -230,16 +234,26 @@ def arguments_of(path: str) -> dict[str, tuple[str, str]]:
 
 
 def shown(kind: Any) -> str:
-    """A type as a reader would write it."""
-    if kind is None:
-        return ""
-    text = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
-    text = re.sub(r"\b(?:[a-z_]+\.)+([A-Za-z_]+)", r"\1", text).replace("NoneType", "None")
-    text = re.sub(r"Optional\[((?:[^\[\]]|\[[^\]]*\])+)\]", r"\1 | None", text)
-    text = re.sub(r"Annotated\[(\w+), .*\]", r"\1", text)
-    if union := re.fullmatch(r"Union\[(.+)\]", text):
-        text = re.sub(r", (?![^\[]*\])", " | ", union[1])
-    return re.sub(r"Literal\[([^\]]+)\]", lambda found: found[1].replace("'", "").replace(", ", " | "), text)
+    """A type as a reader would write it: whole number, `paper` or `local`, list of int."""
+    if kind is None or kind is type(None):
+        return "" if kind is None else "null"
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return shown(arguments[0])
+    if origin is typing.Literal:
+        return " or ".join(map(code, arguments))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(shown, arguments)))
+    if origin in (list, tuple, Sequence) and arguments:
+        return re.sub("number$", "numbers", f"list of {shown(arguments[0])}")
+    if origin is dict:
+        return "mapping"
+    if isinstance(kind, type):
+        return WORDS.get(kind, kind.__name__)
+    return "class" if arguments else re.sub(r"\w+\.", "", str(kind))
+
+
+WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", dict: "mapping"}
 
 
 def presets() -> str:

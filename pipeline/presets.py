@@ -23,7 +23,7 @@ ArmName = Literal["full", "scratch", "frozen", "random"]  # in the order of tabl
 ARMS = get_args(ArmName)
 FROZEN = ("frozen", "random")  # a head alone is trained
 FRESH = ("scratch", "random")  # on fresh weights
-INPUTS = ("lines", "tsv", "csv", "jsonl")  # what predict reads
+INPUTS = ("lines", "csv", "tsv", "json", "jsonl", "parquet")  # what predict reads
 
 set_parsing_settings(subclasses_enabled=[DataSet, Task])  # a YAML names the kind of task: a dataclass of its own
 _load_yaml = get_loader("yaml")

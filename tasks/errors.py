@@ -18,6 +18,7 @@ class RowError(UserError):
 
     def __init__(self, place: str, said: str, *, kind: str) -> None:
         super().__init__(f"{place} {said}.")
+        self.place = place
         self.kind = kind
 
 

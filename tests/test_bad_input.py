@@ -269,7 +269,7 @@ def test_a_target_uses_a_variable_or_refuses_it() -> None:
     """None is passed over: its value is in the command that make shows, or make names it and ends."""
     makefile = (REPOSITORY / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE)) - {"help"}
-    variables = {*re.findall(r"\b([A-Z]+)--[a-z]", makefile), "ROWS"}
+    variables = {*re.findall(r"\b([A-Z]+)--[a-z]", makefile), "ROWS", "LOCK"}
     used: dict[str, set[str]] = {target: set() for target in targets}
     for target, variable in itertools.product(sorted(targets), sorted(variables)):
         value = "1" if variable in ("RESUME", "OVERWRITE") else "some-value"

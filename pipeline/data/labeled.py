@@ -185,22 +185,31 @@ def _learn_labels(task: Task, rows: Sequence[Row], problems: list[UserError]) ->
 
 
 def raise_all(problems: Sequence[UserError]) -> None:
-    """Raises: UserError, what is wrong with the data: the first problems, and how many more of each kind there are."""
+    """Raises: UserError, what is wrong with the data: ten problems by file and line, and the number of the others."""
     if len(problems) < 2:
         for problem in problems:
             raise problem
         return
+    sources = list(dict.fromkeys(_place(problem)[0] for problem in problems))
+    problems = sorted(problems, key=lambda problem: (sources.index(_place(problem)[0]), _place(problem)[1]))
     kinds = [getattr(problem, "kind", "another problem") for problem in problems]
+    firsts = [kinds.index(kind) for kind in dict.fromkeys(kinds)]  # of each kind one is shown
+    order = list(dict.fromkeys([*firsts, *range(len(problems))]))
     lines = [f"The data have {len(problems):,} problems:"]
-    for number, problem in enumerate(problems[:SHOWN]):  # what to do about a kind of problem is said once
-        lines.append(
-            "  "
-            + (re.split(r"; | \(it has", str(problem))[0] + "." if kinds[number] in kinds[:number] else str(problem))
-        )
-    if rest := Counter(kinds[SHOWN:]):
+    for number in sorted(order[:SHOWN]):
+        said = str(problems[number])  # what to do about a kind of problem is said once
+        lines.append("  " + (said if number in firsts else re.split(r"; | \(it has", said.rstrip("."))[0] + "."))
+    if rest := Counter(kinds[number] for number in order[SHOWN:]):
         counts = ", ".join(f"{count:,} with {kind}" for kind, count in rest.most_common())
         lines.append(f"  and {rest.total():,} more: {counts}.")
     raise UserError("\n".join(lines))
+
+
+def _place(problem: UserError) -> tuple[str, int]:
+    """The file and the line of a problem."""
+    source, _, line = getattr(problem, "place", "").rpartition(", ")
+    number = line.rpartition(" ")[2]
+    return source, int(number) if number.isdecimal() else 0
 
 
 def _split_off(task: Task, train: Part, split: str) -> tuple[Part, Part, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from lzma import LZMAError
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from pipeline.data.delimited import Refuse, refuse, repeated, table
 from pipeline.data.files import COMPRESSIONS, unless_damaged
@@ -33,13 +33,13 @@ def read_rows(path: Path, refuse: Refuse = refuse) -> list[Row]:
         if path.name.lower().endswith((".parquet.gz", ".parquet.xz")):
             raise UserError(f"{path} is compressed twice: unpack it, .parquet is compressed as it is.")
         if kind_of(path) == "parquet":
-            return [(f"{path}, row {n}", row) for n, row in enumerate(_parquet(path), start=1)]
+            return [(f"{path}, row {number}", row) for number, row in read_parquet(path, path)]
         if kind_of(path) not in SUFFIXES:
             raise UserError(unreadable(path))
         opened = COMPRESSIONS.get(path.suffix, open)
         with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:  # a text may hold other ends of lines
             if kind_of(path) == "json":
-                return _json(file.read(), path, refuse)
+                return [(f"{path}, {what} {n}", row) for what, n, row in read_json(file, path, refuse)]
             return [(f"{path}, line {n}", row) for n, row in READERS[kind_of(path)](file, path, refuse)]
     except UnicodeDecodeError:
         raise UserError(unless_damaged(path, not_utf8(path))) from None
@@ -72,19 +72,20 @@ def not_utf8(path: Path | str) -> str:
     )
 
 
-def _parquet(path: Path) -> list[Mapping[str, Any]]:
+def read_parquet(source: Path | IO[bytes], path: Path) -> Rows:
     import pyarrow
     import pyarrow.parquet
 
     try:
-        if twice := repeated(pyarrow.parquet.read_schema(path).names):
+        file = pyarrow.parquet.ParquetFile(source)
+        if twice := repeated(file.schema_arrow.names):
             raise UserError(f"{path} has two columns named '{shortened(twice)}'.")
-        return pyarrow.parquet.read_table(path).to_pylist()
+        yield from enumerate(file.read().to_pylist(), start=1)
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read: {error}.") from None
 
 
-def lines_of(file: IO[str]) -> Iterator[tuple[int, str]]:
+def lines_of(file: Iterable[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(file, start=1):
         yield number, line.rstrip("\n").removesuffix("\r")
 
@@ -92,7 +93,7 @@ def lines_of(file: IO[str]) -> Iterator[tuple[int, str]]:
 # ---------------------------------------------------------------------- JSON
 
 
-def read_jsonl(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def read_jsonl(file: Iterable[str], path: Path, refuse: Refuse = refuse) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in lines_of(file):
         if not line.strip():
             continue
@@ -106,15 +107,19 @@ def read_jsonl(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[t
             yield number, mended(row) if may_have_surrogates(line) else row
 
 
-def _json(text: str, path: Path, refuse: Refuse) -> list[Row]:
+def read_json(
+    file: IO[str], path: Path, refuse: Refuse = refuse
+) -> Iterator[tuple[Literal["line", "row"], int, Mapping[str, Any]]]:
     """Rows of a `.json` file: a list of objects, one object a line, or what pandas writes.
 
     Raises:
         UserError: it is none of these.
     """
-    lines = text.splitlines(keepends=True)
-    if len(lines) > 1 and lines[0].startswith("{") and lines[0].rstrip().endswith("}"):
-        return [(f"{path}, line {n}", row) for n, row in read_jsonl(iter(lines), path, refuse)]  # type: ignore[arg-type]
+    text = file.read()
+    lines = text.split("\n")
+    if any(line.strip() for line in lines[1:]) and lines[0].startswith("{") and lines[0].rstrip().endswith("}"):
+        yield from (("line", number, row) for number, row in read_jsonl(lines, path, refuse))
+        return
     content = parse_json(text, path)
     content = mended(content) if may_have_surrogates(text) else content
     if isinstance(content, dict) and isinstance(content.get("data"), list):  # of many sets; pandas: "split", "table"
@@ -131,7 +136,7 @@ def _json(text: str, path: Path, refuse: Refuse) -> list[Row]:
             content = [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise UserError(f"{path} is no table: it must be a list of JSON objects, or one object a line.")
-    return [(f"{path}, row {number}", row) for number, row in enumerate(content, start=1)]
+    yield from (("row", number, row) for number, row in enumerate(content, start=1))
 
 
 def mended(value: Any) -> Any:

@@ -57,6 +57,7 @@ def build(out: Path, *, count: int = ARTICLES, progress: Callable[[], Any] = lam
         progress()
 
     def write(folder: Path) -> None:
+        folder.mkdir()
         for name, lines in parts.items():
             with lzma.open(folder / f"{name}.jsonl.xz", "wt", encoding="utf-8") as stream:
                 stream.writelines(f"{line}\n" for line in lines)

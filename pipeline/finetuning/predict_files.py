@@ -1,4 +1,4 @@
-"""`predict`: lines, tables or JSON in, one JSON line out for each, a batch at a time."""
+"""`predict`: lines, tables or JSON in, one JSON line or row of a table out for each, a batch at a time."""
 
 from __future__ import annotations
 
@@ -10,68 +10,95 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.data.tables import lines_of, read_jsonl, table
+from pipeline.data.delimited import table
+from pipeline.data.files import COMPRESSIONS
+from pipeline.data.tables import kind_of, lines_of, read_json, read_jsonl, read_parquet
 from pipeline.errors import UserError
+from pipeline.finetuning.answers import json_writer, table_writer
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.presets import INPUTS
 from pipeline.storage.atomic import open_atomically, reason
-from pipeline.storage.json_lines import json_line
 from tasks.dataset import is_plain_list, listed, shortened
 
+Record = tuple[Mapping[str, Any], Any]  # the columns of a row, and what the model reads of it
 
-def predict(model: FineTunedModel, source: IO[str], name: str, *, form: str, target: IO[str], batch_size: int) -> int:
+
+def predict(
+    model: FineTunedModel,
+    source: IO[Any],
+    name: str,
+    *,
+    form: str,
+    target: IO[str],
+    batch_size: int,
+    delimiter: str | None = None,
+) -> int:
     """Reads texts from `source` and writes an answer to each to `target`, a batch at a time; returns their number.
 
     A text that is too long for the model is cut: its row has `"cut": true`, and a last line counts such rows.
 
     Args:
         name: of the source, for messages.
-        form: `lines` (a text a line; of a pair both, with a tab between them), `jsonl`, `tsv` or `csv` with a header.
+        form: `lines` (a text a line; of a pair both, with a tab between them), or a kind of table.
+        delimiter: write a table instead of JSON lines: the columns that were read, and those of the answers.
 
     Raises:
         UserError: a row without what the model reads.
     """
     if batch_size < 1:
         raise UserError(f"--batch-size is {batch_size}; it must be at least 1.")
-    texts, done, cut = texts_of(model, source, name, form), 0, 0
-    while chunk := list(itertools.islice(texts, batch_size)):
-        for text, answer in zip(chunk, model.predict(chunk, batch_size=batch_size), strict=True):
-            shown = {} if "words" in answer and not isinstance(text, str) else {"text": text}
-            target.write(json_line({**shown, **answer}))
+    records, done, cut = records_of(model, source, name, form), 0, 0
+    write = json_writer(target) if delimiter is None else table_writer(target, delimiter)
+    while chunk := list(itertools.islice(records, batch_size)):
+        answers = model.predict([text for _, text in chunk], batch_size=batch_size)
+        for (row, text), answer in zip(chunk, answers, strict=True):
+            write(row, text, answer)
             cut += "cut" in answer
         target.flush()
         done += len(chunk)
     if cut:
-        room = f"{model.options.max_length} tokens"
-        print(f'{cut:,} of {done:,} texts have more than {room} and were cut: "cut" is true there.', file=sys.stderr)
+        room, where = f"{model.options.max_length} tokens", '"cut" is true there'
+        print(f"{cut:,} of {done:,} texts have more than {room} and were cut: {where}.", file=sys.stderr)
     return done
 
 
-def texts_of(model: FineTunedModel, source: IO[str], name: str, form: str) -> Iterator[Any]:
-    """What the model reads, row by row."""
+def records_of(model: FineTunedModel, source: IO[Any], name: str, form: str) -> Iterator[Record]:
+    """The rows of the input, and what the model reads of them."""
     roles = [role for role in model.options.columns if role not in ("label", "tags")]
     if form == "lines":
         for number, line in lines_of(source):
             parts = line.split("\t")
             if model.options.pairs and len(parts) != 2:
                 raise UserError(f"{name}, line {number} needs two texts with a tab between them.")
-            yield tuple(parts) if model.options.pairs else line
+            yield (
+                (dict(zip(roles, parts, strict=False)), tuple(parts)) if model.options.pairs else ({"text": line}, line)
+            )
         return
     if len(roles) != (2 if model.options.pairs else 1):
         raise UserError(
             f"This model's task joins {' and '.join(roles)} in its own way; join them yourself and pass one text a "
             "line (--format lines)."
         )
-    rows: Iterable[tuple[int, Mapping[Any, Any]]]
-    if form == "jsonl":
-        rows = read_jsonl(source, Path(name))
-    else:
-        header, rows = table(source, Path(name), form)
+    for place, row in rows_of(model, source, name, form, roles):
+        texts = [value(model, row, role, place) for role in roles]
+        yield row, tuple(texts) if model.options.pairs else texts[0]
+
+
+def rows_of(
+    model: FineTunedModel, source: IO[Any], name: str, form: str, roles: Iterable[str]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rows of a table, with their places."""
+    path = Path(name)
+    if form == "json":
+        yield from ((f"{name}, {what} {number}", row) for what, number, row in read_json(source, path))
+        return
+    if form in ("csv", "tsv"):
+        header, rows = table(source, path, form)
         for role in roles:  # a table without rows has them too, unless its only line is no header
             value(model, dict.fromkeys(header, ""), role, name)
-    for number, row in rows:
-        texts = [value(model, row, role, f"{name}, line {number}") for role in roles]
-        yield tuple(texts) if model.options.pairs else texts[0]
+    else:
+        header, rows = [], read_jsonl(source, path) if form == "jsonl" else read_parquet(source, path)
+    yield from ((f"{name}, {'row' if form == 'parquet' else 'line'} {number}", row) for number, row in rows)
 
 
 def value(model: FineTunedModel, row: Mapping[str, Any], role: str, place: str) -> Any:
@@ -93,13 +120,18 @@ def value(model: FineTunedModel, row: Mapping[str, Any], role: str, place: str) 
     raise UserError(f"{place} has no text under '{column}', which this model reads (it has {listed(row)}).")
 
 
-def open_source(path: str) -> IO[str]:
-    """A file, or `-` for standard input, as UTF-8."""
+def open_source(path: str, form: str) -> IO[Any]:
+    """A file, or `-` for standard input, as UTF-8; a parquet file as bytes."""
     if path == "-":
+        if form == "parquet":
+            raise UserError("A parquet file is not read from standard input; name it by --input.")
         sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")  # type: ignore[union-attr]
         return sys.stdin
     try:
-        return open(path, encoding="utf-8-sig", newline="\n")
+        if form == "parquet":
+            return open(path, "rb")
+        opened = COMPRESSIONS.get(Path(path).suffix, open)
+        return opened(path, "rt", encoding="utf-8-sig", newline="\n")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -128,9 +160,10 @@ def form_of(path: str, asked: str | None) -> str:
     Raises:
         UserError: the name is that of a kind of file whose lines are no texts.
     """
-    suffix = Path(path).suffix.removeprefix(".").lower()
-    if asked or suffix in ("", "txt"):
+    kind = kind_of(Path(path)) if "." in Path(path).name else ""
+    if asked or kind in ("", "txt"):
         return asked or "lines"
-    if suffix not in INPUTS:
-        raise UserError(f"predict does not read .{suffix} files; it reads .tsv, .csv, .jsonl, and --format=lines.")
-    return suffix
+    if kind not in INPUTS:
+        known = ", ".join(f".{name}" for name in INPUTS if name != "lines")
+        raise UserError(f"predict does not read .{kind} files; it reads {known}, and texts with --format=lines.")
+    return kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import write_metrics
 from pipeline.tracking.tables import markdown_line, markdown_table
 from pipeline.tracking.wandb import closing_run, use_artifact, wandb_logger
+from pipeline.training.requests import ZeroShotRequest
+from pipeline.training.run import group_of
 from pipeline.training.run_folder import begun, clear
 from tasks.base import Task
 from tasks.dataset import DataSet, Row
@@ -35,64 +38,79 @@ from tasks.dataset import DataSet, Row
 LOGGED_ROWS = 200  # of a table in Weights & Biases
 
 
-def run(
-    encoder: Encoder,
-    task: DataSet,
-    out: Path,
-    *,
-    files: str | None,
-    shots: list[int],
-    seed: int,
-    limit: int,
-    folder: Path,
-    tags: list[str],
-    group: str,
-    log_text: bool,
-    unigram: str | None = None,
-) -> None:
-    """Evaluates all prompts, for each number of shots; writes metrics.json, predictions.jsonl and plots into `out`.
+@dataclass
+class Prompting:
+    """A request with what it names, opened.
 
     Args:
-        files: task data instead of the task's own.
-        limit: number of rows; 0: all.
+        name: of the task.
         folder: of the encoder.
-        tags: model, task and stage, of the run in W&B.
-        log_text: whether W&B may get rows.
-        unigram: texts whose words' frequencies alone are a baseline.
+        out: the run folder.
+    """
+
+    request: ZeroShotRequest
+    encoder: Encoder
+    task: DataSet
+    name: str
+    folder: Path
+    out: Path
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings, as config.yaml has them."""
+        request = self.request
+        return {
+            "task": self.name,
+            "encoder": str(self.folder),
+            "shots": list(request.shots),
+            "seed": request.seed,
+            "limit": request.limit,
+            "files": request.data,
+        }
+
+
+def run(prompting: Prompting) -> None:
+    """Evaluates all prompts, for each number of shots; writes metrics.json, predictions.jsonl and plots.
 
     Raises:
         UserError: the encoder cannot be prompted, the task has no prompts or lacks a part that is needed, or cannot
             have the baseline.
     """
+    request, encoder, task = prompting.request, prompting.encoder, prompting.task
+    folder, out, name = prompting.folder, prompting.out, prompting.name
     method = scorer_of(encoder).describe({prompt.shape for prompt in task.prompts})
     if not task.prompts:
         raise UserError("This task has no prompts; write some into its YAML file (see configs/tasks/sentiment.yaml).")
-    if unigram is not None and any(prompt.shape == "last_word" for prompt in task.prompts):
+    if request.unigram is not None and any(prompt.shape == "last_word" for prompt in task.prompts):
         raise UserError("--unigram compares candidates by their words; a last_word prompt has only one.")
-    source = None if unigram is None else Source(files=find_files(unigram))
-    rows, examples = read(task, files, limit=limit, with_examples=max(shots) > 0)
-    shown = {count: demonstrations(task, examples, count, seed) for count in shots}
+    source = None if request.unigram is None else Source(files=find_files(request.unigram))
+    rows, examples = read(task, request.data, limit=request.limit, with_examples=max(request.shots) > 0)
+    shown = {count: demonstrations(task, examples, count, request.seed) for count in request.shots}
     print(f"encoder     {folder}: {method}")
-    print(f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, shots))}")
+    print(f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, request.shots))}")
     with tqdm(total=requests_of(task, rows) * len(shown), desc="zeroshot", unit="text", file=sys.stderr) as bar:
         results = evaluate(encoder, task, rows, shown, progress=bar.update)
     metrics = metrics_of_run(task, rows, results)
     if source is not None:
         metrics |= unigram_baseline(source, task, rows, results)
 
-    config = {"task": tags[1], "encoder": str(folder), "shots": shots, "seed": seed, "limit": limit, "files": files}
-    stages = [*lineage.read(folder), {"stage": "task", "name": tags[1], "sha256": digest(rows), "rows": len(rows)}]
+    stages = [*lineage.read(folder), {"stage": "task", "name": name, "sha256": digest(rows), "rows": len(rows)}]
     clear(out)  # only now: a prompt that cannot be scored leaves an earlier run as it was
-    run_stage = partial(lineage.run_stage, "zeroshot", out, seed=seed, config=config)
+    run_stage = partial(lineage.run_stage, "zeroshot", out, seed=request.seed, config=prompting.config)
     lineage.write(out, [*stages, run_stage()])  # marks the folder as a run folder
-    write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-    logged = {**config, "lineage": stages}
-    logger = wandb_logger(out, job_type="zeroshot", group=group, tags=tags, config=logged)
+    write_atomically(out / "config.yaml", yaml.safe_dump(prompting.config, sort_keys=False))
+    logger = wandb_logger(
+        out,
+        job_type="zeroshot",
+        group=group_of(request.model, encoder.tokenizer),
+        tags=[request.model, name, "zeroshot"],
+        config={**prompting.config, "lineage": stages},
+    )
     lineage.write(out, [*stages, run_stage()])  # with its id in W&B
     predictions = [row for parts in results.values() for part in parts for row in predictions_of(part, rows)]
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, predictions)))
     if len(results) > 1:
-        title = f"{tags[0]} on {tags[1]}, prompted: {len(rows):,} rows of the test part"
+        title = f"{request.model} on {name}, prompted: {len(rows):,} rows of the test part"
         plots.plot_shots({count: _summary(parts) for count, parts in results.items()}, out / "shots.png", title=title)
     write_metrics(out, metrics)
     begun(out)  # an upload that is interrupted costs no answers
@@ -103,7 +121,7 @@ def run(
     if logger is not None:
         with closing_run(logger) as wandb_run:
             use_artifact(logger, folder)
-            log_to_wandb(wandb_run, out, metrics, predictions if log_text else [])
+            log_to_wandb(wandb_run, out, metrics, predictions if request.data is None or request.log_text else [])
 
 
 def read(task: DataSet, files: str | None, *, limit: int, with_examples: bool) -> tuple[list[Row], list[Row]]:

@@ -66,7 +66,7 @@ class CorpusData(lightning.LightningDataModule):
     """Unlabelled text as batches for pretraining.
 
     Args:
-        files: file, folder or pattern of text (see README); files named valid* or dev* are the validation part.
+        files: file, folder or pattern of text; files named valid* or dev* are the validation part.
         hub: instead, arguments of `datasets.load_dataset`: path, name, revision, and `validation`, the name of
             a validation split if there is one.
         sample_documents: instead, that many documents of the built-in synthetic world.

@@ -1,4 +1,4 @@
-"""`predict`: labels or tags of new texts, as JSON lines."""
+"""`predict`: labels, tags or scores of new texts, as JSON lines or as a table."""
 
 from __future__ import annotations
 
@@ -6,25 +6,34 @@ import argparse
 import contextlib
 import os
 import sys
+from functools import partial
 
 from pipeline.cli.arguments import Parser, place, positive
 from pipeline.errors import UserError
 from pipeline.presets import INPUTS
 
-HELP = "labels or tags of new texts, as JSON lines"
+HELP = "labels, tags or scores of new texts"
 
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--model", type=place, required=True, help="model folder of a fine-tune")
-    parser.add_argument("--input", default="-", help="file, or - for standard input")
+    parser.add_argument("--input", default="-", help="file of texts or a table, or - for standard input")
     parser.add_argument("--format", choices=INPUTS, default=None, help="of the input; by its name")
-    parser.add_argument("--out", type=place, default=None, help="file; standard output otherwise")
+    parser.add_argument(
+        "--out",
+        type=place,
+        default=None,
+        help="file: .csv and .tsv have the columns of the input too, others JSON lines",
+    )
     parser.add_argument("--batch-size", type=positive, default=64)
 
 
 def run(options: argparse.Namespace) -> None:
+    from pipeline.data.files import BROKEN
+    from pipeline.data.tables import not_utf8
     from pipeline.finetuning import model as models
     from pipeline.finetuning import predict_files
+    from pipeline.finetuning.answers import DELIMITERS
     from pipeline.training.run_folder import check_place
 
     if options.out is not None:
@@ -32,14 +41,18 @@ def run(options: argparse.Namespace) -> None:
         if options.out.resolve().parent == options.model.resolve():
             raise UserError(f"{options.out} lies in the folder of the model; choose another --out.")
     form = predict_files.form_of(options.input, options.format)
+    delimiter = DELIMITERS.get(options.out.suffix.lower()) if options.out is not None else None
     name = "standard input" if options.input == "-" else options.input
     with contextlib.ExitStack() as files:
         model = models.load(options.model)
-        source = files.enter_context(predict_files.open_source(options.input))
+        source = files.enter_context(predict_files.open_source(options.input, form))
         target = files.enter_context(predict_files.open_target(options.out, source)) if options.out else sys.stdout
         try:
-            predict_files.predict(model, source, name, target=target, form=form, batch_size=options.batch_size)
+            reading = partial(predict_files.predict, model, source, name, form=form, batch_size=options.batch_size)
+            reading(target=target, delimiter=delimiter)
         except UnicodeDecodeError:
-            raise UserError(f"{name} is not UTF-8 text.") from None
+            raise UserError(f"{name} is not UTF-8 text." if options.input == "-" else not_utf8(name)) from None
+        except BROKEN:
+            raise UserError(f"{name} is damaged: it does not decompress.") from None
         except BrokenPipeError:  # the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

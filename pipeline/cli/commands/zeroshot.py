@@ -46,7 +46,6 @@ def zeroshot(request: ZeroShotRequest) -> None:
     from pipeline.presets import task_file, task_of
     from pipeline.prompting import report
     from pipeline.storage.paths import path_of
-    from pipeline.training.run import group_of
     from pipeline.training.run_folder import check_run_folder, run_folder
 
     folder, file = encoder_folder(request.model, request.encoder), task_file(request.task)
@@ -54,17 +53,4 @@ def zeroshot(request: ZeroShotRequest) -> None:
     out = run_folder(request.out, "zeroshot", f"{request.model}-{file.stem}")
     uses = [folder, file, *(path_of(place) for place in (request.data, request.unigram) if place is not None)]
     check_run_folder(out, overwrite=request.overwrite, stage="zeroshot", resumes=False, uses=uses, rows=request.data)
-    report.run(
-        encoder,
-        task,
-        out,
-        files=request.data,
-        shots=list(request.shots),
-        seed=request.seed,
-        limit=request.limit,
-        unigram=request.unigram,
-        folder=folder,
-        tags=[request.model, file.stem, "zeroshot"],
-        group=group_of(request.model, encoder.tokenizer),
-        log_text=request.data is None or request.log_text,
-    )
+    report.run(report.Prompting(request, encoder, task, file.stem, folder, out))

@@ -1,0 +1,59 @@
+"""Answers of `predict` as a file: JSON lines, or a table beside the columns that were read."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+from pipeline.storage.json_lines import json_line
+from tasks.dataset import is_plain_list
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}  # of tables, by the ending of their file
+Write = Callable[[Mapping[str, Any], Any, dict[str, Any]], None]
+
+
+def json_writer(target: IO[str]) -> Write:
+    """Writes the text and the answer as a line of JSON."""
+
+    def write(row: Mapping[str, Any], text: Any, answer: dict[str, Any]) -> None:
+        shown = {} if "words" in answer and not isinstance(text, str) else {"text": text}
+        target.write(json_line({**shown, **answer}))
+
+    return write
+
+
+def table_writer(target: IO[str], delimiter: str) -> Write:
+    """Writes the columns of the input and those of the answer, `predicted_label`, `probability`, ..., as a table."""
+    writer = csv.writer(target, delimiter=delimiter, lineterminator="\n")
+    header: list[str] = []
+
+    def write(row: Mapping[str, Any], text: Any, answer: dict[str, Any]) -> None:
+        cells = columns_of(answer)
+        if not header:
+            header.extend(row)
+            writer.writerow([*row, *(f"predicted_{name}" if name in row else name for name in cells)])
+        writer.writerow([*(cell(row.get(name)) for name in header), *cells.values()])
+
+    return write
+
+
+def columns_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer as cells of a table; the same ones for every text."""
+    cells: dict[str, Any] = {}
+    for name, value in answer.items():
+        if isinstance(value, dict):  # the probability of each label
+            cells |= {f"probability_{label}": number for label, number in value.items()}
+        elif name.startswith("probabilit"):
+            cells[name] = cell(value)
+        elif name != "cut":
+            cells[f"predicted_{name}"] = cell(value)
+    return {**cells, "cut": "true" if "cut" in answer else "false"}
+
+
+def cell(value: Any) -> Any:
+    """Words and tags with spaces between them; what is no plain value as JSON."""
+    if is_plain_list(value):
+        return " ".join(map(str, value))
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value

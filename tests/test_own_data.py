@@ -1,0 +1,300 @@
+"""Labeled data as people have them: one file of a common format, columns by any name, no parts, rows with problems."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.cli.task_template import new_task
+from pipeline.data import labeled
+from pipeline.data.splits import stratified
+from pipeline.data.tables import read_rows
+from pipeline.errors import UserError
+from pipeline.presets import CONFIGS, named_config, task_of
+from tasks.entailment import Entailment
+from tasks.regression import Regression
+from tasks.sentiment import Sentiment
+from tests.conftest import figures, run
+
+WORDS = ["garden", "soup", "film", "river", "city", "music", "winter", "story", "house", "dog", "tree", "road"]
+
+
+def texts(count: int, words: int = 5) -> list[str]:
+    rng = random.Random(0)
+    return [f"{' '.join(rng.sample(WORDS, words))} {number}" for number in range(count)]
+
+
+def reviews(count: int = 60) -> pd.DataFrame:
+    verdicts = ["good", "bad", "bad"] * (count // 3)
+    frame = pd.DataFrame({"id": range(count), "Review Text": texts(count), "Verdict": verdicts})
+    frame.loc[0, "Review Text"] = 'He said "hi", then\nleft; and a|b'
+    return frame
+
+
+WRITERS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
+    "a.csv": lambda frame, file: frame.to_csv(file, index=False),
+    "index.csv": lambda frame, file: frame.to_csv(file),
+    "excel.csv": lambda frame, file: frame.to_csv(
+        file, index=False, sep=";", encoding="utf-8-sig", lineterminator="\r\n"
+    ),
+    "quoted.csv": lambda frame, file: frame.to_csv(file, index=False, quoting=csv.QUOTE_ALL),
+    "a.csv.gz": lambda frame, file: frame.to_csv(file, index=False),
+    "a.csv.xz": lambda frame, file: frame.to_csv(file, index=False),
+    "quoted.tsv": lambda frame, file: frame.to_csv(file, index=False, sep="\t", quoting=csv.QUOTE_ALL),
+    "a.jsonl": lambda frame, file: frame.to_json(file, orient="records", lines=True),
+    "lines.json": lambda frame, file: frame.to_json(file, orient="records", lines=True),
+    "records.json": lambda frame, file: frame.to_json(file, orient="records"),
+    "indented.json": lambda frame, file: frame.to_json(file, orient="records", indent=2),
+    "columns.json": lambda frame, file: frame.to_json(file),
+    "split.json": lambda frame, file: frame.to_json(file, orient="split"),
+    "table.json": lambda frame, file: frame.to_json(file, orient="table"),
+    "a.parquet": lambda frame, file: frame.to_parquet(file),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_pandas_writes_is_read(tmp_path: Path, name: str) -> None:
+    frame = reviews()
+    WRITERS[name](frame, tmp_path / name)
+    rows = [row for _, row in read_rows(tmp_path / name)]
+    for column in frame:
+        assert [str(row[column]) for row in rows] == frame[column].astype(str).tolist()
+    found = labeled.read(Sentiment(), str(tmp_path / name))
+    assert found.columns == {"text": "Review Text", "label": "Verdict"}
+    read = {example.text for part in found.parts.values() for example in part.examples}
+    assert read == set(frame["Review Text"])
+
+
+def test_other_encodings_and_formats_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    for encoding, said in (("cp1252", "CP1252"), ("utf-16", "UTF-16")):
+        (tmp_path / "a.csv").write_bytes("text,label\ncafé,1\n".encode(encoding))
+        with pytest.raises(
+            UserError, match=f"a.csv is not UTF-8 text.* 'CSV UTF-8' in Excel.*iconv -f {said} -t UTF-8"
+        ):
+            labeled.read(Sentiment(), str(tmp_path / "a.csv"))
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"a.xlsx is no table that can be read: .*\.csv.*in Excel: 'CSV UTF-8'"):
+        labeled.read(Sentiment(), str(tmp_path / "a.xlsx"))
+    (tmp_path / "a.json").write_text('{"text": "a"}')
+    with pytest.raises(UserError, match="is no table: it must be a list of JSON objects"):
+        read_rows(tmp_path / "a.json")
+    (tmp_path / "a.tsv").write_text('text\tlabel\n"two\nlines"\t1\n')
+    with pytest.raises(UserError, match=r"in a .tsv quotes are plain characters, call it .csv"):
+        read_rows(tmp_path / "a.tsv")
+
+
+# ---------------------------------------------------------------------- columns
+
+TABLES: list[tuple[type, list[str], list[list[Any]], dict[str, str] | None]] = [
+    (Sentiment, ["text", "label"], [texts(40), [0, 1] * 20], {"text": "text", "label": "label"}),
+    (Sentiment, ["idx", "Tweet", "mood"], [range(40), texts(40), ["-", "+"] * 20], {"text": "Tweet", "label": "mood"}),
+    (Sentiment, ["title", "body", "topic"], [texts(40), texts(40), [0, 1] * 20], {"text": "body", "label": "topic"}),
+    (Sentiment, ["what", "which"], [texts(40), ["x", "y"] * 20], {"text": "what", "label": "which"}),
+    (Sentiment, ["a", "b", "which"], [texts(40), texts(40), ["x", "y"] * 20], None),
+    (Sentiment, ["text", "stars", "topic"], [texts(40), [1, 2] * 20, ["x", "y"] * 20], None),
+    (Sentiment, ["text", "rating"], [texts(40), [n / 7 for n in range(40)]], None),
+    (Entailment, ["sentence1", "sentence2", "label"], [texts(40), texts(40), [0, 1] * 20],
+     {"premise": "sentence1", "hypothesis": "sentence2", "label": "label"}),
+    (Entailment, ["question", "sentence", "gold_label"], [texts(40), texts(40), [0, 1] * 20],
+     {"premise": "question", "hypothesis": "sentence", "label": "gold_label"}),
+    (Entailment, ["text", "label"], [texts(40), [0, 1] * 20], None),
+    (Regression, ["text_a", "text_b", "similarity"], [texts(40), texts(40), [n / 7 for n in range(40)]],
+     {"sentence1": "text_a", "sentence2": "text_b", "score": "similarity"}),
+    (Regression, ["review", "rating"], [texts(40), [n / 7 for n in range(40)]], {"text": "review", "score": "rating"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "names", "columns", "expected"), TABLES)
+def test_columns_are_guessed_or_asked_for(
+    tmp_path: Path, kind: Any, names: list[str], columns: list[list[Any]], expected: dict[str, str] | None
+) -> None:
+    pd.DataFrame(dict(zip(names, columns, strict=True))).to_csv(tmp_path / "a.csv", index=False)
+    task = kind()
+    if expected is None:
+        asked = (
+            f"a.csv has the columns {', '.join(names)}, and it is not clear.*write `columns: .*` with the right names"
+        )
+        with pytest.raises(UserError, match=asked) as caught:
+            labeled.read(task, str(tmp_path / "a.csv"))
+        assert "\n" not in str(caught.value)
+        return
+    labeled.read(task, str(tmp_path / "a.csv"))
+    assert task.columns == expected
+    assert set(task.roles) <= set(expected)
+
+
+def test_columns_that_the_task_names_are_not_guessed(tmp_path: Path) -> None:
+    reviews().to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(UserError, match="which of them are text and label"):
+        labeled.read(Sentiment(columns={"text": "Review", "label": "Verdict"}), str(tmp_path / "a.csv"))
+
+
+def test_a_first_line_that_is_a_row_is_noticed(tmp_path: Path) -> None:
+    rows = "".join(f"{text},{number % 2}\n" for number, text in enumerate(texts(20)))
+    (tmp_path / "a.csv").write_text(rows)
+    with pytest.raises(UserError, match="seems to have no header: '0' is the name of a column"):
+        labeled.read(Sentiment(), str(tmp_path / "a.csv"))
+    with pytest.raises(UserError, match="seems to have no header"):
+        new_task("mine", None, tmp_path, packaged=CONFIGS / "tasks", data=str(tmp_path / "a.csv"))
+
+
+# ---------------------------------------------------------------------- parts
+
+
+@given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 3)), min_size=8, max_size=60), st.floats(0.05, 0.6))
+def test_a_split_keeps_equal_texts_together_and_every_label_in_training(
+    rows: list[tuple[int, int]], share: float
+) -> None:
+    contents, strata = zip(*rows, strict=True)
+    count = round(share * len(rows))
+    chosen = stratified(contents, strata, count)
+    assert len(chosen) <= count
+    assert chosen == stratified(contents, strata, count)
+    others = set(range(len(rows))) - set(chosen)
+    assert not {contents[i] for i in chosen} & {contents[i] for i in others}
+    firsts = {contents.index(content): strata[contents.index(content)] for content in contents}
+    assert {firsts[contents.index(contents[i])] for i in others} == set(firsts.values())
+
+
+def test_a_split_is_stratified() -> None:
+    strata = ["a"] * 600 + ["b"] * 300 + ["c"] * 99 + ["d"]
+    chosen = stratified(range(1000), strata, 100)
+    assert len(chosen) == 100
+    assert {name: round(count, -1) for name, count in Counter(strata[i] for i in chosen).items()} == {
+        "a": 60,
+        "b": 30,
+        "c": 10,
+    }
+
+
+def test_parts_that_are_missing_are_split_off(tmp_path: Path) -> None:
+    frame = reviews()
+    frame.to_csv(tmp_path / "reviews.csv", index=False)
+    for place in (tmp_path / "reviews.csv", tmp_path):
+        found = labeled.read(Sentiment(), str(place))
+        assert {split: len(part.rows) for split, part in found.parts.items()} == {"train": 49, "valid": 5, "test": 6}
+        assert found.made["test"] == "10% of the training rows, stratified by label"
+    rows = list(csv.DictReader(found.table().splitlines()))
+    assert len({row["place"] for row in rows}) == len(rows) == 60
+    (tmp_path / "reviews.csv").rename(tmp_path / "train.csv")
+    frame[:8].to_json(tmp_path / "dev.json", orient="records")
+    found = labeled.read(Sentiment(valid_rows=0), str(tmp_path))
+    assert {split: len(part.rows) for split, part in found.parts.items()} == {"train": 54, "valid": 8, "test": 6}
+    assert list(found.made) == ["test"]
+    with pytest.raises(UserError, match=r"no test part: no file at .* is named 'test'"):  # a published set has one
+        labeled.read(Sentiment(hub={"path": "a/b"}), str(tmp_path))
+    (tmp_path / "train.csv").rename(tmp_path / "one.csv")
+    frame.to_csv(tmp_path / "two.csv", index=False)
+    (tmp_path / "dev.json").unlink()
+    with pytest.raises(
+        UserError, match=r"Which file is the train part in .*\? There are one.csv, two.csv; name one by"
+    ):
+        labeled.read(Sentiment(), str(tmp_path))
+
+
+# ---------------------------------------------------------------------- problems
+
+
+def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
+    lines = ["text,label", *(f"{text},{number % 2}" for number, text in enumerate(texts(40)))]
+    lines[3:5] = [",1", "no label,"]
+    lines[6] = "a,1,more"
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    unknown = "".join(f"{text},2\n" for text in texts(12))
+    (tmp_path / "test.csv").write_text("text,label\n" + unknown)
+    with pytest.raises(UserError) as caught:
+        labeled.read(Sentiment(), str(tmp_path))
+    first, *shown, last = str(caught.value).splitlines()
+    assert first == "The data have 15 problems:"
+    said = ["train.csv, line 7 has 3 columns, its header has 2", "train.csv, line 4 has an empty text"]
+    said += [
+        "train.csv, line 5 has an empty label",
+        "test.csv, line 2 has the label '2'; the training part has only 0, 1",
+    ]
+    for sentence in said:
+        assert any(sentence in line for line in shown), sentence
+    assert [line.partition("line ")[2].split()[0] for line in shown if "train.csv" in line] == ["4", "5", "7"]
+    assert len(shown) == 10
+    assert last == "  and 5 more: 5 with an unknown label."
+    (tmp_path / "one.csv").write_text("text,label\n" + "".join(f"{text},1\n" for text in texts(12)) + ",1\n")
+    with pytest.raises(
+        UserError, match=r"(?s)2 problems:.*All training rows have the label 1.*line 14 has an empty text"
+    ):
+        labeled.read(Sentiment(), str(tmp_path / "one.csv"))
+
+
+# ---------------------------------------------------------------------- the commands
+
+
+def frames() -> dict[str, tuple[pd.DataFrame, str]]:
+    numbers = [n / 7 for n in range(40)]
+    pair = {"sentence1": texts(40), "sentence2": texts(40, 4)}
+    words = pd.DataFrame({"tokens": [text.split() for text in texts(40)], "ner_tags": [["O"] * 5 + ["B-N"]] * 40})
+    return {
+        "sentence": (reviews(), "{text: Review Text, label: Verdict}"),
+        "pair": (pd.DataFrame({**pair, "label": ["yes", "no"] * 20}), "label: label}"),
+        "regression": (pd.DataFrame({**pair, "score": numbers}), "score: score}"),
+        "tagging": (words, "{words: tokens, tags: ner_tags}"),
+    }
+
+
+@pytest.mark.parametrize("kind", sorted(frames()))
+def test_a_new_task_is_made_from_its_data(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame, columns = frames()[kind]
+    frame.to_json("a.jsonl", orient="records", lines=True)
+    run("new-task", "--name", "mine", "--data", "a.jsonl")
+    assert columns in Path("configs/tasks/mine.yaml").read_text()
+    assert "finetune --task mine --data a.jsonl" in capsys.readouterr().out
+    file = named_config("tasks", "mine")
+    assert file == Path("configs/tasks/mine.yaml")
+    task: Any = task_of(file)
+    assert task.kind == kind
+    assert sum(len(part.rows) for part in labeled.read(task, "a.jsonl").parts.values()) == len(frame)
+
+
+def test_a_new_task_is_made_from_conll_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("Anna\tB-PER\nsaw\tO\n\nBonn\tB-LOC\n\n" * 10)
+    (tmp_path / "a.conllu").write_text("1\tShe\tshe\tPRON\tPRP\t_\t0\troot\t_\t_\n\n" * 10)
+    fields = {}
+    for name in ("a.conll", "a.conllu"):
+        [file, *_] = new_task(f"from-{name[2:]}", None, tmp_path, packaged=CONFIGS / "tasks", data=str(tmp_path / name))
+        fields[name] = yaml.safe_load(file.read_text())["data"]["task"]["init_args"]
+    assert (fields["a.conll"]["conll"], fields["a.conll"]["spans"]) == ({"words": 0, "tags": 1}, True)
+    assert (fields["a.conllu"]["conll"], fields["a.conllu"]["spans"]) == ({"words": 1, "tags": 3}, False)
+
+
+def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = reviews()
+    frame.to_csv("reviews.csv", index=False)
+    small = ["--from", str(pretrained / "encoder"), "--validations=1", "--precision=32-true", "--trainer.max_steps=1"]
+    with pytest.raises(UserError, match="no task 'sentimnt'"):  # a slip is no new task
+        run("finetune", "--task", "sentimnt", "--data", "reviews.csv", *small)
+    for seed in ("0", "1"):
+        run("finetune", "--task", "mine", "--data", "reviews.csv", "--out", seed, "--seed", seed, *small)
+    said = capsys.readouterr().out
+    assert said.count("Wrote configs/tasks/mine.yaml") == 1
+    assert "test 6 rows (" in said
+    assert "splits.csv says which row is in which part" in said
+    assert Path("0/splits.csv").read_text() == Path("1/splits.csv").read_text()
+    assert figures(Path("0"))["test/rows"] == 6
+    tested = {json.loads(line)["text"] for line in Path("0/predictions.jsonl").read_text().splitlines()}
+    assert tested < set(frame["Review Text"])
+    for name in ("reviews.csv", "reviews.parquet"):
+        frame.to_parquet("reviews.parquet")
+        run("predict", "--model", "0/model", "--input", name, "--out", f"{name}.csv")
+    answers = pd.read_csv("reviews.csv.csv")
+    assert answers["Review Text"].tolist() == frame["Review Text"].tolist()
+    assert set(answers["predicted_label"]) <= {"good", "bad"}
+    assert answers[["probability_good", "probability_bad"]].sum(axis=1).tolist() == pytest.approx([1] * 60)
+    assert Path("reviews.parquet.csv").read_text() == Path("reviews.csv.csv").read_text()
