@@ -71,6 +71,9 @@ class Axis:
     def label(self, value: float) -> str:
         if abs(value) >= 1e6:
             return f"{value / 1e6:g} M"
+        if max(abs(self.low), abs(self.high)) < 0.02 and value:  # as rates are
+            mantissa, _, exponent = f"{value:.2e}".partition("e")
+            return f"{float(mantissa):g}e{int(exponent)}"
         digits = max(0, -math.floor(math.log10(self.step) + 1e-9))
         return f"{value:,.{digits + (round(self.step * 10**digits, 6) % 1 > 0)}f}" if value else "0"
 

@@ -125,12 +125,8 @@ def corpus_section(run: RunRecord) -> Section:
     rows.append(["Unknown", *(f"{part['unknown']:.3%}" for part in parts.values())])
     for kind in ("sentence", "document"):
         lengths = [part[f"{kind}_lengths"] for part in parts.values()]
-        rows.append(
-            [
-                f"{one} in a {kind}: median, mean, longest",
-                *(f"{length['median']:,.0f}, {length['mean']:,.1f}, {length['longest']:,}" for length in lengths),
-            ]
-        )
+        for name, form in (("median", ",.0f"), ("mean", ",.1f"), ("longest", ",")):
+            rows.append([f"{one} in a {kind}: {name}", *(format(length[name], form) for length in lengths)])
     tokenizer = facts["tokenizer"]
     caption = f"{facts['corpus']}, with a tokenizer of {tokenizer['pieces']:,} pieces (hash {tokenizer['hash']})."
     blocks: list[Block] = [Table(["", *parts], rows, caption)]

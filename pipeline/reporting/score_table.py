@@ -50,8 +50,9 @@ def score_table(lines: Sequence[Line], arms: Sequence[str], notes: Sequence[Foot
     differing = [name for name in CONDITIONS if len({value_of(line, name) for line in lines}) > 1]
     cells = []
     for line in lines:
-        marks = sorted({MARKS[texts.index(note.text)] for note in notes if note.is_of(line)})
-        row = [f"{line.task_name} ({line.metric})", line.model + "".join(marks)]
+        numbers = sorted({texts.index(note.text) for note in notes if note.is_of(line)})
+        marks = ",".join(MARKS[number] for number in numbers)
+        row = [f"{line.task_name} ({line.metric})", line.model + marks]
         for arm in arms:
             text = comparison.format_score(line.arms[arm])
             row.append(f"**{text}**" if arm == line.best_arm else text)

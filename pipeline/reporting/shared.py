@@ -241,7 +241,7 @@ def command_of(run: RunRecord) -> str:
         return shlex.join(["python", "-m", "pipeline", "zeroshot", *words, f"--shots={shots}"])
     words = [run.kind, f"--seed={run.seed}", *([f"--task={run.task}"] if run.task else [f"--corpus={run.corpus}"])]
     words += [f"--arm={run.arm}", "--from=ENCODER"] if run.kind == "finetune" else []
-    return shlex.join(["python", "-m", "pipeline", *words]) + f"  # and the settings of {run.folder}/config.yaml"
+    return shlex.join(["python", "-m", "pipeline", *words]) + f"  # and the settings of {run.folder.name}/config.yaml"
 
 
 # ---------------------------------------------------------------------- intervals
