@@ -7,12 +7,14 @@ import io
 import os
 import signal
 import sys
+import traceback
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.cli import parser as cli
 from pipeline.console import typed
+from pipeline.console.messages import Level, level
 from pipeline.errors import Interrupted, UserError, is_out_of_memory
 
 # Errors of the system about a wrong path, or a file of another kind.
@@ -61,6 +63,8 @@ def main() -> int:
     try:
         cli.main(args)
     except UserError as error:
+        if level() == Level.VERBOSE:
+            traceback.print_exc()
         say(f"Error: {error}")
         return 2
     except SystemExit as error:
@@ -69,7 +73,7 @@ def main() -> int:
         say("Interrupted.")  # Lightning's way to say so, outside of training steps
         return 130
     except Interrupted:
-        say(f"Interrupted; a checkpoint is written, and {typed.flag('resume')} continues from it.")
+        say(f"Interrupted; a checkpoint was saved: and {typed.flag('resume')} continues from it.")
         return 130
     except KeyboardInterrupt:
         say("Interrupted.")

@@ -12,6 +12,7 @@ from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_loader, 
 
 from pipeline import former_names
 from pipeline.console import typed
+from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.validation import read_yaml
@@ -34,6 +35,9 @@ PACKAGED = Path(__file__).resolve().parent / "configs"  # of an installed wheel
 CONFIGS = PACKAGED if PACKAGED.is_dir() else REPOSITORY / "configs"
 
 
+FORMER_NAMES = {("pretrain", "gpt-small"): "gpt2-small"}  # of configurations
+
+
 def folders_of(kind: str) -> list[Path]:
     """Where configurations of a kind are; users' own tasks are in `configs/tasks` of the current folder."""
     own = Path("configs") / kind
@@ -42,11 +46,17 @@ def folders_of(kind: str) -> list[Path]:
 
 def named_config(kind: str, name: str) -> Path | None:
     """`configs/KIND/NAME.yaml`, if there is one; the pipeline's own comes first."""
+    name = FORMER_NAMES.get((kind, name), name)
     return next((file for folder in folders_of(kind) if (file := folder / f"{name}.yaml").is_file()), None)
 
 
 def known(kind: str) -> str:
     return ", ".join(sorted({path.stem for folder in folders_of(kind) for path in folder.glob("*.yaml")}))
+
+
+def unknown(what: str, name: str, kind: str) -> str:
+    """A message that there is no such configuration, with those that there are."""
+    return f"There is no {what} '{name}'; there are {known(kind)}.{did_you_mean(name, known(kind).split(', '))}"
 
 
 # Sections of a configuration; those in the second line may be the name of a class alone.
@@ -95,7 +105,8 @@ def task_file(task: str) -> Path:
     """
     file = named_config("tasks", task) or Path(task)
     if not file.is_file():
-        raise UserError(f"There is no task '{task}': neither a preset ({known('tasks')}) nor a YAML file.")
+        new = f" (`{typed.command('new-task', name_=task)}` writes one)" if task.replace("-", "").isalnum() else ""
+        raise UserError(f"{unknown('task', task, 'tasks')} A YAML file would do too{new}.")
     load_kind(task_in(file), beside=file)
     return file
 

@@ -1,4 +1,4 @@
-"""The registered models at toy size: a line each in `TOYS`, and `test_conformance.py` runs every claim on it."""
+"""The registered models at toy size: a line each in `TOYS`, and `test_conformance*.py` run every claim on it."""
 
 from __future__ import annotations
 

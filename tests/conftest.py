@@ -7,7 +7,7 @@ import os
 import socket
 import string
 import subprocess
-import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import pytest
 from filelock import FileLock
 
 from pipeline.tracking.metric_names import meaning
-from tests import conformance
+from tests import conformance, fork_server
+from tests.fork_server import python
 
 # No more of the environment than this, so that what is tested is what a user has; W&B is offline, without a key.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # equal bits are promised, and tested, on processors
@@ -44,6 +45,27 @@ SMALL = [
     "--trainer.log_every_n_steps=2",
     "--precision=32-true",
 ]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One fork server for the workers of xdist."""
+    if hasattr(config, "workerinput"):
+        fork_server.use(config.workerinput["python"])
+        return
+    place = tempfile.TemporaryDirectory(prefix="fork-server-")  # a short path: that of a socket may have 107 bytes
+    server = fork_server.start(Path(place.name))
+
+    def end() -> None:
+        if server is not None:
+            server.communicate()
+        place.cleanup()
+
+    config.add_cleanup(end)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["python"] = python()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -87,10 +109,10 @@ def run(*args: str) -> None:
     cli.main(list(args))
 
 
-def command(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`python -m pipeline ...` in a process of its own."""
+def command(*args: str, program: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`python -m pipeline ...` in a process of its own: a fork, unless a program is given."""
     return subprocess.run(
-        [sys.executable, "-m", "pipeline", *args],
+        [program or python(), "-m", "pipeline", *args],
         capture_output=True,
         text=True,
         env=surroundings(**environment),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import itertools
+import multiprocessing
 import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from pipeline.bench import __main__ as bench
-from pipeline.bench import commands, scaling, steps
+from pipeline.bench import commands, scaling, steps, timing
 from pipeline.bench.steps import Sizes
 from pipeline.bench.timing import Built, Candidate, interleave
 from pipeline.errors import UserError
@@ -22,6 +24,17 @@ from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training.hardware import best_precision, matrix_peak
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks() -> Iterator[None]:
+    """Candidates in forks of a process that has imported the libraries, instead of in processes that begin anew."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["lightning.pytorch", "transformers.models.bert", "transformers.models.gpt2"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "SPAWN", forks)
+        yield
+
 
 TOY = Sizes(rows=4, length=16, size=32, layers=2, heads=2, vocab=600)
 

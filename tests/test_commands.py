@@ -12,7 +12,9 @@ from tqdm import tqdm
 
 from pipeline.__main__ import main
 from pipeline.cli import commands
+from pipeline.cli.config import finetuning, pretraining
 from pipeline.cli.parser import command_modules, parser
+from pipeline.cli.short_names import KEYS, overrides
 from pipeline.errors import UserError
 from pipeline.presets import REPOSITORY
 from pipeline.training.requests import (
@@ -77,6 +79,71 @@ def test_help_lists_the_settings_with_their_defaults(stage: str, settings: list[
         assert re.search(rf"^ +{re.escape(setting)}", done.stdout, re.MULTILINE), setting
     assert max(map(len, done.stdout.splitlines())) <= 120
     assert ("--model.encoder" in done.stdout) == (stage == "pretrain")  # FROM= has it in fine-tuning
+
+
+def test_help_lists_the_settings_of_the_model_that_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("pretrain", "--help", "--model", "gpt")
+    shown = capsys.readouterr().out
+    assert "--model gpt --corpus sample" in shown
+    assert "--model.encoder=pipeline.models.gpt.Gpt" in shown
+    assert re.search(r"--steps STEPS +--trainer.max_steps", shown)
+    assert re.search(r"--model MODEL .*\[bert\]", shown)
+
+
+def test_short_names_are_the_keys_of_the_configuration() -> None:
+    for stage, names in KEYS.items():
+        options = parser().parse_args([stage, *(f"--{name}=8" for name in names)])
+        keys = [key for _, key, _ in options.settings]
+        assert keys == [f"--{key}" for key in names.values()]
+        request = (PretrainRequest if stage == "pretrain" else FineTuneRequest)(
+            overrides=overrides(
+                [setting for setting in options.settings if setting[0] not in ("--accelerator", "--warmup-share")], []
+            )
+        )
+        assert (pretraining if stage == "pretrain" else finetuning)(request)
+    with pytest.raises(UserError, match=r"--steps and --trainer\.max_steps are the same"):
+        run("pretrain", "--steps", "5", "--trainer.max_steps=6")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["pretrian"], "no command pretrian; there are .* Did you mean pretrain?"),
+        (["sync", "--foldr", "x"], "does not know the flag --foldr. Did you mean --folder?"),
+        (["finetune", "--arm", "ful"], "--arm is ful; it must be one of .* Did you mean full?"),
+        (["pretrain", "--quiet", "--verbose"], "say the opposite"),
+        (["pretrain", "--model", "brt"], "no model 'brt'; there are .*Did you mean bert?"),
+        (["finetune", "--task", "sentimnt"], "no task 'sentimnt'.*Did you mean sentiment?"),
+        (
+            ["pretrain", "--trainer.max_step=3"],
+            "no setting or flag --trainer.max_step. Did you mean --trainer.max_steps?",
+        ),
+        (["pretrain", "--learning_rate=3"], "Did you mean --learning-rate?"),
+        (["pretrain", "--lr=3"], "Did you mean --learning-rate?"),
+        (["pretrain", "--model.encoder.init_args.sizee=3"], "Did you mean model.encoder.init_args.size?"),
+        (["pretrain", "--precision=half"], "precision is half; it must be one of auto, "),
+        (["pretrain", "--trainer.deterministic=maybe"], "is maybe; it must be true or false or warn."),
+        (
+            ["pretrain", "--model.objective=pipeline.objectives.masked_lm.Msked"],
+            "which cannot be loaded: .*no attribute",
+        ),
+    ],
+)
+def test_what_was_meant(args: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("?", r"\?").replace(".*", "(.|\n)*")):
+        run(*args)
+
+
+def test_a_shell_completes_commands_and_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run("completion", "bash")
+    (tmp_path / "complete.bash").write_text(capsys.readouterr().out)
+    for words, place in (("pretrain-finetune pretrain --st", 2), ("pretrain-finetune pretr", 1)):
+        code = (
+            f'. ./complete.bash; COMP_WORDS=({words}); COMP_CWORD={place}; _shtab_pretrain_finetune; echo "$COMPREPLY"'
+        )
+        done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == ("--steps" if place == 2 else "pretrain")
 
 
 def test_a_request_is_the_arguments_of_its_command(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
-import multiprocessing
 import re
 import shutil
 import statistics
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,8 @@ from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import clear, put_back
 from tasks.base import kinds
-from tests.conftest import assert_plot, check_task, run
+from tests.conftest import assert_plot, check_task, run, surroundings
+from tests.fork_server import python
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +97,7 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     shutil.rmtree(runs / "bert-sentiment-scratch-1")
     run("compare", *flags)
     shown = capsys.readouterr()
-    assert "run anew" not in shown.err
+    assert "run again" not in shown.err
     assert len(list(runs.glob("[!.]*"))) == 12
     for path, time in times.items():
         assert (path.stat().st_mtime_ns == time) == ("scratch-1" not in str(path))
@@ -115,7 +116,7 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     assert_plot(tmp_path / "out/compare.png")
     assert text in shown.out
     run("compare", *flags, "--tasks", "sentiment", "--arms", "frozen", "--data.train_rows=16")
-    assert "bert-sentiment-frozen-0 is run anew: not of the same flags." in capsys.readouterr().err
+    assert "bert-sentiment-frozen-0 is run again: not of the same flags." in capsys.readouterr().err
     # With other flags the rest is not of the same: it is left out. With the same, a part of the grid keeps the rest.
     assert len(list(csv.DictReader((tmp_path / "out/compare.csv").open()))) == 1
     run("compare", *flags, "--tasks", "tagging", "--arms", "full")
@@ -134,7 +135,7 @@ def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys
 
     for flags, number, anew in (([], 1, False), ([], 1, False), (["--x"], 2, True), (["--x"], 2, False), ([], 3, True)):
         assert once(tmp_path, {"encoder": "a", "flags": flags}, fit) == {"run": number}
-        assert ("is run anew: not of the same flags." in capsys.readouterr().err) == anew
+        assert ("is run again: not of the same flags." in capsys.readouterr().err) == anew
     assert made == [False] * 3
 
 
@@ -174,15 +175,21 @@ def test_a_refused_run_leaves_what_was_there(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"run", ".run.lock"}
 
 
-def fit_slowly(folder: Path, begun: Any, go_on: Any) -> None:
-    """A run that is still reading its data: there is no `lineage.json` yet."""
+# A run that is still reading its data: there is no `lineage.json` yet.
+SLOW = """
+import json, sys
+from pathlib import Path
+from pipeline.experiments.run_cache import once
 
-    def fit(*, resume: bool) -> None:
-        begun.set()
-        assert go_on.wait(60)
-        (folder / "metrics.json").write_text(json.dumps({"run": "slow"}))
+folder = Path(sys.argv[1])
 
-    once(folder, {"flags": ["--slow"]}, fit)
+def fit(*, resume):
+    print("begun", flush=True)
+    sys.stdin.readline()
+    (folder / "metrics.json").write_text(json.dumps({"run": "slow"}))
+
+once(folder, {"flags": ["--slow"]}, fit)
+"""
 
 
 def test_a_run_of_a_grid_that_another_process_is_at(tmp_path: Path) -> None:
@@ -193,17 +200,13 @@ def test_a_run_of_a_grid_that_another_process_is_at(tmp_path: Path) -> None:
         (folder / "metrics.json").write_text(json.dumps({"run": "first"}))
 
     once(folder, {"flags": []}, fit)
-    spawn = multiprocessing.get_context("spawn")
-    begun, go_on = spawn.Event(), spawn.Event()
-    other = spawn.Process(target=fit_slowly, args=(folder, begun, go_on))
-    other.start()
-    try:
-        assert begun.wait(60)
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([python(), "-c", SLOW, str(folder)], env=surroundings(), **pipes) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "begun\n"
         with pytest.raises(UserError, match="Another run is writing into"):
             once(folder, {"flags": []}, fit)
-    finally:
-        go_on.set()
-        other.join(60)
+        other.communicate("go on\n", timeout=60)
     assert json.loads((folder / "cell.json").read_text()) == {"flags": ["--slow"]}
     assert json.loads((folder / "metrics.json").read_text()) == {"run": "slow"}
     assert once(folder, {"flags": ["--slow"]}, fit) == {"run": "slow"}

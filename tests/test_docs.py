@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import nbformat
@@ -13,6 +12,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.conftest import PAGES, REPOSITORY
+from tests.fork_server import python
 from tests.test_readme_commands import toy_configurations
 
 TOP = [REPOSITORY / name for name in ("README.md", "BENCHMARKS.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -42,7 +42,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "repository"))
     program = tmp_path / "bin/pretrain-finetune"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pipeline "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{python()}" -m pipeline "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     (tmp_path / "work").mkdir()
@@ -51,4 +51,4 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     client.execute()
     printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
     assert not re.findall(r"^Error: .*|Traceback.*", printed, flags=re.M)
-    assert (tmp_path / "work/runs/tutorial/zeroshot/metrics.json").exists()
+    assert (tmp_path / "work/runs/zeroshot/bert-sentiment/metrics.json").exists()

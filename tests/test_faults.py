@@ -11,7 +11,6 @@ import pickle
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from pipeline.errors import UserError
 from pipeline.storage.locks import built_once
 from pipeline.training import checkpoints
 from tests.conftest import SMALL, command, figures, run, surroundings
+from tests.fork_server import python
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def limited(size: int, *args: str, **environment: str) -> subprocess.CompletedPr
     script = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2); "
     script += "sys.argv = ['pipeline', *sys.argv[2:]]; from pipeline.__main__ import main; sys.exit(main())"
     environment = surroundings(**environment)
-    command = [sys.executable, "-c", script, str(size), *args]
+    command = [python(), "-c", script, str(size), *args]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
 
@@ -88,7 +88,7 @@ def test_killed_while_the_token_store_is_built(tmp_path: Path, monkeypatch: pyte
     file, cache = corpus(tmp_path / "corpus.txt", 40_000), tmp_path / "cache"
     monkeypatch.setenv("PIPELINE_CACHE", str(cache))
     args = ["data", "--corpus", str(file), *[flag for flag in SMALL if "sample_documents" not in flag]]
-    process = subprocess.Popen([sys.executable, "-m", "pipeline", *args], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([python(), "-m", "pipeline", *args], stdout=subprocess.DEVNULL)
     while not list(cache.glob("stores/.*.new/tokens.bin")) and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
@@ -110,7 +110,7 @@ def test_of_two_runs_on_a_corpus_one_builds_and_the_other_waits(
     [store, *_] = [path for path in (tmp_path / "cache/stores").iterdir() if path.is_dir()]
     with built_once(store, "the token store"):
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [python(), "-m", "pipeline", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert process.stderr is not None
         assert "Another run builds the token store; waiting for it." in process.stderr.readline()
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     capsys.readouterr()
     run("pretrain", "--out", str(out), "--resume", *flags)
     shown = capsys.readouterr().out
-    assert "Going on from the checkpoint before it, of step 4" in shown
+    assert "Resuming from the previous checkpoint, of step 4" in shown
     assert "last.ckpt is missing" in shown or "last.ckpt is damaged" in shown
     one, two = ((tmp_path / name / "encoder/model.safetensors").read_bytes() for name in ("straight", "killed"))
     assert one == two
@@ -287,7 +287,7 @@ def test_files_that_are_not_of_a_run_stay(pretrained: Path, tmp_path: Path) -> N
 
 def test_of_two_runs_in_a_folder_one_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first = [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SMALL, "--validate_every=100000"]
+    first = [python(), "-m", "pipeline", "pretrain", "--out", str(out), *SMALL, "--validate_every=100000"]
     environment = surroundings()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = subprocess.Popen([*first, "--trainer.max_steps=100000"], env=environment, **quiet)
@@ -390,7 +390,7 @@ def test_a_loader_process_that_dies(tmp_path: Path) -> None:
     script += "sampling.MicroBatches.__getitem__ = dies; from pipeline.__main__ import main; sys.exit(main())"
     args = ["pretrain", "--out", str(tmp_path / "run"), *SHORT, "--data.workers=1"]
     environment = surroundings()
-    command = [sys.executable, "-c", script, *args]
+    command = [python(), "-c", script, *args]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     is_plain(done, "A process that makes batches died")
     assert checkpoints.newest(tmp_path / "run/checkpoints") is not None

@@ -1,4 +1,4 @@
-"""What others do to run folders, grids, checkpoints and disks (see test_hostile.py): tables of cases.
+"""What others do to run folders (see test_hostile.py): tables of cases.
 
 Each ends in one plain sentence and exit status 2, with nothing lost, or works rightly. No case sets more of the
 environment than a user would.
@@ -7,33 +7,19 @@ environment than a user would.
 from __future__ import annotations
 
 import json
-import math
-import os
-import re
-import shutil
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import torch
-import yaml
-from wandb.errors import CommError
 
 from pipeline.errors import UserError
-from pipeline.experiments import grid as compare
-from pipeline.experiments.run_cache import once
-from pipeline.presets import trained_task
-from pipeline.storage import atomic, folders
+from pipeline.storage import folders
 from pipeline.storage.paths import cache_folder
 from pipeline.tracking import lineage
-from pipeline.tracking.history import History
-from pipeline.tracking.wandb import use_artifact
-from pipeline.training import checkpoints, run_folder
-from tests.conftest import SMALL, figures, run
+from pipeline.training import run_folder
+from tests.conftest import run
 
 pytestmark = pytest.mark.slow
 
@@ -223,7 +209,7 @@ def test_what_is_set_aside_comes_back_wherever_it_is_killed(
         if moves < end:
             break
     assert moves < end  # it was killed at every move
-    assert "holds the run of before again" in capsys.readouterr().out
+    assert "holds the previous run again" in capsys.readouterr().out
 
 
 def test_a_new_run_lets_go_of_the_old_one(tmp_path: Path) -> None:
@@ -260,171 +246,6 @@ def test_what_cannot_be_removed_costs_no_run(
     assert [path.name for path in out.iterdir() if path.name != ".lock"] == ["lineage.json"]
 
 
-def test_what_comes_after_a_checkpoint_does_not_fail_as_it(tmp_path: Path) -> None:
-    def written() -> None:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        checkpoints.WholeCheckpoints(written).save_checkpoint({}, tmp_path / checkpoints.LAST)
-    assert (tmp_path / checkpoints.LAST).exists()
-
-
-def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*args: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    names = (checkpoints.LAST, checkpoints.PREVIOUS)
-    for name in names:
-        (tmp_path / name).touch()
-    monkeypatch.setattr("zipfile.ZipFile", denied)
-    with pytest.raises(UserError, match=r"last.ckpt could not be read: Permission denied\.$"):
-        checkpoints.newest(tmp_path)
-    assert all((tmp_path / name).exists() for name in names)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """The run folder of a BERT that was trained for four steps."""
-    os.environ["PIPELINE_CACHE"] = str(cache)
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    run("pretrain", "--out", str(folder), *FOUR)
-    return folder
-
-
-FOUR = [*SMALL, "--validate_every=2", "--trainer.max_steps=4"]
-MONITOR = ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=nope"]
-KEEP = ["--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint", "--trainer.callbacks.monitor=nope"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (MONITOR, "monitors a figure that there is not: nope; there are val/loss"),
-        (KEEP, "monitors a figure that there is not: nope"),
-        (["--model.encoder.init_args.inner_size=2000000000"], "weights alone would need about 2 TB"),
-        (["--model.optimization.learning_rate=1e30"], "not finite at step"),
-    ],
-)
-def test_a_run_that_fails_before_its_first_checkpoint_costs_nothing(
-    trained: Path, tmp_path: Path, flags: list[str], message: str
-) -> None:
-    out = Path(shutil.copytree(trained, tmp_path / "run"))
-    before = tree(out)
-    with pytest.raises(UserError, match=message):
-        run("pretrain", "--out", str(out), *FOUR, "--overwrite", *flags)
-    assert (tree(out) == before) == ("finite" not in message)  # there the state is kept, to look at
-    assert not (out / ".before").exists()
-
-
-def test_weights_and_biases_fails_at_the_start_or_the_end(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """At the start it is told, and costs nothing; at the end the run is whole without it."""
-
-    def fails(*args: object, **options: object) -> None:
-        raise CommError("no network")
-
-    out = Path(shutil.copytree(trained, tmp_path / "run"))
-    before = tree(out)
-    with monkeypatch.context() as patch:
-        patch.setattr("wandb.init", fails)
-        with pytest.raises(CommError):
-            run("pretrain", "--out", str(out), *FOUR, "--overwrite")
-    assert tree(out) == before
-    monkeypatch.setattr("pipeline.tracking.wandb.ResumableWandb.close", fails)
-    run("pretrain", "--out", str(out), *FOUR, "--overwrite")
-    assert figures(out)["steps"] == 4
-    assert "Weights & Biases has not got all of this run: no network" in capsys.readouterr().err
-    asked = tmp_path / "asked"
-    run("zeroshot", "--from", str(out / "encoder"), "--out", str(asked), "--limit", "2")
-    assert figures(asked)["zeroshot/rows"] == 2
-
-
-def test_an_upload_that_is_interrupted_costs_no_answers(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    out = run_of(tmp_path / "asked", "zeroshot", "metrics.json", "predictions.jsonl")
-    monkeypatch.setattr("pipeline.prompting.report.log_to_wandb", interrupted)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        run("zeroshot", "--from", str(trained / "encoder"), "--out", str(out), "--limit", "2", "--overwrite")
-    assert figures(out)["zeroshot/rows"] == 2
-
-
-def test_an_encoder_that_cannot_be_declared_ends_no_run(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Online:
-        mode, closed, experiment = "online", tmp_path / "wandb/closed.json", property(lambda self: self)
-
-        def use_artifact(self, *args: object, **options: object) -> None:
-            assert os.environ["WANDB_DATA_DIR"] == str(tmp_path / "wandb")
-            raise CommError("no network")
-
-    use_artifact(cast(Any, Online()), trained / "encoder")
-    assert "Weights & Biases has not got all of this run: no network" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("WANDB_RUN_ID", "x" * 300, "up to 128 characters"),
-        ("WANDB_RUN_ID", "a/b", "up to 128 characters"),
-        ("WANDB_MODE", "online", "there is no key: set WANDB_API_KEY"),
-    ],
-)
-def test_settings_of_weights_and_biases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
-) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=message):
-        run("pretrain", "--out", "out", *SMALL)
-    assert not (tmp_path / "out").exists()
-
-
-def test_links_in_a_run_folder_are_not_written_through(trained: Path, tmp_path: Path) -> None:
-    out, mine = Path(shutil.copytree(trained, tmp_path / "run")), tmp_path / "mine"
-    for name in ("folder", "file"):
-        mine.mkdir(exist_ok=True)
-        (mine / name).mkdir() if name == "folder" else (mine / name).write_text("mine")
-    before = tree(mine)
-    shutil.rmtree(out / "encoder")
-    (out / "metrics.json").unlink()
-    for name in (".encoder.new", ".encoder.old", "encoder"):
-        (out / name).symlink_to(mine / "folder")
-    for name in ("metrics.json", "metrics.csv", "lineage.json", "config.yaml"):
-        (out / f".{name}.{os.getpid()}").symlink_to(mine / "file")
-    for name in (".last.ckpt.new", ".best.ckpt.new"):
-        (out / "checkpoints" / name).symlink_to(mine / "file")
-    run("pretrain", "--out", str(out), *FOUR, "--resume")  # its encoder is written again
-    run("pretrain", "--out", str(out), *FOUR, "--resume", "--trainer.max_steps=6")
-    assert tree(mine) == before
-    assert not (out / "encoder").is_symlink()
-    assert figures(out)["steps"] == 6
-
-
-def test_new_files_have_the_permissions_of_the_user(trained: Path, tmp_path: Path) -> None:
-    files = [path for path in trained.rglob("*") if path.is_file() and "wandb" not in path.parts]  # W&B has its own
-    modes = {path.name: path.stat().st_mode & 0o777 for path in files}
-    modes.pop(".lock")
-    assert {"model.safetensors", "last.ckpt", "metrics.json", "curves.png"} <= set(modes)
-    (tmp_path / "plain").touch()
-    assert set(modes.values()) == {(tmp_path / "plain").stat().st_mode & 0o777}
-
-    def private(folder: Path) -> None:
-        folder.mkdir()
-        (folder / "a").touch(0o600)
-
-    before = os.umask(0o027)
-    try:
-        folders.write_folder(tmp_path / "new", private)
-    finally:
-        os.umask(before)
-    assert (tmp_path / "new/a").stat().st_mode & 0o777 == 0o640
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [("~/x", Path.home() / "x"), ("", Path(".cache")), ("/a", Path("/a")), (None, Path(".cache"))],
@@ -434,205 +255,3 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, value: str | None, expect
     if value is not None:
         monkeypatch.setenv("PIPELINE_CACHE", value)
     assert cache_folder() == expected
-
-
-def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic, "new_file", lambda path, mode: os.fdopen(os.open("/dev/full", os.O_WRONLY), mode))
-    with pytest.raises(OSError, match="No space left") as caught:
-        atomic.write_atomically(tmp_path / "metrics.json", "{}")
-    assert caught.value.filename == str(tmp_path / "metrics.json")
-
-
-def without(name: str) -> Callable[[dict[str, Any]], Any]:
-    return lambda state: {key: value for key, value in state.items() if key != name}
-
-
-DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    **{f"no {name}": without(name) for name in (*checkpoints.PARTS, "memory")},
-    "no moments": lambda state: {**state, "optimizer_states": []},
-    "a list": lambda state: [1, 2],
-    "an extra tensor": lambda state: {**state, "state_dict": {**state["state_dict"], "x": torch.ones(1)}},
-    "a tensor less": lambda state: {**state, "state_dict": dict(list(state["state_dict"].items())[1:])},
-    "another shape": lambda state: {
-        **state,
-        "state_dict": {name: torch.ones(3, 3) for name in state["state_dict"]},
-    },
-    "a number": lambda state: {**state, "state_dict": dict.fromkeys(state["state_dict"], 3)},
-    "another kind": lambda state: {**state, "global_step": "4", "loops": 3},
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_checkpoint_without_all_its_parts(
-    trained: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whole by its checksums, as other tools may leave it: the one before is taken."""
-    last, previous = tmp_path / checkpoints.LAST, tmp_path / checkpoints.PREVIOUS
-    state = checkpoints.read(trained / "checkpoints" / checkpoints.LAST)
-    network = SimpleNamespace(kept=("memory",), state_dict=lambda: state["state_dict"])
-    check = lambda file, state: checkpoints.check_fits(file, state, network)  # noqa: E731
-    torch.save(DAMAGES[damage](state), last)
-    with pytest.raises(UserError, match=r"last\.ckpt is damaged.*--overwrite"):
-        checkpoints.newest(tmp_path, check)
-    torch.save(state, previous)
-    found = checkpoints.newest(tmp_path, check)
-    assert found is not None
-    assert found[0] == previous
-    assert "Going on from the checkpoint before it, of step 4" in capsys.readouterr().out
-    assert (tmp_path / checkpoints.DAMAGED).exists()
-
-
-@pytest.mark.parametrize(
-    ("content", "steps", "warned"),
-    [
-        (b"garbage", [], True),
-        (b"\xff\xfe\0\n1,2\n", [], True),
-        (b"step,val/loss\n1,0.5\nzz,0.4\n3,x\n4,0.25\n9,0.1\n", [1, 4], True),
-        (b"step,val/loss\n1,0.5,7\n2,0.5\n", [2], True),
-        (b"step,val/loss\n1,0.5\n2,\n", [1, 2], False),
-        (b"", [], False),
-    ],
-)
-def test_a_damaged_history(
-    tmp_path: Path, content: bytes, steps: list[int], warned: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "metrics.csv").write_bytes(content)
-    history = History(tmp_path)
-    history.restore(5)
-    assert list(history.rows) == steps
-    assert ("metrics.csv is damaged" in capsys.readouterr().out) == warned
-    history.save()
-
-
-def test_a_finished_run_mends_what_is_damaged(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """From its checkpoint, with figures of all digits."""
-    out = Path(shutil.copytree(trained, tmp_path / "run"))
-    weights, before = (out / "encoder/model.safetensors").read_bytes(), figures(out)
-    for name, content in (("encoder/model.safetensors", "x"), ("encoder/lineage.json", "["), ("metrics.json", "{")):
-        (out / name).write_text(content)
-        run("pretrain", "--out", str(out), *FOUR, "--resume")
-        shown = capsys.readouterr().out
-        assert "It is written again from the checkpoint." in shown
-        assert (out / "encoder/model.safetensors").read_bytes() == weights
-        after = figures(out)
-        assert {name: after[name] for name in after if name[:4] == "val/"} == {
-            name: before[name] for name in before if name[:4] == "val/"
-        }
-    run("pretrain", "--out", str(out), *FOUR, "--resume")
-    assert "nothing left to do" in capsys.readouterr().out
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
-def test_a_resumed_run_holds_no_checkpoint_open(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would keep the room of a checkpoint that is removed."""
-    out, save, held = Path(shutil.copytree(trained, tmp_path / "run")), checkpoints.WholeCheckpoints.save_checkpoint, []
-
-    def look(*args: Any, **options: Any) -> None:
-        held.append("last.ckpt" in Path("/proc/self/maps").read_text())
-        save(*args, **options)
-
-    monkeypatch.setattr(checkpoints.WholeCheckpoints, "save_checkpoint", look)
-    run("pretrain", "--out", str(out), *FOUR, "--resume", "--trainer.max_steps=8")
-    assert held == [False, False]
-
-
-GRID = {"models": ["bert"], "tasks": ["sentiment"], "arms": {"full": {"seeds": 1}}, "encoders": "x/{model}"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"arms": {}}, "arms is {}"),
-        ({"models": []}, r"models is \[\]"),
-        ({"tasks": []}, "tasks is {}"),
-        ({"models": [3]}, "is 3; input should be a valid string"),
-        ({"models": [""]}, "is ''"),
-        ({"tasks": [3]}, "is 3"),
-        ({"tasks": {"sentiment": 3}}, "is 3"),
-        ({"tasks": "sentiment"}, "is 'sentiment'"),
-        ({"data": 3}, "data is 3"),
-        ({"flags": [3]}, "is 3"),
-        ({"flags": "--x"}, "flags is '--x'"),
-        ({"encoders": None}, "encoders is None"),
-        ({"arms": {"full": {"seeds": -3}}}, "seeds is -3"),
-        ({"arms": {"full": {"seeds": 0}}}, "seeds is 0"),
-        ({"arms": {"full": {"seeds": 1, "choose": {"x": []}}}}, r"is \[\]"),
-        ({"arms": {"full": {"seeds": True}}}, "seeds is True"),
-        ({"arms": {"full": {"sedes": 1}}}, "has an unknown key|has no arms.full.seeds"),
-        ({"arms": {"full": 3}}, "is 3"),
-        ({"more": 1}, "has an unknown key: more"),
-    ],
-)
-def test_a_wrong_grid(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    file = tmp_path / "grid.yaml"
-    file.write_text(yaml.safe_dump({**GRID, **changes}))
-    with pytest.raises(UserError, match=message) as caught:
-        compare.load(file)
-    assert str(file) in str(caught.value)
-
-
-def test_a_grid_may_leave_data_empty_and_a_variable_may_not(tmp_path: Path) -> None:
-    file = tmp_path / "grid.yaml"
-    file.write_text(yaml.safe_dump({**GRID, "data": None}))
-    assert compare.load(file).data == "."
-    with pytest.raises(UserError, match="--models is empty"):
-        run("compare", "--name", str(file), "--models", " ")
-
-
-# A fine-tune's figures, but for one of them.
-WHOLE = '{"val/best_accuracy": 0.5, "degenerate": false, "tokens": 8, "seconds": 1.5, "test/accuracy": %s}'
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "why"),
-    [
-        ("cell.json", "{", "cell.json is damaged"),
-        ("cell.json", "[]", r"cell.json: its content is \[\]"),
-        ("metrics.json", "{", "metrics.json is damaged"),
-        ("metrics.json", "{}", "metrics.json has no test/accuracy"),
-        ("metrics.json", '{"val/best_accuracy": 1}', "metrics.json has no test/accuracy"),
-        ("metrics.json", WHOLE % "0.5", None),
-        ("metrics.json", WHOLE % '"x"', "metrics.json has no test/accuracy that can be"),
-        ("metrics.json", WHOLE % "NaN", "metrics.json has no test/accuracy that can be"),
-        ("metrics.json", WHOLE % "5e9", "metrics.json has no test/accuracy that can be"),
-        ("metrics.json", "[]", "metrics.json: its content is"),
-        ("metrics.json", '{"x": {}}', "metrics.json: x is {}"),
-    ],
-)
-def test_a_damaged_run_of_a_grid_is_run_again(
-    tmp_path: Path, name: str, content: str, why: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, cell, made = tmp_path / "run", {"flags": []}, []
-    summary = partial(compare.summary, trained_task("sentiment"))
-    row = {"val/best_accuracy": 0.5, "test/accuracy": 0.5, "degenerate": False, "tokens": 8, "seconds": 1.5, "f": None}
-
-    def fit(*, resume: bool) -> None:
-        made.append(resume)
-        (out / "metrics.json").write_text(json.dumps({**row, "lost": math.nan}))
-
-    for _ in range(2):
-        first = once(out, cell, fit, taken=summary)
-    (out / "checkpoints").mkdir()
-    (out / "checkpoints/last.ckpt").touch()  # a finished run is not gone on with: it would say that it is finished
-    (out / name).write_text(content)
-    assert once(out, cell, fit, taken=summary) == first
-    assert made == ([False] if why is None else [False, False])
-    said = capsys.readouterr().err
-    assert re.search(f"run is run anew: .*{why}", said) if why else not said
-
-
-def test_a_grid_removes_no_folder_that_it_has_not_made(tmp_path: Path) -> None:
-    for place in ("run", ".run.before"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "thesis.tex").write_text("mine")
-        with pytest.raises(UserError, match="in the way of a run, and no run has made it"):
-            once(tmp_path / "run", {"flags": []}, lambda resume: None)
-        assert (tmp_path / place / "thesis.tex").read_text() == "mine"
-        shutil.rmtree(tmp_path / place)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/cell.json").write_text("{}")
-    (tmp_path / "run").symlink_to(tmp_path / "mine")
-    with pytest.raises(UserError, match="in the way of a run"):
-        once(tmp_path / "run", {"flags": []}, lambda resume: None)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import UserList
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from pipeline.cli.commands import sweep
-from pipeline.cli.config import CLI, FineTuneCLI, parse
+from pipeline.cli.config import CLI, FineTuneCLI, parse, pretraining
 from pipeline.experiments import grid as compare
 from pipeline.presets import CONFIGS, REPOSITORY, named_config
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.pretraining import Pretraining
+from pipeline.training.requests import CorpusRequest
 from pipeline.training.task_data import TaskData
 from tasks.sentiment import Sentiment
 from tests.conftest import PAGES, check_task
@@ -121,6 +125,29 @@ def test_every_pretraining_configuration_builds(model: Path, corpus: Path) -> No
     sizes = cli.config.model.encoder.init_args
     assert cli.datamodule.length <= sizes.max_length
     assert cli.config_init.trainer.max_steps > cli.model.optimization.warmup_steps
+
+
+class Pieces(UserList):
+    """In place of a tokenizer: as many pieces, and all roles are the first one's."""
+
+    def id(self, role: str) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("model", "millions"),
+    [("bert-small", 28.8), ("bert-base", 109.5), ("gpt2-small", 124.4), ("gpt-small", 124.4), ("elmo-paper", 93.6)],
+)
+def test_presets_have_the_published_sizes(model: str, millions: float) -> None:
+    """Parameters without what only pretraining needs: the heads of BERT, the softmax of ELMo; no memory is taken."""
+    data = pretraining(CorpusRequest(model=model)).data
+    stand_in: Any = Pieces(range(data.options.vocab_size))
+    stand_in.scheme, stand_in.outputs = data.options.scheme, stand_in
+    with torch.device("meta"):
+        encoder = pretraining(CorpusRequest(model=model)).module.make_encoder(stand_in)
+    heads = ("lm_", "next_sentence", "output.")
+    counted = sum(p.numel() for name, p in encoder.named_parameters() if not name.startswith(heads))
+    assert counted / 1e6 == pytest.approx(millions, abs=0.06)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda path: path.stem)

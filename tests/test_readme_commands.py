@@ -22,7 +22,7 @@ import yaml
 from pipeline import presets
 from pipeline.presets import REPOSITORY
 from tests.conftest import PAGES
-from tests.test_elmo import write_published
+from tests.test_elmo_published import write_published
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ ELSEWHERE = {
 REFUSED = {
     r"make pretrain CORPUS=wikitext103": "cannot be reached",
     r"make finetune TASK=trec FROM=runs/mine/encoder$": "cannot be reached",
-    r"make pretrain MODEL=gpt-small": "cannot be reached",
+    r"make pretrain MODEL=gpt2?-small": "cannot be reached",
     r"make try MODEL=elmo WORD=": "two are needed",  # in so small a text
     r"make (sync|sweep)": "set WANDB_API_KEY",
 }
@@ -50,14 +50,14 @@ with open({file!r}, "a") as file:
     file.write(json.dumps([sys.argv[1:], dict(os.environ), text]) + "\\n")
 """
 REPLAY = """\
-import contextlib, io, json, os, sys, traceback
+import contextlib, io, json, os, sys, time, traceback
 from pipeline.__main__ import main
 # What libraries set once for a process, whatever runs in it.
 PROCESS = ("WANDB_SERVICE", "TOKENIZERS_PARALLELISM", "GOMP_SPINCOUNT", "KMP_", "PYTORCH_", "TORCHINDUCTOR_")
 file, results = sys.argv[1:3]
 for line in open(file):
     args, environment, text = json.loads(line)
-    before = dict(os.environ)
+    before, begin = dict(os.environ), time.process_time()
     os.environ.update(environment)
     given = dict(os.environ)
     sys.argv = ["pipeline", *args]
@@ -70,9 +70,10 @@ for line in open(file):
         status = error.code
     except BaseException:
         status = traceback.format_exc()
+    used = time.process_time() - begin
     left = {k: v for k, v in os.environ.items() if given.get(k) != v and not k.startswith(PROCESS)}
     with open(results, "a") as target:
-        found = {"status": status, "out": out.getvalue(), "err": err.getvalue(), "left": left}
+        found = {"status": status, "out": out.getvalue(), "err": err.getvalue(), "left": left, "cpu": used}
         target.write(json.dumps(found) + "\\n")
     os.environ.clear()
     os.environ.update(before)
@@ -82,7 +83,9 @@ for line in open(file):
 def blocks(language: str, *pages: Path) -> list[str]:
     """The code of pages, of all if none is named, in a language."""
     text = "\n".join(page.read_text() for page in pages or PAGES)
-    return re.findall(rf"^```{language}\n(.*?)^```", re.sub(r"max_steps=\d+", "max_steps=8", text), flags=re.S | re.M)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", re.sub(r"(max_steps=|--steps )\d+", r"\g<1>8", text), flags=re.S | re.M
+    )
 
 
 def commands() -> list[str]:
@@ -133,9 +136,27 @@ def toy_configurations(configs: Path) -> None:
     for file in (configs / "tasks").glob("*.yaml"):
         change(file, data__epochs=1)
     for file in (configs / "compare").glob("*.yaml"):
-        content = yaml.safe_load(file.read_text())
-        content["arms"] = {name: {"seeds": 1} for name in [*content["arms"]][:2]}
-        file.write_text(yaml.safe_dump(content))
+        toy_grid(file, commands())
+
+
+def toy_grid(file: Path, lines: list[str]) -> None:
+    """One seed and one rate, two arms, and of the tasks the first and those that a command names."""
+    content = yaml.safe_load(file.read_text())
+    named = " ".join(line for line in lines if re.match(r"(make|.*pipeline) compare\b", line))
+    tasks = content["tasks"]
+    kept = [name for number, name in enumerate(tasks) if number == 0 or re.search(rf"[ ='\"]{name}\b", named)]
+    content["tasks"] = kept if isinstance(tasks, list) else {name: tasks[name] for name in kept}
+    content["arms"] = {name: {"seeds": 1} for name in [*content["arms"]][:2]}
+    file.write_text(yaml.safe_dump(content))
+
+
+def toy_constants(folder: Path) -> None:
+    """What of a long command no configuration sets: the sizes and steps of `worth`."""
+    file = folder / "pipeline/experiments/data_efficiency.py"
+    text = re.sub(r"^LABELS = .*", "LABELS = (10, 24)", file.read_text(), flags=re.M)
+    changed = re.sub(r"^STEPS = \d+", "STEPS = 2", text, flags=re.M)
+    assert "(10, 24)" in changed != text
+    file.write_text(changed)
 
 
 def toy_data(home: Path, folder: Path) -> None:
@@ -189,6 +210,7 @@ def test_every_command_of_the_pages(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns(".*", "runs", "build", "__pycache__", "*.egg-info", "wandb")
     shutil.copytree(REPOSITORY, folder, ignore=ignored)
     toy_configurations(folder / "configs")
+    toy_constants(folder)
     toy_data(home, folder)
     noted, answers, program = tmp_path / "noted.jsonl", tmp_path / "answers.jsonl", folder / ".venv/bin/python"
     program.parent.mkdir(parents=True)

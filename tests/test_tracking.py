@@ -8,7 +8,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from pipeline.tracking.wandb import public
 from pipeline.training import run_folder
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import SMALL, command, run, surroundings
+from tests.fork_server import python
 
 pytestmark = pytest.mark.slow
 
@@ -224,7 +224,11 @@ def test_runs_of_one_process_leave_nothing_to_each_other(
             assert state() == before, f"{again} {name}"
             if name != "compare":
                 end = json.loads((out / "metrics.json").read_text())
-                kept = {name: value for name, value in end.items() if name not in (*WALL_CLOCK, "seconds", "energy_wh")}
+                kept = {
+                    name: value
+                    for name, value in end.items()
+                    if name not in (*WALL_CLOCK, "seconds", "date", "energy_wh")
+                }
                 assert found.setdefault(name, kept) == kept
         nope = ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=nope"]
         with pytest.raises(UserError, match="monitors a figure"):
@@ -235,8 +239,9 @@ def test_runs_of_one_process_leave_nothing_to_each_other(
     assert not list((tmp_path / "home").rglob("artifacts"))  # no copies of weights or tables in the user's folders
 
 
-def test_verify_resume(pretrained: Path, tmp_path: Path) -> None:
+def test_verify_resume(pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three epochs with gradual unfreezing, accumulation and loader processes, killed at four moments."""
+    monkeypatch.setattr("sys.executable", python())
     settings = {"data.train_rows": 160, "data.epochs": 3, "data.workers": 1, "precision": "32-true"}
     settings |= {"model.recipe.unfreeze_share": 0.5, "trainer.accumulate_grad_batches": 2}
     request = FineTuneRequest(encoder=pretrained / "encoder").override(settings)
@@ -263,7 +268,7 @@ def test_verify_resume_sees_a_difference(tmp_path: Path) -> None:
 def test_what_needs_the_server_says_so(command: str, tmp_path: Path) -> None:
     (tmp_path / "runs/a/wandb/offline-run-1").mkdir(parents=True)
     environment = surroundings()
-    args = [sys.executable, "-m", "pipeline", command]
+    args = [python(), "-m", "pipeline", command]
     done = subprocess.run(args, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 2
     assert "set WANDB_API_KEY" in done.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.presets import REPOSITORY
 from tests.conftest import SMALL, surroundings
+from tests.fork_server import python
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +47,7 @@ def test_it_pretrains_and_makes_a_task_in_an_empty_folder(installed: Path, tmp_p
     environment = surroundings(PYTHONPATH=str(installed))
 
     def command(*args: str) -> str:
-        script = [sys.executable, "-c", "import sys; from pipeline.__main__ import command; sys.exit(command())", *args]
+        script = [python(), "-c", "import sys; from pipeline.__main__ import command; sys.exit(command())", *args]
         done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -7,24 +7,62 @@ import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+from pipeline.cli.short_names import Stage, add_short_names
+from pipeline.console import typed
+from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
 from pipeline.storage.paths import path_of
 
 LARGEST = 2**32 - 1  # of a seed
-Stage = Literal["pretrain", "finetune"]
+WIDTH, COLUMN = 118, 34  # of a line of help, and where descriptions begin
+INPUT, OUTPUT, SETTINGS, COMMON = "input", "output", "short names of settings", "messages"  # groups of flags
 T = TypeVar("T")
+
+
+class Formatter(argparse.HelpFormatter):
+    """Help with the default of each flag."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=COLUMN, width=WIDTH)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        shown = action.default is not argparse.SUPPRESS and action.default not in (None, False, ())
+        text = action.help or ""
+        return f"{text} [%(default)s]" if shown and "%(default)" not in text else text
+
+
+class Help(argparse.Action):
+    """--help, which comes last on the command line: the flags before it choose whose settings are listed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "nargs": 0, "default": argparse.SUPPRESS})
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser.given = namespace
+        parser.print_help()
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that takes neither abbreviations nor empty values; its errors are plain sentences."""
 
     stage: Stage | None = None  # whose configuration further flags set: --help lists it
+    given: argparse.Namespace | None = None  # the flags beside --help
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, add_help=False, formatter_class=Formatter, **options)
         self.register("type", None, filled)
+        self.add_argument("-h", "--help", action=Help, help="this help")
+
+    def group(self, title: str) -> Any:
+        """The group of flags of that title."""
+        found = [group for group in self._action_groups if group.title == title]
+        return found[0] if found else self.add_argument_group(title)
+
+    def flags(self) -> list[str]:
+        return [name for action in self._actions for name in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
         """Raises: UserError."""
@@ -32,16 +70,22 @@ class Parser(argparse.ArgumentParser):
             flag, said = argument.groups()
             if choice := re.fullmatch(r"invalid choice: (.+) \(choose from (.+)\)", said, flags=re.DOTALL):
                 wrong, known = (part.replace("'", "") for part in choice.groups())
-                said = f"is {wrong}; it must be one of {known}"
+                if flag == "COMMAND":
+                    meant = did_you_mean(wrong, known.split(", "))
+                    raise UserError(f"There is no command {wrong}; there are {known}.{meant} {self._see()}")
+                said = f"is {wrong}; it must be one of {known}.{did_you_mean(wrong, known.split(', '))}".rstrip(".")
             message = f"{flag} {said}"
-        raise UserError(f"{message[0].upper()}{message[1:]}. See {self.prog} --help.")
+        raise UserError(f"{message[0].upper()}{message[1:]}{'' if message.endswith('?') else '.'} {self._see()}")
+
+    def _see(self) -> str:
+        return "See make help." if typed.under_make() else f"See {self.prog} --help."
 
     def print_help(self, file: Any = None) -> None:
         super().print_help(file)
         if self.stage is not None:
             from pipeline.cli.settings import settings_of  # imports torch
 
-            print(f"\n{settings_of(self.stage)}", file=file)
+            print(f"\n{settings_of(self.stage, self.given)}", file=file)
 
 
 def whole_number(text: str, *, least: int) -> int:
@@ -106,37 +150,55 @@ def split_arguments(given: list[str]) -> list[str]:
 
 
 def add_model(parser: Parser) -> None:
-    parser.add_argument("--model", default="bert", help="a name in configs/pretrain: bert, gpt, elmo, ...")
-    parser.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
-    parser.add_argument("--seed", type=natural, default=0)
+    group = parser.group(INPUT)
+    group.add_argument("--model", default="bert", help="a name in configs/pretrain: bert, gpt, elmo, ...")
+    group.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
+    group.add_argument("--seed", type=natural, default=0, help="of weights, order, masks and dropout")
 
 
 def add_corpus(parser: Parser) -> None:
-    parser.add_argument("--corpus", default="sample", help="a name in configs/corpora or a path")
+    parser.group(INPUT).add_argument("--corpus", default="sample", help="a name in configs/corpora, or a path")
 
 
 def add_task(parser: Parser) -> None:
-    parser.add_argument("--task", default="sentiment", help="a name in configs/tasks or a path to a YAML file")
+    parser.group(INPUT).add_argument(
+        "--task", default="sentiment", help="a name in configs/tasks, or a path to a YAML file"
+    )
 
 
 def add_encoder(parser: Parser) -> None:
-    parser.add_argument("--from", dest="encoder", type=place, default=None, help="encoder folder")
+    parser.group(INPUT).add_argument(
+        "--from", dest="encoder", type=place, default=None, help="encoder folder [runs/pretrain/MODEL/encoder]"
+    )
 
 
 def add_out(parser: Parser) -> None:
-    parser.add_argument("--out", type=place, default=None, help="run folder")
-    parser.add_argument("--overwrite", action="store_true", help="start over in a run folder that holds a run")
+    group = parser.group(OUTPUT)
+    group.add_argument("--out", type=place, default=None, help="run folder [runs/COMMAND/NAME]")
+    group.add_argument("--overwrite", action="store_true", help="start over in a run folder that holds a run")
 
 
 def add_resume(parser: Parser) -> None:
-    parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
+    parser.group(OUTPUT).add_argument("--resume", action="store_true", help="continue the run in the run folder")
 
 
 def add_overrides(parser: Parser, stage: Stage | None = None) -> None:
     """Lets all other flags set the configuration: they arrive as `options.overrides`."""
     parser.set_defaults(overrides=())
-    parser.epilog = "further flags set the configuration: --trainer.max_steps=100, --data.batch_size=16, ..."
+    parser.epilog = "Further flags set the configuration: --trainer.max_steps=100, --config FILE.yaml, ..."
     parser.stage = stage
+    if stage is not None:
+        whole = ("steps", "batch-size", "accumulate", "length", "vocab-size", "validate-every", "train-rows")
+        numbers = ("epochs", "learning-rate", "warmup-share")
+        kinds = {**dict.fromkeys(whole, positive), **dict.fromkeys(numbers, number), "warmup-steps": natural}
+        add_short_names(parser.group(SETTINGS), stage, kinds)
+
+
+def add_common(parser: Parser) -> None:
+    """Flags of every command."""
+    group = parser.group(COMMON)
+    group.add_argument("--quiet", action="store_true", help="results, warnings and errors only")
+    group.add_argument("--verbose", action="store_true", help="also what libraries say, and where errors come from")
 
 
 def request_of(kind: type[T], options: argparse.Namespace, **others: Any) -> T:

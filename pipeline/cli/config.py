@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import yaml
@@ -13,19 +12,22 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from pipeline import former_names
+from pipeline.cli.parse_errors import key_in, plain, sentence
 from pipeline.cli.validate import check_settings
 from pipeline.console import typed
+from pipeline.console.messages import Level, inform, level
 from pipeline.errors import UserError
 from pipeline.presets import (
+    CLASSES,
     CONFIGS,
     FROZEN,
     SHARED,
     content_of,
-    first_sentence,
     known,
     named_config,
     task_file,
     trained_task,
+    unknown,
 )
 from pipeline.storage.paths import path_of
 from pipeline.training.corpus_data import CorpusData
@@ -33,12 +35,22 @@ from pipeline.training.finetuning import FineTuning
 from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import CorpusRequest, FineTuneRequest
+from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 from pipeline.training.task_data import TaskData
 
-PRECISION = "auto: bf16-mixed where the processor multiplies it natively, else 32-true"
+PRECISION = "auto: bf16-mixed where it is native, else 16-mixed on a CUDA GPU and 32-true on a processor"
+COMPILE = "compile the Transformer blocks (torch.compile)"
+RECOMPUTE = "keep less in memory, and compute the Transformer blocks twice"
 LOG_TEXT = "texts of local files may go to Weights & Biases"
-PRECISIONS = Literal["auto", "bf16-mixed", "32-true"]  # float16 would need its gradients unscaled before clipping
+PRECISIONS = Literal["auto", "bf16-mixed", "16-mixed", "32-true"]
+
+
+def add_computing(parser: Any) -> None:
+    """What both stages have: how a run computes, which changes no result but by rounding."""
+    parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
+    parser.add_argument("--compile", type=bool, default=False, help=COMPILE)
+    parser.add_argument("--activation_checkpointing", type=bool, default=False, help=RECOMPUTE)
 
 
 class CLI(LightningCLI):
@@ -64,19 +76,30 @@ class CLI(LightningCLI):
             },
         )
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        try:
+            super().parse_arguments(parser, args)
+        except ArgumentError as error:
+            error.keys = [action.dest for action in parser._actions]  # type: ignore[attr-defined]
+            raise
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
+        add_computing(parser)
         parser.add_argument("--validate_every", type=int, required=True, help="optimizer steps between validations")
         parser.link_arguments("model.objective", "data.objective", apply_on="instantiate")
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
     def before_instantiate_classes(self) -> None:
         if self.config.trainer.precision is not None:
-            raise UserError("Set precision (auto, bf16-mixed or 32-true), not trainer.precision.")
+            raise UserError(f"Set precision ({', '.join(get_args(PRECISIONS))}), not trainer.precision.")
         trainer, precision = self.config.trainer, self.config.precision
         if trainer.accelerator == "auto" and not torch.cuda.is_available():
             trainer.accelerator = "cpu"  # Lightning would take Apple's GPU, which has no float64
         trainer.precision = best_precision(trainer.accelerator) if precision == "auto" else precision
+        if precision == "16-mixed" and trainer.accelerator not in ("gpu", "cuda", "auto"):
+            raise UserError(
+                f"precision 16-mixed needs a CUDA GPU, not {trainer.accelerator}; set bf16-mixed or 32-true."
+            )
         set_rank_of_node(trainer.num_nodes)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
@@ -99,13 +122,13 @@ class FineTuneCLI(CLI):
     parser_class = _WithoutEncoder
 
     def add_arguments_to_parser(self, parser: Any) -> None:
-        parser.add_argument("--precision", type=PRECISIONS, required=True, help=PRECISION)
+        add_computing(parser)
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
         parser.add_argument(
             "--patience",
             type=int,
             required=True,
-            help="stop after that many validations without a better one; 0: never",
+            help="stop after this many validations without improvement; 0: never",
         )
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
 
@@ -133,9 +156,12 @@ def parse(
             cause = cause.__cause__ or cause.__context__
         if not isinstance(error, ArgumentError):
             raise
-        said = first_sentence(str(error))
-        place = next((file for file in reversed(given) if _sets(given[file], said, flags)), "The configuration")
-        raise UserError(f"{place} is not valid: {said}") from None
+        name = key_in(str(error))
+        said = plain(str(error), getattr(error, "keys", ()), classes_of([*given.values()], flags))
+        place = next((file for file in reversed(given) if _sets(given[file], name, flags)), None)
+        raise UserError(f"{place} is not valid: {said}" if place else sentence(said)) from None
+    if level() == Level.VERBOSE:
+        inform(*(f"read        {file}" for file in given))
     check_settings(cli.config)
     return Configuration(
         module=cli.model,
@@ -163,12 +189,11 @@ def files_in(flags: list[str]) -> list[Path]:
     return [path for path in dict.fromkeys(map(path_of, [*others, *configs])) if path.is_file()]
 
 
-def _sets(content: Any, said: str, flags: list[str]) -> bool:
+def _sets(content: Any, key: str | None, flags: list[str]) -> bool:
     """Whether a file, and no flag, sets the key that an error is about."""
-    about = re.search(r"(?:key|option|Option) ['\"]([^'\"]+)", said)
-    if about is None:
+    if key is None:
         return False
-    name, waiting = about[1].rpartition(".")[2], [content]
+    name, waiting = key.rpartition(".")[2], [content]
     if any(flag.partition("=")[0].rpartition(".")[2].lstrip("-") == name for flag in flags):
         return False
     while waiting:
@@ -180,6 +205,17 @@ def _sets(content: Any, said: str, flags: list[str]) -> bool:
     return False
 
 
+def classes_of(contents: list[dict[str, Any]], flags: list[str]) -> dict[str, str]:
+    """Key -> the class that files and flags give it last."""
+    classes = {}
+    for content in contents:
+        for name, value in flat(content).items():
+            if isinstance(value, str) and name.endswith(".class_path"):
+                classes[name.removesuffix(".class_path")] = value
+    typed_here = (flag.removeprefix("--").partition("=") for flag in flags)
+    return classes | {key: path for key, _, path in typed_here if key in CLASSES}
+
+
 def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path], list[str]]:
     """CORPUS= and DATA= -> configuration files and flags; `corpora/NAME/MODEL.yaml` is what a model takes for it.
 
@@ -188,7 +224,7 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
     """
     preset = named_config("corpora", corpus)
     if preset is None and not _is_path(corpus):
-        raise UserError(f"There is no corpus '{corpus}': neither a preset ({known('corpora')}) nor a path.")
+        raise UserError(f"{unknown('corpus', corpus, 'corpora')} A path would do too.")
     if preset is None and data is not None:
         raise UserError(
             f"{typed.flag('corpus', corpus)} and {typed.flag('data', data)} both say where the text is: leave one out. "
@@ -216,7 +252,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
     """
     model_file = named_config("pretrain", request.model)
     if model_file is None:
-        raise UserError(f"There is no model '{request.model}'; there are {known('pretrain')}.")
+        raise UserError(unknown("model", request.model, "pretrain"))
     corpus_files, corpus_flags = corpus_config(request.corpus, request.data, request.model)
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
     files = [CONFIGS / "base.yaml", model_file, *corpus_files]

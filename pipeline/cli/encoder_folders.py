@@ -10,7 +10,7 @@ from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
-from pipeline.presets import content_of, known, named_config
+from pipeline.presets import content_of, named_config, unknown
 
 
 def encoder_folder(model: str, folder: Path | None) -> Path:
@@ -21,7 +21,7 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     """
     file = named_config("pretrain", model)
     if file is None:
-        raise UserError(f"There is no model '{model}'; there are {known('pretrain')}.")
+        raise UserError(unknown("model", model, "pretrain"))
     folder = folder or Path("runs/pretrain") / model / "encoder"
     wanted = encoders.register(model_class(file)).model_type
     if (model_type := encoders.family(read_config(folder)["model_type"])) != wanted:

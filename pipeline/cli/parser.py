@@ -9,7 +9,11 @@ import warnings
 from types import ModuleType
 
 from pipeline.cli import commands
-from pipeline.cli.arguments import Parser, split_arguments
+from pipeline.cli.arguments import Parser, add_common, split_arguments
+from pipeline.cli.short_names import overrides
+from pipeline.console import typed
+from pipeline.console.messages import Level, set_level
+from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
 from pipeline.version import __version__
 
@@ -25,17 +29,18 @@ def command_modules() -> dict[str, ModuleType]:
 def parser() -> Parser:
     """The variables of the Makefile as flags; all other flags go to the configuration."""
     top = Parser(
-        prog="python -m pipeline",
-        epilog="python -m pipeline COMMAND --help lists the flags of a command; `make help` the same as variables of "
-        "make.",
+        prog=typed.program(),
+        description="Pretrain small language models on raw text, fine-tune them, and see what pretraining gained.",
+        epilog=f"{typed.program()} COMMAND --help lists the flags of a command, `make help` the variables of make.",
     )
-    top.add_argument("--version", action="version", version=__version__)
+    top.add_argument("--version", action="version", version=__version__, help="the version")
     top.register("type", None, str)  # its one value is the command with all that follows
     choices = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in command_modules().items():
         command = choices.add_parser(name, help=module.HELP, description=module.HELP)
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        add_common(command)
+        command.set_defaults(run=module.run, parser=command)
     return top
 
 
@@ -45,26 +50,43 @@ def main(args: list[str]) -> None:
     Raises:
         UserError: whatever the user can put right.
     """
-    _quiet()
-    options, flags = parser().parse_known_args(split_arguments(args))
+    if "--verbose" not in args:
+        _quiet()
+    options, flags = parser().parse_known_args(help_last(split_arguments(args)))
+    if options.quiet and options.verbose:
+        raise UserError("--quiet and --verbose say the opposite; leave one of them out.")
+    set_level(Level.QUIET if options.quiet else Level.VERBOSE if options.verbose else Level.NORMAL)
     if "overrides" in options:
-        options.overrides = tuple(flags)
+        options.overrides = overrides(getattr(options, "settings", ()), flags)
     elif flags:
-        raise UserError(
-            f"{options.command} does not know the flag {flags[0]}; see python -m pipeline {options.command} --help."
-        )
+        name = flags[0].partition("=")[0]
+        meant = did_you_mean(name, options.parser.flags()) if name.startswith("-") else ""
+        what = "the flag" if name.startswith("-") else "what is behind its flags:"
+        raise UserError(f"{options.command} does not know {what} {flags[0]}.{meant} See {options.parser.prog} --help.")
     from pipeline.training import run_folder  # torch and Lightning take seconds, so only now
 
+    logging.getLogger("lightning.pytorch").setLevel(logging.INFO if options.verbose else logging.WARNING)
     try:
         options.run(options)
     finally:
         run_folder.release()
 
 
+def help_last(args: list[str]) -> list[str]:
+    """--help behind all other flags of a command, whose settings it lists."""
+    asked = [arg for arg in args[1:] if arg in ("-h", "--help")]
+    return [*(arg for arg in args if arg not in asked), asked[0]] if asked else args
+
+
 def _quiet() -> None:
     """Only what a user can act on: the tips of libraries drown the metrics."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in (".*does not have many workers.*", ".*isn't.*leaf.*", ".*litlogger.*", ".*LightningCLI's args.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*isn't.*leaf.*",
+        ".*litlogger.*",
+        ".*smaller than the logging interval.*",
+        ".*LightningCLI's args.*",
+    ):
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", message=".*Checkpoint directory.*exists and is not empty.*")
     warnings.filterwarnings(

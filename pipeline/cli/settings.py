@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import re
@@ -13,24 +14,33 @@ import lightning
 
 from pipeline.cli.arguments import Stage
 from pipeline.cli.config import finetuning, pretraining
+from pipeline.console import typed
 from pipeline.training.requests import CorpusRequest, FineTuneRequest
 from pipeline.training.resume import flat
 
 WIDTH, COLUMN = 118, 52  # of a line, and where descriptions begin
 # Settings that other flags set, or that a task's file describes.
 HIDDEN = ("seed_everything", "model.seed", "data.seed", "model.arm", "trainer.precision", "data.task.init_args.")
+CHOOSING = ("model", "corpus", "task", "arm")
 SHOWN = ("trainer.max_steps", "trainer.accumulate_grad_batches")  # also where they are as Lightning has them
 OTHERS = "    and every other argument of lightning.Trainer: --trainer.num_nodes=2, --trainer.strategy=ddp, ..."
 
 
-def settings_of(stage: Stage) -> str:
-    """A line for each setting, as a flag with its default, by section."""
+def settings_of(stage: Stage, given: argparse.Namespace | None = None) -> str:
+    """A line for each setting, as a flag with its default, by section.
+
+    Args:
+        given: model, corpus, task and arm whose defaults are listed, where they are given.
+    """
+    chosen = {name: value for name, value in vars(given or argparse.Namespace()).items() if name in CHOOSING}
     if stage == "pretrain":
-        request = CorpusRequest()
-        configuration, about = pretraining(request), f"MODEL={request.model} CORPUS={request.corpus}"
+        corpus = CorpusRequest(**{name: value for name, value in chosen.items() if name in ("model", "corpus")})
+        configuration = pretraining(corpus)
+        about = [typed.flag("model", corpus.model), typed.flag("corpus", corpus.corpus)]
     else:
-        tuning = FineTuneRequest()
-        configuration, about = finetuning(tuning), f"TASK={tuning.task} ARM={tuning.arm}"
+        tuning = FineTuneRequest(**{name: value for name, value in chosen.items() if name in ("task", "arm")})
+        configuration = finetuning(tuning)
+        about = [typed.flag("task", tuning.task), typed.flag("arm", tuning.arm)]
     sections: dict[str, list[str]] = {}
     for name, value in flat(configuration.resolved).items():
         if not name.startswith(HIDDEN) and not _is_lightnings(name, value):
@@ -39,7 +49,7 @@ def settings_of(stage: Stage) -> str:
             section += entry(flag, value, configuration.descriptions.get(name, ""))
     sections["trainer"].append(OTHERS)
     parts = [f"  {section or 'run'}:\n" + "\n".join(lines) for section, lines in sections.items()]
-    return "\n\n".join([f"settings, with their defaults for {about}:", *parts])
+    return "\n\n".join([f"settings, with their defaults for {' '.join(about)}:", *parts])
 
 
 def _is_lightnings(name: str, value: Any) -> bool:
@@ -52,7 +62,7 @@ def _is_lightnings(name: str, value: Any) -> bool:
 def entry(flag: str, value: Any, description: str) -> Iterator[str]:
     """`--flag=value`, and the first sentence of its description beside it."""
     shown = f"    --{flag}={value if isinstance(value, str) else json.dumps(value)}"
-    sentence = re.split(r"\.? Default: |\. (?=[A-Z])", description)[0].rstrip(".")
+    sentence = re.split(r"\.?\s+Default: |\. (?=[A-Z])", description)[0].rstrip(".")
     first, *rest = textwrap.wrap(sentence, WIDTH - COLUMN) or [""]
     if first and len(shown) >= COLUMN:
         yield shown

@@ -38,8 +38,12 @@ class Lines(tqdm):
         self.shown, self.lines = time.monotonic(), self.lines + 1
         values = self.format_dict
         rate = values["rate"] or (self.n - values["initial"]) / max(1e-9, values["elapsed"])
-        of = f" of {self.total:,.0f}" if self.total else ""
-        parts = [f"{self.desc.removesuffix(': ')}: {self.unit} {self.n:,.0f}{of}"]
+        done, total = (
+            f"{self.format_sizeof(count)}{self.unit}" if self.unit_scale else f"{count:,.0f}"
+            for count in (self.n, self.total or 0)
+        )
+        unit = "" if self.unit_scale else f"{self.unit} "
+        parts = [f"{self.desc.removesuffix(': ')}: {unit}{done}" + (f" of {total}" if self.total else "")]
         if self.total and rate:
             parts.append(f"{self.n / self.total:.0%}, {self.format_interval((self.total - self.n) / rate)} left")
         print(*parts, *([self.postfix] if self.postfix else []), sep=", ", file=self.fp, flush=True)

@@ -36,7 +36,7 @@ def further(*flags: str) -> str:
     return f"ARGS={shlex.quote(text)}" if under_make() else text
 
 
-def command(name: str, *flags: str, **options: Any) -> str:
+def command(name: str, /, *flags: str, **options: Any) -> str:
     """A whole command; options of None or False are left out. `from_` is the flag `from`.
 
     Args:

@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 from tqdm import tqdm
 
+from pipeline.console.progress import progress
 from pipeline.data.documents import Document, Source
 from pipeline.data.seen_lines import SeenLines
 from pipeline.data.sentences import sentences
@@ -82,7 +83,7 @@ def _open_whole(folder: Path, hash_of: Callable[[Path], str]) -> TokenStore | No
             raise UserError(why)
         return TokenStore.open(folder)
     except UserError as error:
-        print(f"Warning: {error} The token store is built anew.")
+        print(f"Warning: {error} The token store is rebuilt.")
         return None
 
 
@@ -92,9 +93,7 @@ def _write(
     """Writes the files of a store but `meta.json`, and returns its content."""
     with (
         _Writer(folder, tokenizer) as writer,
-        tqdm(
-            total=source.size(), unit="B", unit_scale=True, desc=f"tokenise {name}", leave=False, mininterval=1, delay=1
-        ) as bar,
+        progress(total=source.size(), unit="B", unit_scale=True, desc=f"tokenize {name}", leave=False, delay=1) as bar,
     ):
         documents = _documents(source, bar, keep, most)
         for batch, encoded in _encoded(writer.sentences_of(documents), tokenizer):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from pipeline import metrics
+from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments.grid import FineTune, check_many_runs
@@ -71,7 +69,7 @@ def measure(
         finetune(replace(request, seed=seed, out=folder, overrides=overrides, resume=resume, overwrite=not resume))
 
     line: dict[int, list[float]] = {}
-    with tqdm(total=1 + len(numbers) * seeds, desc="worth", unit="run", file=sys.stderr) as bar:
+    with progress(total=1 + len(numbers) * seeds, desc="worth", unit="run") as bar:
         prompted = cell | {"prompts": repr(task.prompts)}
         prompt = accuracy(out / "zeroshot", prompted, ask, "zeroshot/accuracy", overwrite=overwrite)
         bar.update()

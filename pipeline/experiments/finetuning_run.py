@@ -9,12 +9,14 @@ import torch
 
 from pipeline import encoders
 from pipeline.console import typed
+from pipeline.console.messages import inform
 from pipeline.errors import UserError
 from pipeline.presets import FRESH, task_file
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
 from pipeline.tracking.rank import is_main
+from pipeline.training import advice
 from pipeline.training.finetuning_report import finish, format_load_report
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run import Configuration, Record, Run, group_of
@@ -39,6 +41,9 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
         patience=settings.patience or None,
     ):
         finish(run, configuration.module, data)
+        if is_main():
+            named = {name: getattr(request, name) for name in ("model", "task", "data", "arm")}
+            inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out))
 
 
 def start(request: FineTuneRequest, configuration: Configuration, encoder_folder: Path) -> Run:
@@ -66,7 +71,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     with enough_memory(f"this {request.model} and its head"):
         module.build(data)
     load_report = format_load_report(encoder_folder, loaded, module)
-    print(load_report, data.report(), sep="\n")
+    inform(load_report, data.report())
     record = Record(
         job_type="finetune",
         group=group_of(request.model, encoder.tokenizer),

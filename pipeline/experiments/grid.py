@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import Field
-from tqdm import tqdm
 
 from pipeline import former_names
 from pipeline.console import typed
+from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.experiments import comparison
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once
@@ -158,8 +157,7 @@ def check_many_runs(settings: Iterable[str]) -> None:
             )
         if name.startswith(("model.seed", "data.seed", "model.arm")):
             raise UserError(
-                "Each of many fine-tunes has a seed and an arm of its own: leave model.seed, data.seed and model.arm "
-                "out."
+                "Each run of a grid has its own seed and arm: leave model.seed, data.seed and model.arm out."
             )
 
 
@@ -246,7 +244,7 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
         return []
 
     rows = {cell: finished_rows(cell) for cell in cells}
-    with tqdm(total=grid.size(), desc="compare", unit="run", smoothing=0, file=sys.stderr) as bar:
+    with progress(total=grid.size(), desc="compare", unit="run", smoothing=0) as bar:
 
         def run_once(run: GridRun) -> dict[str, Any]:
             cell = cell_of(run.request)

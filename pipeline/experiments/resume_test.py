@@ -22,8 +22,8 @@ from typing import Any
 import lightning
 import torch
 import yaml
-from tqdm import tqdm
 
+from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import damage, sha256
@@ -143,7 +143,7 @@ def verify(stage: str, request: TrainRequest, out: Path, *, seed: int) -> dict[s
     check_place(out)
     straight, killed = out / f"{stage}-straight", out / f"{stage}-killed"
     made = "encoder" if stage == "pretrain" else "model"
-    with tqdm(total=6, desc=f"verify {stage}", unit="run", file=sys.stderr) as bar:
+    with progress(total=6, desc=f"verify {stage}", unit="run") as bar:
         start(stage, replace(request, out=straight, overwrite=True))
         bar.update()
         kills = plan(*length(straight), seed)

@@ -6,14 +6,12 @@ import contextlib
 import json
 import math
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from tqdm import tqdm
-
 from pipeline.console import typed
+from pipeline.console.progress import write
 from pipeline.data.labeled import content_of
 from pipeline.errors import UserError
 from pipeline.presets import FRESH, recipe, task_file, task_of
@@ -103,7 +101,7 @@ def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken)
     if before is not None and not overwrite:
         return before
     if why is not None:
-        tqdm.write(f"{folder.name} is run anew: {why}", file=sys.stderr)
+        write(f"{folder.name} is run again: {why}")
     stopped = not metrics.is_file() and (folder / "checkpoints" / "last.ckpt").is_file()
     resume = not overwrite and stopped and _note_of(folder) == cell
     if os.path.lexists(folder) and not resume:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from tqdm import tqdm
 from typing_extensions import TypedDict
 
 from pipeline.console import typed
+from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.objectives.sampling import StepBatches
@@ -77,7 +77,7 @@ def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
     batches, state = -(-len(steps.rows) // data.batch_size), None
     sums: dict[str, list[float]] = {}
     encoder.eval()
-    for batch in tqdm(steps.first_epoch(), total=batches, desc="evaluate", unit="batch", leave=False, delay=1):
+    for batch in progress(steps.first_epoch(), total=batches, desc="evaluate", unit="batch", leave=False, delay=1):
         batch.state = state
         losses = objective(encoder, batch)
         state = batch.state

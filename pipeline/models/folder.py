@@ -66,7 +66,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise UserError(
-            f"There is no folder {folder} of an encoder or model; make one, or name another ({typed.flag('from')})."
+            f"There is no folder {folder} of an encoder or model; pretrain one, or name another ({typed.flag('from')})."
         )
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if not (folder / name).is_file():

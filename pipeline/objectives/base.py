@@ -42,11 +42,13 @@ class Objective(nn.Module):
     Attributes:
         requires: capabilities that a model must have (see `Encoder.capabilities`).
         main: the name of the language model's loss, which training brings below the unigram baseline.
+        shown: metrics of a validation that the console shows; empty: all.
         consecutive: whether row b of a step continues row b of the step before; otherwise rows are shuffled.
     """
 
     requires: frozenset[str] = frozenset()
     main: ClassVar[str]
+    shown: ClassVar[tuple[str, ...]] = ()
     consecutive: bool = False
 
     @classmethod

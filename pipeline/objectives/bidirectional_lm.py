@@ -42,6 +42,7 @@ class BidirectionalLM(Objective):
 
     requires = frozenset({"bidirectional"})
     main = "forward"
+    shown = ("forward_loss", "backward_loss", "perplexity", "bits_per_byte")
 
     def __init__(self, carry: bool = False) -> None:
         super().__init__()

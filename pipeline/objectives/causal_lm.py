@@ -35,6 +35,7 @@ class CausalLM(Objective):
 
     requires = frozenset({"causal"})
     main = "lm"
+    shown = ("lm_loss", "lm_accuracy", "perplexity", "bits_per_byte")
 
     def __init__(self, packing: Literal["concat", "document"] = "concat") -> None:
         super().__init__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from pipeline.console.messages import inform
 from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder
 from pipeline.objectives.ppmi_init import initialize_from_ppmi
@@ -18,7 +19,7 @@ def keep_random(encoder: Encoder, store: TokenStore, seed: int) -> None:
 
 def from_cooccurrences(encoder: Encoder, store: TokenStore, seed: int) -> None:
     """The vectors of tokens that occur in similar places are similar from the start."""
-    print("embeddings  begin with co-occurrences, which are being counted", flush=True)
+    inform("embeddings  start from co-occurrences, which are being counted")
     assert encoder.token_embedding is not None
     initialize_from_ppmi(encoder.token_embedding.weight, store, special=encoder.tokenizer.special_ids, seed=seed)
 

@@ -42,6 +42,7 @@ class MaskedLM(Objective):
 
     requires = frozenset({"masked"})
     main = "mlm"
+    shown = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
 
     def __init__(self, mask_rate: float = 0.15, whole_word: bool = False, next_sentence: PairTask = "nsp") -> None:
         super().__init__()

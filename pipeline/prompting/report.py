@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tqdm import tqdm
 
 from pipeline.console import typed
+from pipeline.console.messages import inform
+from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files
@@ -86,9 +86,11 @@ def run(prompting: Prompting) -> None:
     source = None if request.unigram is None else Source(files=find_files(request.unigram))
     rows, examples = read(task, request.data, limit=request.limit, with_examples=max(request.shots) > 0)
     shown = {count: demonstrations(task, examples, count, request.seed) for count in request.shots}
-    print(f"encoder     {folder}: {method}")
-    print(f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, request.shots))}")
-    with tqdm(total=requests_of(task, rows) * len(shown), desc="zeroshot", unit="text", file=sys.stderr) as bar:
+    inform(
+        f"encoder     {folder}: {method}",
+        f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, request.shots))}",
+    )
+    with progress(total=requests_of(task, rows) * len(shown), desc="zeroshot", unit="text") as bar:
         results = evaluate(encoder, task, rows, shown, progress=bar.update)
     metrics = metrics_of_run(task, rows, results)
     if source is not None:

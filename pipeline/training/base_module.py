@@ -42,6 +42,9 @@ class Training(lightning.LightningModule):
         kept: what a checkpoint must have beside what all have (see checkpoints.PARTS).
         weights: of losses, where they are not 1.
         last_loss: of the last micro-batch, scaled as it is differentiated.
+        last_losses: its parts by name, without their weights.
+        shown: metrics of a validation that the console shows; empty: all but details.
+        loss_baseline: names of losses -> what guessing by frequency costs, where that is known.
         sums: losses since the last log line.
         tokens_seen: by the whole run, over all processes.
         checkpoint_file: where a run saves its state; None: outside of a run folder.
@@ -50,12 +53,14 @@ class Training(lightning.LightningModule):
     """
 
     stage: str
+    shown: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     tokens_seen: Tensor
 
     def __init__(self, *, seed: int) -> None:
         super().__init__()
         self.seed, self.last_loss = seed, torch.tensor(math.nan)
+        self.last_losses: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
         self.sums = LossSums()
         self.checkpoint_file: Path | None = None
@@ -63,6 +68,10 @@ class Training(lightning.LightningModule):
         self.figures: dict[str, float] = {}
         self.seconds_before, self.started = 0.0, time.monotonic()  # of the parts of a resumed run
         self.register_buffer("tokens_seen", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def loss_baseline(self) -> dict[str, float]:
+        return {}
 
     @property
     @abstractmethod
@@ -89,6 +98,9 @@ class Training(lightning.LightningModule):
             self.weights.get(name, 1) * share * loss.sum / batch.targets[name].count for name, loss in losses.items()
         ]
         total = torch.stack(means).sum() * parts
+        self.last_losses = {
+            name: parts * loss.sum.detach() / batch.targets[name].count for name, loss in losses.items()
+        }
         self.last_loss = total.detach()
         self.sums.add("train", losses, empty=batch.empty)
         return total
@@ -189,8 +201,9 @@ class Training(lightning.LightningModule):
         self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]
     ) -> Any:
         """As `configure_optimizers` returns them; see optimizers.build."""
-        half, total = "bf16" in str(self.trainer.precision), self.total_steps
-        return optimizers.build(options, layers, rest, total=total, decay_parameters=self.decay_parameters(), half=half)
+        half, fused = "bf16" in str(self.trainer.precision), self.trainer.precision != "16-mixed"
+        decay, total = self.decay_parameters(), self.total_steps
+        return optimizers.build(options, layers, rest, total=total, decay_parameters=decay, half=half, fused=fused)
 
     # ------------------------------------------------------------------ the run and its checkpoints
 

@@ -59,6 +59,15 @@ class Pretraining(Training):
     def trained(self) -> Encoder:
         return self.encoder
 
+    @property
+    def shown(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.objective.shown
+
+    @property
+    def loss_baseline(self) -> dict[str, float]:
+        unigram = self.baselines.get("baseline/unigram")
+        return {} if unigram is None else dict.fromkeys(self.objective.compared_losses(), unigram)
+
     # ------------------------------------------------------------------ before the first step
 
     def configure_model(self) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,14 @@ import lightning
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
+from pipeline.console.progress import progress, write
 from pipeline.storage.atomic import new_file
+
+HIDDEN = ("_spelling", "standard_error", "support")  # ends of names of metrics that are no progress
 
 
 class Progress(ProgressBar):
-    """One bar for the whole run: loss, tokens per second, remaining time; a line for each validation."""
+    """One bar for the whole run: losses, tokens and their rate, remaining time; a line for each validation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,15 +36,8 @@ class Progress(ProgressBar):
         if self.is_enabled and trainer.is_global_zero:
             self.started = self.shown = time.monotonic()
             self.tokens = int(module.tokens_seen)
-            terminal = sys.stderr.isatty()
-            self.bar = tqdm(
-                total=trainer.max_steps,
-                initial=trainer.global_step,
-                desc=module.stage,
-                unit="step",
-                mininterval=0.5 if terminal else 30,
-                dynamic_ncols=terminal,
-            )
+            bar = progress(total=trainer.max_steps, initial=trainer.global_step, desc=module.stage, unit="step")
+            self.bar = None if bar.disable else bar
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *args: Any) -> None:
         if self.bar is not None and trainer.global_step > self.bar.n:
@@ -51,21 +46,22 @@ class Progress(ProgressBar):
             self.bar.update(trainer.global_step - self.bar.n)
 
     def _show(self, module: Any) -> None:
-        """Shows loss and rate, which are fetched from the device only when the bar is drawn."""
+        """Shows losses and rate, which are fetched from the device only when the bar is drawn."""
         assert self.bar is not None
-        self.shown = time.monotonic()
-        rate = (int(module.tokens_seen) - self.tokens) / max(1e-9, self.shown - self.started)
-        self.bar.set_postfix_str(f"loss {float(module.last_loss):.3f}, {rate:,.0f} tokens/s", refresh=False)
+        self.shown, tokens = time.monotonic(), int(module.tokens_seen)
+        rate = (tokens - self.tokens) / max(1e-9, self.shown - self.started)
+        losses = {f"{name}_loss": float(loss) for name, loss in module.last_losses.items()}
+        parts = [formatted(module, losses), f"{tqdm.format_sizeof(tokens)} tokens", f"{rate:,.0f} tokens/s"]
+        self.bar.set_postfix_str(", ".join(parts), refresh=False)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: Any) -> None:
         if self.bar is not None and not trainer.sanity_checking:
-            metrics = trainer.callback_metrics.items()
-            shown = ", ".join(f"{name[4:]} {float(value):.4g}" for name, value in metrics if name.startswith("val/"))
+            metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
             self._show(module)  # printing redraws the bar
-            self.print(f"step {trainer.global_step:,}: {shown}")
+            self.print(f"step {trainer.global_step:,}: {formatted(module, validated(module, metrics))}")
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        tqdm.write(" ".join(map(str, args)), file=sys.stderr)
+        write(" ".join(map(str, args)))
 
     def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
         if self.bar is not None:
@@ -79,6 +75,20 @@ class Progress(ProgressBar):
         if self.bar is not None:
             self.bar.close()
             self.bar = None
+
+
+def validated(module: Any, metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a validation that tell how a run goes: those that its objective names, or all but details."""
+    named = {name.removeprefix("val/"): value for name, value in metrics.items() if name.startswith("val/")}
+    if shown := module.shown:
+        return {name: named[name] for name in shown if name in named}
+    return {name: value for name, value in named.items() if not name.endswith(HIDDEN)}
+
+
+def formatted(module: Any, metrics: Mapping[str, float]) -> str:
+    """`mlm_loss 4.639 (unigram 5.36), ...`: losses beside their baseline."""
+    baseline = {f"{name}_loss": f" (unigram {value:.2f})" for name, value in module.loss_baseline.items()}
+    return ", ".join(f"{name} {value:.4g}{baseline.get(name, '')}" for name, value in metrics.items())
 
 
 @contextlib.contextmanager

@@ -17,8 +17,9 @@ from pipeline.training.base_module import Training
 # Configuration keys that may change on resume; any other change is refused. Files are compared by content.
 FREE = (
     *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),
-    *("trainer.", "precision", "valid", "patience", "log_text"),
+    *("trainer.", "precision", "compile", "activation_checkpointing", "valid", "patience", "log_text"),
     *("data.workers", "data.verify", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
+    *("data.language", "wandb."),
     *("data.task.init_args.valid_rows", "data.task.init_args.test_rows"),  # the content of the task says which rows
 )
 FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")

@@ -38,6 +38,8 @@ class NonFiniteGuard(StepCallback):
 
     def on_gradient_norm(self, trainer: lightning.Trainer, module: Training, norm: Tensor) -> None:
         # One of several processes may not stop alone: the gradient is the same on all of them.
+        if trainer.precision == "16-mixed" and math.isfinite(module.last_loss):
+            return  # the scale of the loss was too large: the scaler skips this step and lowers it
         alone = trainer.world_size == 1
         if not math.isfinite(norm + module.last_loss if alone else norm):
             self._stop(trainer, module, "gradient" if math.isfinite(module.last_loss) else "loss")

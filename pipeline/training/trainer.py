@@ -89,6 +89,8 @@ def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size:
             f"A process that makes batches died at step {step:,}, most often for lack of memory. Continue with "
             f"{typed.flag('resume')} from the last checkpoint, with a lower data.workers."
         )
+    if type(error).__name__ in ("InvalidCxxCompiler", "InductorError") and "compiler" in said.lower():
+        return UserError("compile needs a C++ compiler, as g++; install one, or leave compile out.")
     if said.startswith(UNKNOWN_METRIC):
         named = f"; there are {', '.join(names)}" if (names := sorted(trainer.callback_metrics)) else ""
         return UserError(f"One of trainer.callbacks monitors a figure that there is not: {_monitor(said)}{named}.")

@@ -11,7 +11,7 @@ from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.pretrain import pretrain
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import known, named_config
+from pipeline.presets import named_config, unknown
 from pipeline.training.requests import PretrainRequest
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--out", type=place, default=None, help="folder of the table and its runs")
     for field in ("models", "tasks", "arms"):
         parser.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
-    parser.add_argument("--seeds", type=natural, default=0, help="of each arm; 0: as many as the file says")
+    parser.add_argument("--seeds", type=natural, default=0, help="seeds of each arm; 0: the number in the file")
     parser.add_argument("--overwrite", action="store_true", help="run what is finished too")
     add_overrides(parser, "finetune")
 
@@ -55,7 +55,7 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
 
     file = named_config("compare", options.name) or Path(options.name)
     if not file.is_file():
-        raise UserError(f"There is no grid '{options.name}': neither a preset ({known('compare')}) nor a YAML file.")
+        raise UserError(f"{unknown('grid', options.name, 'compare')} A YAML file would do too.")
     places = {name: value for name in ("data", "encoders") if (value := getattr(options, name))}
     changes: dict[str, Any] = {
         name: value.split() for name in ("models", "tasks", "arms") if (value := getattr(options, name))

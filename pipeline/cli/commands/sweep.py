@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.cli.arguments import Parser, add_corpus, add_encoder, add_model, add_overrides, add_task, natural
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import known, named_config
+from pipeline.presets import named_config, unknown
 from tasks.base import Task
 
 HELP = "a sweep of Weights & Biases over one stage"
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
 
     file = named_config("sweeps", options.name)
     if file is None or options.name not in FLAGS:
-        raise UserError(f"There is no sweep '{options.name}'; there are {known('sweeps')}.")
+        raise UserError(unknown("sweep", options.name, "sweeps"))
     given = {"model": options.model, "corpus": options.corpus, "task": options.task, "from": options.encoder}
     flags = [part for name in FLAGS[options.name] if given[name] for part in (f"--{name}", str(given[name]))]
     flags += ["--data", options.data] if options.data else []

@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
     add_task(parser)
     add_encoder(parser)
     parser.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
-    parser.add_argument("--limit", type=natural, default=0, help="ask only as many rows; 0: all")
+    parser.add_argument("--limit", type=natural, default=0, help="number of rows; 0: all")
     parser.add_argument("--log-text", action="store_true", help="texts of DATA may go to Weights & Biases")
     parser.add_argument("--unigram", default=None, help="texts whose words' frequencies alone are a baseline")
     add_out(parser)
@@ -48,8 +48,9 @@ def zeroshot(request: ZeroShotRequest) -> None:
     from pipeline.storage.paths import path_of
     from pipeline.training.run_folder import check_run_folder, run_folder
 
-    folder, file = encoder_folder(request.model, request.encoder), task_file(request.task)
-    task, encoder = task_of(file), load_for_prompts(folder)
+    file = task_file(request.task)  # names before folders
+    task, folder = task_of(file), encoder_folder(request.model, request.encoder)
+    encoder = load_for_prompts(folder)
     out = run_folder(request.out, "zeroshot", f"{request.model}-{file.stem}")
     uses = [folder, file, *(path_of(place) for place in (request.data, request.unigram) if place is not None)]
     check_run_folder(out, overwrite=request.overwrite, stage="zeroshot", resumes=False, uses=uses, rows=request.data)

@@ -5,8 +5,10 @@ Shapes: B batch, T positions, D model size, H heads.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pipeline.models.generation import KeyValues
 from pipeline.models.layers.attention import attention
@@ -25,7 +27,12 @@ class Block(nn.Module):
         eps: of the layer norms.
         norm: `post` (BERT and the 2018 GPT: after the residual sum) or `pre` (GPT-2: before each part).
         activation: `gelu` (erf) or `gelu_new` (tanh).
+
+    Attributes:
+        recompute: whether training keeps only the input of the block, and computes the rest again for the gradient.
     """
+
+    recompute: bool = False
 
     def __init__(
         self,
@@ -64,6 +71,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor | None, *, causal: bool = False, past: KeyValues | None = None) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
+        if self.recompute and self.training and torch.is_grad_enabled():
+            return checkpoint(self.compute, x, bias, causal, past, use_reentrant=False)  # type: ignore[return-value]
+        return self.compute(x, bias, causal, past)
+
+    def compute(self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None) -> Tensor:
         if self.pre:
             x = x + self.attend(self.norm_attention(x), bias, causal, past)
             return x + self.feed_forward(self.norm_feed_forward(x))

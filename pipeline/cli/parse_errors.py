@@ -1,0 +1,90 @@
+"""Errors of jsonargparse in plain words: which key, what it is, what it may be, what was meant."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from pydoc import locate
+from typing import Any
+
+from pipeline.cli.short_names import KEYS
+from pipeline.console.similar import similar
+from pipeline.presets import first_sentence
+
+ELSEWHERE = {  # what other programs call it
+    **{"lr": "learning-rate", "max_steps": "steps", "max-steps": "steps", "num_train_epochs": "epochs"},
+    **{
+        "max_epochs": "epochs",
+        "per_device_train_batch_size": "batch-size",
+        "gradient_accumulation_steps": "accumulate",
+    },
+    **{"bf16": "precision", "fp16": "precision", "num_workers": "data.workers", "output_dir": "out"},
+}
+KINDS = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "a text"}
+NOT_KNOWN = (  # what names a key that there is not
+    r"nrecognized arguments: --(?P<flag>[^\s=]+)",
+    r"Group '(?P<group>[^']+)' does not accept option '(?P<option>[^']+)'",
+    r"Parser key \"(?P<parent>[^\"]+)\".*Option '(?P<argument>[^']+)' is not accepted",
+)
+WRONG = r'Parser key "(?P<key>[^"]+)": Expected a (?:<class \'(?P<kind>\w+)\'>|typing\.Literal(?P<choices>\[[^]]*\]))'
+
+
+UNION = (
+    r'Parser key "(?P<key>[^"]+)": Does not validate.* Subtypes: (?P<kinds>.*) Errors: .* Given value: (?P<value>.*)\.$'
+)
+CLASS = r"Parser key \"(?P<key>[^\"]+)\": .*Problem with given class_path '(?P<path>[^']+)': (?P<why>.*)$"
+
+
+def key_in(said: str) -> str | None:
+    """The name of the key that an error is about."""
+    keys = re.findall(r"(?:key|option|Option) ['\"]([^'\"]+)", said)
+    return keys[-1] if keys else None
+
+
+def plain(said: str, keys: Iterable[str], classes: Mapping[str, str]) -> str:
+    """An error as one sentence, with a suggestion where there is one.
+
+    Args:
+        keys: all that there are.
+        classes: key -> the class path that it has.
+    """
+    said = first_sentence(said)
+    for pattern in NOT_KNOWN:
+        if found := re.search(pattern, said):
+            return _not_known(found.groupdict(), [*keys], classes)
+    if found := re.search(WRONG + r".* Got value: (?P<value>.*)\.$", said):
+        kind, choices = found["kind"], found["choices"]
+        may_be = KINDS.get(kind, kind) if kind else "one of " + ", ".join(map(str, ast.literal_eval(choices)))
+        return f"{found['key']} is {found['value']}; it must be {may_be}."
+    if found := re.search(UNION, said):
+        kinds = re.findall(r"<class '(\w+)'>|Literal\[([^]]*)\]", found["kinds"])
+        may_be = " or ".join(KINDS.get(kind, choices.replace("'", "")) for kind, choices in kinds if kind != "NoneType")
+        return f"{found['key']} is {found['value']}; it must be {may_be}."
+    if found := re.search(CLASS, said):
+        return f"{found['key']} is {found['path']}, which cannot be loaded: {found['why']}"
+    return said
+
+
+def _not_known(found: Mapping[str, str], keys: list[str], classes: Mapping[str, str]) -> str:
+    if flag := found.get("flag"):
+        named = {name.rpartition(".")[2]: name for name in reversed(keys)} | {name: name for name in keys}
+        named |= {
+            name.replace("-", sign): name for names in KEYS.values() for name in names for sign in "-_"
+        } | ELSEWHERE
+        meant = flag if flag in named else similar(flag, named)
+        return f"There is no setting or flag --{flag}." + (f" Did you mean --{named[meant]}?" if meant else "")
+    if parent := found.get("parent"):
+        prefix, name = f"{parent}.init_args", found["argument"]
+        kind: Any = locate(classes.get(parent, ""))
+        keys = [f"{prefix}.{argument}" for argument in inspect.signature(kind).parameters] if kind else []
+    else:
+        prefix, name = found["group"], found["option"]
+    meant = similar(f"{prefix}.{name}", keys)
+    return f"there is no setting {prefix}.{name}." + (f" Did you mean {meant}?" if meant else "")
+
+
+def sentence(said: str) -> str:
+    """With a capital letter, unless it begins with the name of a key."""
+    return said if re.match(r"[\w.]+ is ", said) and not said.startswith("there is") else f"{said[0].upper()}{said[1:]}"

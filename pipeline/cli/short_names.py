@@ -1,0 +1,70 @@
+"""Short flags of the keys that are set most often: `--steps 100` is `--trainer.max_steps=100`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from pipeline.errors import UserError
+
+Stage = Literal["pretrain", "finetune"]
+SHARED = {
+    "steps": "trainer.max_steps",
+    "batch-size": "data.batch_size",
+    "learning-rate": "model.optimization.learning_rate",
+    "accumulate": "trainer.accumulate_grad_batches",
+    "accelerator": "trainer.accelerator",
+    "devices": "trainer.devices",
+}
+KEYS: Mapping[Stage, Mapping[str, str]] = {
+    "pretrain": {
+        **SHARED,
+        "warmup-steps": "model.optimization.warmup_steps",
+        "length": "data.length",
+        "vocab-size": "data.tokenizer.vocab_size",
+        "validate-every": "validate_every",
+    },
+    "finetune": {
+        "epochs": "data.epochs",
+        **SHARED,
+        "warmup-share": "model.warmup_share",
+        "length": "data.max_length",
+        "train-rows": "data.train_rows",
+    },
+}
+
+
+class SetKey(argparse.Action):
+    """Remembers a key and its value among the overrides, as they would stand there in full."""
+
+    def __init__(self, *, key: str, **options: Any) -> None:
+        super().__init__(**{**options, "dest": "settings", "default": argparse.SUPPRESS})
+        self.key = key
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace.settings = (*getattr(namespace, "settings", ()), (option_string, f"--{self.key}", values))
+
+
+def add_short_names(group: Any, stage: Stage, kinds: Mapping[str, Callable[[str], Any]]) -> None:
+    """Adds the short flags of a stage.
+
+    Args:
+        group: of arguments.
+        kinds: short name -> what reads its value, where not any text will do.
+    """
+    for name, key in KEYS[stage].items():
+        metavar = name.rpartition("-")[2].upper()
+        group.add_argument(f"--{name}", action=SetKey, key=key, type=kinds.get(name), metavar=metavar, help=f"--{key}")
+
+
+def overrides(settings: Sequence[tuple[str, str, Any]], flags: Sequence[str]) -> tuple[str, ...]:
+    """The settings given by short names and those given in full.
+
+    Raises:
+        UserError: one key is given by both.
+    """
+    for short, key, _ in settings:
+        if any(flag == key or flag.startswith(f"{key}=") for flag in flags):
+            raise UserError(f"{short} and {key} are the same setting; leave one of them out.")
+    return (*(f"{key}={value}" for _, key, value in settings), *flags)

@@ -1,0 +1,69 @@
+"""What is said at the end of a run: all that it made, a score that is no better than a baseline, what to do next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.console import typed
+
+INTERNAL = ("checkpoints", "wandb")  # of a run folder: for resuming, and for Weights & Biases
+
+
+def saved(out: Path, made: Path | None = None) -> str:
+    """`Saved OUT/encoder; config.yaml, curves.png, ... in OUT`: all files of a run."""
+    folders = (*INTERNAL, *([made.name] if made else []))
+    names = sorted(path.name for path in out.iterdir() if not path.name.startswith(".") and path.name not in folders)
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+    return f"Saved {f'{made}; ' if made else ''}{listed} in {out}"
+
+
+def not_better(score: float, baselines: Mapping[str, float], *, mode: str) -> str | None:
+    """A warning where a score does not beat each baseline; `mode` is `max` where more is better, else `min`."""
+    sign = 1 if mode == "max" else -1
+    above = {name: value for name, value in baselines.items() if not math.isnan(value) and sign * (score - value) <= 0}
+    if not above:
+        return None
+    named = " and ".join(f"{name.replace('_', ' ')} ({value:.4f})" for name, value in above.items())
+    return f"Warning: {score:.4f} is not better than the baseline{'s' if len(above) > 1 else ''} {named}."
+
+
+def next_steps(*steps: tuple[str, str]) -> str:
+    """Commands with what they do."""
+    width = max(len(command) for command, _ in steps)
+    return "\n".join(
+        f"{'Next:' if not number else '     '} {command:<{width}}  # {what}"
+        for number, (command, what) in enumerate(steps)
+    )
+
+
+def _unless_default(encoder: Path, model: str) -> Path | None:
+    return None if encoder == Path("runs/pretrain") / model / "encoder" else encoder
+
+
+def after_pretraining(model: str, encoder: Path, *, synthetic: bool, default: str = "bert") -> str:
+    """The sample has tasks of its own world; other text has the user's."""
+    named, where = None if model == default else model, _unless_default(encoder, model)
+    if synthetic:
+        command = typed.command("finetune", model=named, task="sentiment", from_=where)
+        return next_steps((command, "fine-tune it on the sample's sentiment task"))
+    return next_steps(
+        (typed.command("new-task", name="mine", data="reviews.csv"), "describe a labelled data set of your own"),
+        (typed.command("finetune", model=named, task="mine", data="reviews.csv", from_=where), "fine-tune on it"),
+    )
+
+
+def after_finetuning(
+    *, model: str, task: str, data: str | None, encoder: Path, arm: str, out: Path, default: str = "bert"
+) -> str:
+    """Labels of new texts; and the other arm, without which a score says little of pretraining."""
+    named = None if model == default else model
+    predict = (typed.command("predict", model=out / "model", input="FILE"), "labels of new texts")
+    again = {"model": named, "task": task, "data": data, "from_": _unless_default(encoder, model)}
+    if arm == "scratch":
+        return next_steps(
+            predict, (typed.command("finetune", **again, seeds=5), "what pretraining gains, with intervals")
+        )
+    scratch = typed.command("finetune", **again, arm="scratch")
+    return next_steps((scratch, "the same network without pretraining"), predict)
