@@ -21,7 +21,7 @@ hint = $(if $(strip $(alike)),did you mean $(strip $(alike))?,it knows $(VARIABL
 $(foreach name,$(filter-out $(VARIABLES) $(PASSED_ON),$(typed)),$(error make does not know $(name)=; $(call hint,$(name)) \
 	See make help))
 
-# No shell reads a value: commands get it through the environment, as it is. `make -n` shows it in quotes.
+# No shell reads a value: commands get it unchanged through the environment. `make -n` shows it in quotes.
 $(foreach name,$(typed),$(eval override $(name) := $$(value $(name))))
 export PYTHON $(typed)
 dry := $(findstring n,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
@@ -36,7 +36,7 @@ flag = $(if $(filter $(1),$(SWITCHES)),$(if $(filter $(ON),$($(1))),$(named)),$(
 named = $(or $(2),$(patsubst $(1)--%,--%,$(filter $(1)--%,$(FLAGS))))
 flags = $(foreach name,$(filter $(typed),$(1)),$(call flag,$(name)))
 
-# A variable that a target does not use is refused: it would be passed over in silence.
+# A variable that a target does not use is refused: it would be ignored silently.
 unused = $(filter-out PYTHON $(PASSED_ON) $(1),$(typed))
 uses = $(foreach name,$(unused),$(error make $@ does not use $(name)=; see make help))
 run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
@@ -58,11 +58,11 @@ help: ## this list
 	@echo "             Face's; for compare with {model} in place of a name"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
-	@echo "  SEEDS      for finetune and compare: so many seeds in one command, and what they gained over scratch; for worth"
+	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
 	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME] what is written"
-	@echo "  RESUME=1   go on with the run in OUT (0, no, false: not)"
-	@echo "  OVERWRITE=1  start anew over the run in OUT; for compare, run what is finished too"
+	@echo "  RESUME=1   resume the run in OUT (0, no, false: do not)"
+	@echo "  OVERWRITE=1  replace the run in OUT; for compare, run finished cells again"
 	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
 	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name;"
@@ -72,13 +72,13 @@ help: ## this list
 	@echo "  ARMS       for compare: some of those in its file"
 	@echo "  KIND       for new-task: sentence, pair, regression or tagging; without it, what DATA looks like"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, elmo, pretraining, fine-tuning, token-store; none: all"
-	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
+	@echo "  PROMPT     for try: text to continue (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
 	@echo "Also: .venv/bin/python -m pipeline lm-eval, import-elmo, completion, each with --help"
 
-# One stamp for each set of packages; it is made anew when what it was made from changes.
+# One stamp for each set of packages, made again when its sources change.
 $(BIN)/.venv-made:
 	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo "Error: $$PYTHON is missing or older than 3.11; set PYTHON= to a newer one." >&2; exit 2; }
@@ -125,7 +125,7 @@ predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=mod
 worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero-shot beside fine-tunes on few rows
 	$(call run,TASK FROM SEEDS $(WRITING) ARGS)
 
-compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
+compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; run it again to resume
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
 
 report: $(BIN)/.installed-core ## one HTML page of a run, of a comparison, or of all that grew from an encoder: FROM=folder

@@ -68,6 +68,7 @@ def picture_or_text(output: dict[str, Any]) -> str:
 def contributing() -> str:
     """CONTRIBUTING.md; its blocks are named by files, which are titles here."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    text = re.sub(r"\]\(docs/", "](", text)
     return re.sub(r"^```(python|yaml) (\S+)$", r'```\1 title="\2"', text, flags=re.M)
 
 

@@ -231,7 +231,7 @@ def test_a_checkpoint_without_all_its_parts(
     found = checkpoints.newest(tmp_path, check)
     assert found is not None
     assert found[0] == previous
-    assert "Going on from the checkpoint before it, of step 4" in capsys.readouterr().out
+    assert "Resuming from the previous checkpoint, of step 4" in capsys.readouterr().out
     assert (tmp_path / checkpoints.DAMAGED).exists()
 
 

@@ -252,7 +252,7 @@ def test_a_spoiled_token_store_is_built_anew(
     if not sums:
         (folder / "SHA256SUMS").unlink()
     assert (store.build(source, made, tmp_path / "stores").tokens == tokens).all()
-    assert "built anew" in capsys.readouterr().out
+    assert "rebuilt" in capsys.readouterr().out
     assert (TokenStore.open(folder).tokens == tokens).all()
 
 
@@ -332,7 +332,7 @@ def test_another_tokenizer_in_the_cache_is_noticed(
         run("data", *flags)
         said = capsys.readouterr().out
         assert said.startswith("Warning: ")
-        assert said.endswith(f"The tokenizer is trained anew.\n{report}")
+        assert said.endswith(f"The tokenizer is trained again.\n{report}")
         assert file.read_text() == whole
     file.with_suffix(".sha256").unlink()  # as 0.12 left it
     run("data", *flags)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline.cli.task_template import new_task
 from pipeline.data import labeled
-from pipeline.data.splits import stratified
+from pipeline.data.splits import drawn, stratified
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.presets import CONFIGS, named_config, task_of
@@ -167,6 +167,10 @@ def test_a_split_keeps_equal_texts_together_and_every_label_in_training(
     assert {firsts[contents.index(contents[i])] for i in others} == set(firsts.values())
 
 
+def test_a_number_of_rows_is_drawn_as_in_earlier_versions() -> None:
+    assert drawn(10, 3) == [4, 6, 2]
+
+
 def test_a_split_is_stratified() -> None:
     strata = ["a"] * 600 + ["b"] * 300 + ["c"] * 99 + ["d"]
     chosen = stratified(range(1000), strata, 100)
@@ -278,7 +282,7 @@ def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.Cap
     frame = reviews()
     frame.to_csv("reviews.csv", index=False)
     small = ["--from", str(pretrained / "encoder"), "--validations=1", "--precision=32-true", "--trainer.max_steps=1"]
-    with pytest.raises(UserError, match="no task 'sentimnt'"):  # a slip is no new task
+    with pytest.raises(UserError, match=r"no task 'sentimnt'.* new-task --name sentimnt"):  # a slip is no new task
         run("finetune", "--task", "sentimnt", "--data", "reviews.csv", *small)
     for seed in ("0", "1"):
         run("finetune", "--task", "mine", "--data", "reviews.csv", "--out", seed, "--seed", seed, *small)

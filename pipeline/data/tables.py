@@ -31,7 +31,7 @@ def read_rows(path: Path, refuse: Refuse = refuse) -> list[Row]:
     """
     try:
         if path.name.lower().endswith((".parquet.gz", ".parquet.xz")):
-            raise UserError(f"{path} is compressed twice: unpack it, .parquet is compressed as it is.")
+            raise UserError(f"{path} is compressed twice; unpack it: .parquet is already compressed.")
         if kind_of(path) == "parquet":
             return [(f"{path}, row {number}", row) for number, row in read_parquet(path, path)]
         if kind_of(path) not in SUFFIXES:

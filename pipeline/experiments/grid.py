@@ -150,8 +150,7 @@ def check_many_runs(settings: Iterable[str]) -> None:
             )
         if name.startswith(("model.seed", "data.seed", "model.arm")):
             raise UserError(
-                "Each of many fine-tunes has a seed and an arm of its own: leave model.seed, data.seed and model.arm "
-                "out."
+                "Each run of a grid has its own seed and arm: leave model.seed, data.seed and model.arm out."
             )
 
 

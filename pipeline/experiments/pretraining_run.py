@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from pydoc import locate
 from typing import Any
 
+from pipeline.cards.encoder import encoder_card
 from pipeline.console.messages import inform
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
@@ -19,7 +21,6 @@ from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.rank import is_main
 from pipeline.tracking.tables import markdown_table
 from pipeline.training import advice
-from pipeline.training.corpus_data import CorpusData
 from pipeline.training.corpus_facts import corpus_facts
 from pipeline.training.progress import formatted, validated
 from pipeline.training.requests import PretrainRequest
@@ -44,11 +45,11 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
     metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
-    card = model_card(request, data, metrics)
-    saved = run.keep("encoder", lambda folder: encoder.save(folder, card=card))
     title = f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, {shown_tokens(metrics)}"
     panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
     plots.plot_curves(run.history, run.out / "curves.png", title=title, panels=panels)
+    card = partial(encoder_card, encoder, main=data.objective.main)
+    saved = run.keep("encoder", encoder.save, card, metrics, pictures=["curves.png"])
     columns, rows = data.objective.samples(encoder, data.valid)
     if columns:
         write_atomically(run.out / "examples.md", markdown_table(columns, rows))
@@ -149,7 +150,7 @@ def check_processes(configuration: Configuration) -> None:
     alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
     if data.objective.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
         raise UserError(
-            "With carry each row goes on with the state of the step before: set model.objective.init_args.carry to "
+            "With carry each row continues the state of the previous step: set model.objective.init_args.carry to "
             "false, or train in one process without accumulation."
         )
     if module.optimization.optimizer == "muon" and shards_weights(trainer.strategy):
@@ -159,16 +160,3 @@ def check_processes(configuration: Configuration) -> None:
         raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
     if getattr(trainer.strategy, "_state_dict_type", "full") != "full":
         raise UserError("An encoder is saved from a whole checkpoint: set state_dict_type of the strategy to full.")
-
-
-def model_card(request: PretrainRequest, data: CorpusData, metrics: dict[str, Any]) -> str:
-    rows = [[name, f"{value:.5g}"] for name, value in metrics.items() if isinstance(value, (int, float))]
-    synthetic = " The corpus is synthetic." if data.sample_documents else ""
-    spells = data.tokenizer.spells  # an ELMo: transformers has no such class, and the store holds bytes
-    library, unit, of = ("pipeline", "bytes", "words") if spells else ("transformers", "tokens", "tokens")
-    return (
-        f"---\nlibrary_name: {library}\ntags: [{request.model}]\n---\n# {request.model} encoder\n\n"
-        f"Pretrained on `{Path(request.corpus).name}` ({data.train.meta['tokens']:,} {unit}) for "
-        f"{metrics['steps']:,} steps of {data.batch_size} rows of at most {data.length} {of}.{synthetic}\n\n"
-        f"{markdown_table(['figure', 'value'], rows)}"
-    )

@@ -94,11 +94,8 @@ class FineTunedModel(nn.Module):
 
     # ------------------------------------------------------------------ folders
 
-    def save(self, folder: Path, *, card: str) -> None:
-        """The layout of an encoder folder, with the head's tensors, and the names of its outputs in `config.json`.
-
-        Where transformers has the same head (`Encoder.hf_heads`) it opens there, with its names for the tensors.
-        """
+    def saved_config(self) -> dict[str, Any]:
+        """`config.json` of its folder, with the options of the head and the names of its outputs."""
         config = {
             **(self.encoder.saved_config() if self.layout is None else self.encoder.config),
             "id2label": {str(index): name for index, name in enumerate(self.labels)},
@@ -107,7 +104,14 @@ class FineTunedModel(nn.Module):
         }
         if self.layout is not None:
             config |= {"architectures": [self.layout.architecture], **self.layout.config, **self.head.hf_config}
-        self.encoder.save_as(folder, config, self._state(), card=card)
+        return config
+
+    def save(self, folder: Path, *, card: str | None = None) -> None:
+        """The layout of an encoder folder, with the head's tensors, and the names of its outputs in `config.json`.
+
+        Where transformers has the same head (`Encoder.hf_heads`) it opens there, with its names for the tensors.
+        """
+        self.encoder.save_as(folder, self.saved_config(), self._state(), card=card)
 
     def _state(self) -> dict[str, Tensor]:
         """Tensors by their names in the folder: of the encoder's those that were trained, or that the head reads."""

@@ -137,7 +137,7 @@ def open_source(path: str, form: str) -> IO[Any]:
 
 
 def open_target(path: Path, source: IO[str]) -> AbstractContextManager[IO[str]]:
-    """A file that appears whole or not at all; a pipe or a device is written to as it is.
+    """A file that is written atomically; a pipe or a device is written to directly.
 
     Raises:
         UserError: it cannot be written, or is what is read.

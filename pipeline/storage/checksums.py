@@ -65,7 +65,7 @@ def check_seal(folder: Path) -> None:
     """
     if why := damage(folder, sha256):
         hint = f"if you changed it on purpose, delete {folder / SUMS}"
-        raise UserError(f"{why} Restore it or make the folder anew; {hint}.")
+        raise UserError(f"{why} Restore it or make the folder again; {hint}.")
 
 
 # ---------------------------------------------------------------------- a cache of hashes

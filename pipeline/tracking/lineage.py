@@ -58,6 +58,12 @@ def is_public(stages: list[Stage]) -> bool:
     return all(stage.get("public", False) for stage in stages if stage["stage"] == "pretrain")
 
 
+def weights_of(stages: list[Stage]) -> str:
+    """The hash of the last weights among stages; empty if there are none."""
+    weights = (stage["sha256"] for stage in reversed(stages) if stage["stage"] in ("encoder", "model"))
+    return str(next(weights, ""))
+
+
 def made(kind: str, folder: Path) -> Stage:
     """The stage of a folder with weights."""
     return {"stage": kind, "sha256": sha256(folder / "model.safetensors")}

@@ -13,6 +13,11 @@ METRIC_NAMES = {
     "parameters": "number of parameters that are in the model, trained or not",
     "steps": "optimizer steps",
     "precision": "`32-true`, `bf16-mixed`, ...: what the arithmetic was done in",
+    "device": "the GPU, or the processor and the number of threads",
+    "seed": "of weights, order, masks and dropout",
+    "version": "of this library",
+    "date": "when the run ended, UTC",
+    "encoder": "beginning of the SHA-256 of the encoder's weights that a fine-tune began with",
     "energy_wh": "energy of training in watt-hours, of the whole processor or GPU",
     "energy_source": "where `energy_wh` is from: `rapl` or `nvml` (counters of the hardware), or `estimate` "
     "(processor time at 10 watts for a busy core)",

@@ -127,7 +127,7 @@ def newest(
             continue
         if complaints or file.name == PREVIOUS:
             why = complaints[0] if complaints else f"{folder / LAST} is missing."
-            print(f"Warning: {why} Going on from the checkpoint before it, of step {state['global_step']:,}.")
+            print(f"Warning: {why} Resuming from the previous checkpoint, of step {state['global_step']:,}.")
         return file, state
     if complaints:
         others = "The one before it is damaged too" if len(complaints) > 1 else "No other checkpoint is there"

@@ -80,6 +80,7 @@ class CorpusData(lightning.LightningDataModule):
         validation_rows: rows of validation text, at most.
         workers: loader processes; the batches do not depend on it.
         verify: read corpus and token stores whole, to be sure that they are what they were, instead of sample blocks.
+        language: of the text, a code of ISO 639 as en, for the model card.
         seed: of order, masks and pairs.
     """
 
@@ -99,6 +100,7 @@ class CorpusData(lightning.LightningDataModule):
         text_column: str = "text",
         document_start: str | None = None,
         verify: bool = False,
+        language: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -117,6 +119,7 @@ class CorpusData(lightning.LightningDataModule):
             raise UserError(f"data.document_start is no regular expression: {error}.") from None
         self.files, self.hub, self.sample_documents = files, hub, sample_documents
         self.text_column, self.document_start, self.verify = text_column, document_start, verify
+        self.language = language
         self.options, self.objective = tokenizer, objective
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.validation_rows, self.validation_every, self.workers = validation_rows, validation_every, workers
@@ -226,7 +229,7 @@ class CorpusData(lightning.LightningDataModule):
             return None
         checksum = file.with_suffix(".sha256")
         try:
-            if not checksum.exists():  # of before 0.13
+            if not checksum.exists():  # written before 0.13
                 write_atomically(checksum, sha256(file))
             if read_text(checksum) != sha256(file):
                 raise UserError(f"{file} is not what {checksum.name} says.")
@@ -235,14 +238,16 @@ class CorpusData(lightning.LightningDataModule):
                 raise UserError(f"{file} is a {known.scheme} tokenizer.")
             return known
         except UserError as error:
-            print(f"Warning: {error} The tokenizer is trained anew.")
+            print(f"Warning: {error} The tokenizer is trained again.")
             return None
 
     def stages(self, name: str) -> list[dict[str, Any]]:
         """Corpus and tokenizer as stages of a lineage."""
-        counts = {key: self.train.meta[key] for key in ("documents", "sentences", "tokens", "bytes")}
+        counts = {key: self.train.meta[key] for key in ("documents", "sentences", "words", "tokens", "bytes")}
+        about = {"language": self.language, "hub": (self.hub or {}).get("path"), "synthetic": self.sample_documents}
+        known = {key: True if key == "synthetic" else value for key, value in about.items() if value}
         return [
-            {"stage": "corpus", "name": name, "sha256": self.train.meta["corpus"], **counts},
+            {"stage": "corpus", "name": name, "sha256": self.train.meta["corpus"], **counts, **known},
             {"stage": "validation text", "sha256": self.valid.meta["corpus"]},
             {"stage": "tokenizer", "scheme": self.tokenizer.scheme, "sha256": self.tokenizer.hash},
         ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.cards.finetuned import TaskFacts, model_card
 from pipeline.models.outputs import LoadReport
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
-from pipeline.tracking import plots
+from pipeline.tracking import lineage, plots
 from pipeline.tracking.rank import is_main
 from pipeline.training import advice, checkpoints
 from pipeline.training.finetuning import FineTuning
@@ -51,6 +53,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     figures |= {
         **{f"test/{name}": value for name, value in scores.figures.items()},
         "test/loss": module.test_loss,
+        "encoder": lineage.weights_of(training.record.stages)[:12],
         "test/rows": len(examples),
         "best_step": int(state["global_step"]),
         f"val/best_{task.metric}": figures.get(f"val/{task.metric}", 0.0) if best_score is None else best_score,
@@ -60,11 +63,12 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     }
     rows = [task.row(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
-    plot_training(training, module, data, baselines, chosen=figures["best_step"])
-    plot_test(training, data, gold, predicted)
+    drawn = plot_training(training, module, data, baselines, chosen=figures["best_step"])
+    drawn += plot_test(training, data, gold, predicted)
     headline, labels = task.headline(scores.figures), task.describe_labels(data.examples["train"])
-    card = f"# {module.arm} fine-tune\n\n{labels[:1].upper()}{labels[1:]}.\n\n{headline}\n"
-    saved = training.keep("model", lambda folder: module.model.save(folder, card=card))
+    facts = TaskFacts(metric=task.metric, headline=headline, labels=labels)
+    card = partial(model_card, module.model, task=facts, arm=module.arm)
+    saved = training.keep("model", module.model.save, card, figures, pictures=drawn)
     training.finish(figures, artifact=("model", saved), tables={"wrong answers": task.worst(rows)})
     print(headline)
     print("baselines: " + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in baselines.items()))

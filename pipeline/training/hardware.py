@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -35,6 +36,20 @@ def best_precision(device: str | None = None) -> str:
     except OSError:
         flags = ""
     return "bf16-mixed" if "avx512_bf16" in flags or "amx_bf16" in flags else "32-true"
+
+
+def device_name(device: torch.device) -> str:
+    """The name of a GPU, or of the processor with the number of threads in use."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return device.type
+    try:
+        [name, *_] = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)
+    except (OSError, ValueError):
+        name = platform.processor() or platform.machine() or "processor"
+    threads = torch.get_num_threads()
+    return f"{' '.join(name.split())}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def memory() -> float:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import lightning
 import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
+from pipeline.cards.sections import TrainingRecord
 from pipeline.console.messages import inform
 from pipeline.errors import Interrupted
 from pipeline.storage.atomic import write_atomically
@@ -29,7 +33,7 @@ from pipeline.training import checkpoints
 from pipeline.training.blocks import prepared
 from pipeline.training.checkpoints import Latest
 from pipeline.training.energy import Energy
-from pipeline.training.hardware import announce_nodes, keep_memory
+from pipeline.training.hardware import announce_nodes, device_name, keep_memory
 from pipeline.training.header import header
 from pipeline.training.progress import Progress
 from pipeline.training.resume import finished_product, flat, newest_checkpoint
@@ -183,7 +187,7 @@ class Run:
 
         Args:
             best: a metric of validations, and whether its `min` or `max` is kept as `best.ckpt`; None: no such file.
-            patience: stop after as many validations without a better one; None: train to the end.
+            patience: stop after this many validations without improvement; None: train to the end.
             watching: further callbacks, which change nothing.
         """
         trainer = self.settings.trainer
@@ -276,7 +280,7 @@ class Run:
         return None if score is None else float(score)
 
     def metrics(self) -> dict[str, Any]:
-        """Final metrics, as they stand in `metrics.json`."""
+        """Final metrics, as they stand in `metrics.json`, and what they depend on."""
         if self.ended:
             metrics = self.metrics_of(self.state)
         else:
@@ -290,6 +294,10 @@ class Run:
             "parameters": self.module.parameter_count,
             "steps": self.steps,
             "precision": str(self.trainer.precision),
+            "device": device_name(self.trainer.strategy.root_device),
+            "seed": self.record.seed,
+            "version": __version__,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
             **self.energy.metrics(),
         }
 
@@ -300,12 +308,32 @@ class Run:
         rows = [row for step, row in sorted(self.history.rows.items()) if step <= state["global_step"]]
         return {name: float(value) for row in rows for name, value in row.items() if name.startswith("val/")}
 
-    def keep(self, kind: str, save: Callable[[Path], None]) -> Path:
-        """Writes what the run has made, an `encoder` or a `model`, with its lineage; returns its folder."""
+    def keep(
+        self,
+        kind: str,
+        save: Callable[..., None],
+        card: Callable[[TrainingRecord], str],
+        metrics: dict[str, Any],
+        *,
+        pictures: Sequence[str] = (),
+    ) -> Path:
+        """Writes what the run has made, an `encoder` or a `model`, with its lineage and card; returns its folder.
+
+        Args:
+            save: writes a folder with a card.
+            card: makes the card.
+            pictures: files of the run folder that the card shows, the curves first.
+        """
 
         def write(folder: Path) -> None:
-            save(folder)
-            lineage.write(folder, [*self.stages, lineage.made(kind, folder)])
+            save(folder, card="")
+            stages = [*self.stages, lineage.made(kind, folder)]
+            lineage.write(folder, stages)
+            for picture in pictures:
+                shutil.copyfile(self.out / picture, folder / picture)
+            config = self.configuration.resolved
+            record = TrainingRecord(card_name(stages, self.record.tags), metrics, config, stages, pictures)
+            (folder / "README.md").write_text(card(record), encoding="utf-8")
 
         write_folder(self.out / kind, write)
         lineage.write(self.out, lineage.read(self.out / kind))
@@ -338,6 +366,12 @@ class Run:
                 if self.public:
                     log_artifact(run, *artifact)
         write_metrics(self.out, metrics)
+
+
+def card_name(stages: Sequence[lineage.Stage], tags: Sequence[str]) -> str:
+    """The name of what a run makes, as bert-sample or bert-sample-sentiment: model, corpus and task."""
+    names = [str(stage["name"]) for stage in stages if stage["stage"] in ("corpus", "task") and "name" in stage]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([*tags[:1], *names]))[:96]
 
 
 def _is_nan(value: Any) -> bool:

@@ -116,7 +116,8 @@ class TaskData(lightning.LightningDataModule):
         """The task as a stage of a lineage; its hash is that of texts and labels as they were read."""
         rows = {split: [[example.text, example.label] for example in part] for split, part in self.examples.items()}
         counts = {split: len(part) for split, part in rows.items()}
-        return {"stage": "task", "name": name, "sha256": digest(rows), "rows": counts}
+        hub = {"hub": self.task.hub["path"]} if self.files is None and self.task.hub is not None else {}
+        return {"stage": "task", "name": name, "sha256": digest(rows), "rows": counts, **hub}
 
     # ------------------------------------------------------------------ report
 
@@ -240,7 +241,7 @@ class NextEpoch(Sampler[int]):
 
 @dataclass
 class Buckets:
-    """Training batches by step: rows of similar length together, in an order of its own each epoch."""
+    """Training batches by step: rows of similar length together, in a different order each epoch."""
 
     lengths: list[int]
     batch_size: int

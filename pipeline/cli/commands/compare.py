@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--out", type=place, default=None, help="folder of the table and its runs")
     for field in ("models", "tasks", "arms"):
         parser.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
-    parser.add_argument("--seeds", type=natural, default=0, help="of each arm; 0: as many as the file says")
+    parser.add_argument("--seeds", type=natural, default=0, help="seeds of each arm; 0: the number in the file")
     parser.add_argument("--overwrite", action="store_true", help="run what is finished too")
     add_overrides(parser, "finetune")
 

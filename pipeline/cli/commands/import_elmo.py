@@ -18,6 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from pipeline.cards.encoder import imported_card
     from pipeline.interop import elmo_hdf5
     from pipeline.storage.folders import write_folder
     from pipeline.training.run_folder import check_place
@@ -26,7 +27,8 @@ def run(options: argparse.Namespace) -> None:
     if options.out.exists():
         raise UserError(f"{options.out} is there already; choose another --out.")
     encoder = elmo_hdf5.import_elmo(options.options, options.weights, state=options.state)
-    card = f"# elmo encoder\n\nImported from {options.options.name} and {options.weights.name}; no output layer.\n"
+    origin = f"Imported from {options.options.name} and {options.weights.name}; it has no output layer."
+    card = imported_card(encoder, encoder.model_type, origin)
     write_folder(options.out, lambda folder: encoder.save(folder, card=card))
     count = sum(p.numel() for p in encoder.parameters())
     print(f"Saved {options.out}: {count:,} parameters, layers of {encoder.size}, state {options.state}.")

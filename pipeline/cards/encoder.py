@@ -1,0 +1,121 @@
+"""The card of an encoder folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.cards import sections
+from pipeline.cards.loading import loading
+from pipeline.cards.sections import LIBRARY, TrainingRecord
+from pipeline.models.base import Encoder
+from pipeline.tracking.tables import markdown_table
+
+TAGS = {"masked": "fill-mask", "causal": "text-generation"}  # of an encoder that transformers opens, by its scoring
+SEES = {
+    "masked": "It predicts a token from the tokens on both sides. It does not write text from left to right.",
+    "causal": "Each position sees the tokens to its left alone.",
+    "bidirectional": "Its layers are two language models, one for each direction; neither sees the other side.",
+}
+
+
+def library_of(encoder: Encoder) -> str:
+    """What opens the folder of an encoder: transformers, where it has the same network."""
+    return "transformers" if encoder.hf_heads else LIBRARY
+
+
+def encoder_card(encoder: Encoder, record: TrainingRecord, *, main: str) -> str:
+    """The README.md of an encoder that a run has pretrained.
+
+    Args:
+        main: name of the loss that is compared with the baselines.
+    """
+    library, metrics = library_of(encoder), record.metrics
+    tag = TAGS.get(encoder.scoring, "feature-extraction") if encoder.hf_heads else "feature-extraction"
+    objective = sections.class_name(record.setting("model.objective"))
+    results = [
+        sections.result(record, "corpus", split="validation", metric=name, value=metrics[f"val/{name}"], tag=tag)
+        for name in (f"{main}_loss", "bits_per_byte")
+        if f"val/{name}" in metrics
+    ]
+    data = sections.front_matter(
+        record, library=library, pipeline_tag=tag, tags=[encoder.model_type, LIBRARY], results=results
+    )
+    corpus = record.stage("corpus").get("name", "text")
+    about = (
+        f"A language model of type `{encoder.model_type}` with {metrics['parameters']:,} parameters, pretrained from "
+        f"random weights on `{corpus}` with the objective {objective}: {metrics['steps']:,} steps of "
+        f"{record.setting('data.batch_size')} rows of at most {record.setting('data.length')} "
+        f"{'words' if encoder.tokenizer.spells else 'tokens'}."
+    )
+    config = encoder.saved_config()
+    parts = {
+        "": about,
+        "Load": sections.marked("loading", loading(config, "encoder", library=library, tag=tag)),
+        "Data": data_section(encoder, record),
+        "Training": sections.settings_table(recipe(record)) + "\n" + sections.curve(record, "loss curves"),
+        "Scores": sections.marked("scores", scores(record, main)),
+        "Limits": sections.limits(
+            record, [SEES[encoder.scoring], f"It takes at most {encoder.max_length:,} positions."]
+        ),
+        "License": sections.LICENSE,
+        "Lineage": sections.lineage_table(record),
+    }
+    return sections.card(data, record.name, parts)
+
+
+def data_section(encoder: Encoder, record: TrainingRecord) -> str:
+    tokenizer = encoder.tokenizer
+    return (
+        f"{sections.corpus_text(record, spells=tokenizer.spells)} The tokenizer ({tokenizer.scheme}, "
+        f"{len(tokenizer):,} entries, hash `{tokenizer.hash[:12]}`) is in `tokenizer.json`."
+    )
+
+
+def recipe(record: TrainingRecord) -> dict[str, Any]:
+    """The settings of pretraining."""
+    objective = record.setting("model.objective")
+    return {
+        "network": record.setting("model.encoder.init_args"),
+        "objective": sections.class_name(objective),
+        "options of the objective": objective.get("init_args") if isinstance(objective, dict) else None,
+        "embeddings at the start": record.setting("model.embeddings"),
+        "steps": record.metrics.get("steps"),
+        "rows of a batch": record.setting("data.batch_size"),
+        "length of a row": record.setting("data.length"),
+        **sections.optimization(record),
+        **sections.run_rows(record),
+    }
+
+
+def scores(record: TrainingRecord, main: str) -> str:
+    """The last validation, and the baselines of the main loss."""
+    metrics = record.metrics
+    rows = [[name[4:].replace("_", " "), f"{value:.4g}"] for name, value in metrics.items() if name.startswith("val/")]
+    uniform, unigram = metrics.get("baseline/uniform"), metrics.get("baseline/unigram")
+    text = f"On the validation text, losses in nats:\n\n{markdown_table(['metric', 'value'], rows)}"
+    if uniform is None or unigram is None:
+        return text
+    return text + (
+        f"\nBaselines of the {main.replace('_', ' ')} loss: {unigram:.4g} for guessing each token by its frequency, "
+        f"{uniform:.4g} for guessing evenly. Losses of models with other tokenizers do not compare.\n"
+    )
+
+
+def imported_card(encoder: Encoder, name: str, origin: str) -> str:
+    """The README.md of an encoder whose weights come from elsewhere.
+
+    Args:
+        origin: a sentence about them.
+    """
+    record, library = TrainingRecord(name, {}, {}, []), library_of(encoder)
+    tag = "feature-extraction"
+    data = sections.front_matter(
+        record, library=library, pipeline_tag=tag, tags=[encoder.model_type, LIBRARY], results=[]
+    )
+    parts = {
+        "": origin,
+        "Load": sections.marked("loading", loading(encoder.saved_config(), "encoder", library=library, tag=tag)),
+        "Limits": sections.limits(record, [SEES[encoder.scoring]]),
+        "License": "The license is that of the weights that were imported.",
+    }
+    return sections.card(data, name, parts)

@@ -1,0 +1,124 @@
+"""The card of the folder of a fine-tuned model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.cards import sections
+from pipeline.cards.encoder import library_of
+from pipeline.cards.loading import loading
+from pipeline.cards.sections import LIBRARY, TrainingRecord
+from pipeline.finetuning.model import FineTunedModel
+from pipeline.metrics import mean_and_deviation
+from pipeline.presets import FRESH
+from pipeline.tracking.tables import markdown_table
+
+ARMS = {
+    "full": "all weights are trained, from the pretrained ones",
+    "frozen": "the head alone is trained, on the frozen pretrained encoder",
+    "scratch": "all weights are trained, from random ones: the arm that shows what pretraining is worth",
+    "random": "the head alone is trained, on an encoder of random weights",
+}
+
+
+@dataclass
+class TaskFacts:
+    """What a card says of a task.
+
+    Args:
+        metric: the one that chooses the checkpoint.
+        headline: the scores of the test in one line.
+        labels: in a few words, as `labels negative, positive`.
+    """
+
+    metric: str
+    headline: str
+    labels: str
+
+
+def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *, arm: str) -> str:
+    """The README.md of a fine-tuned model."""
+    library = library_of(model.encoder) if model.layout is not None else LIBRARY
+    tag = "token-classification" if model.head.by_word else "text-classification"
+    value = record.metrics.get(f"test/{task.metric}")
+    results = (
+        []
+        if value is None
+        else [sections.result(record, "task", split="test", metric=task.metric, value=value, tag=tag)]
+    )
+    name = record.stage("task").get("name", "a task")
+    data = sections.front_matter(
+        record, library=library, pipeline_tag=tag, tags=[model.encoder.model_type, LIBRARY, arm], results=results
+    )
+    about = (
+        f"A model of type `{model.encoder.model_type}` with {record.metrics['parameters']:,} parameters, fine-tuned on "
+        f"`{name}`. The arm is `{arm}`: {ARMS[arm]}."
+    )
+    cut = f"Of a longer text than {model.options.max_length:,} tokens it reads a part."
+    windows = f"A sentence of more than {model.options.max_length:,} tokens is read in windows."
+    own = [windows if model.head.by_word else cut, "The scores are of one seed; other seeds give others."]
+    parts = {
+        "": about,
+        "Load": sections.marked("loading", loading(model.saved_config(), "model", library=library, tag=tag)),
+        "Data": data_section(model, record, task, arm),
+        "Training": sections.settings_table(recipe(record, arm)) + "\n" + sections.curve(record, "training curves"),
+        "Scores": sections.marked("scores", scores(record.metrics, task.metric))
+        + f"\n\nAll scores: {task.headline}.\n",
+        "Limits": sections.limits(record, own),
+        "License": sections.LICENSE,
+        "Lineage": sections.lineage_table(record),
+    }
+    return sections.card(data, record.name, parts)
+
+
+def data_section(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, arm: str) -> str:
+    stage = record.stage("task")
+    rows = ", ".join(f"{count:,} {split}" for split, count in stage.get("rows", {}).items())
+    origin = f" (`{stage['hub']}`)" if "hub" in stage else ""
+    corpus = sections.corpus_text(record, spells=model.encoder.tokenizer.spells)
+    if arm in FRESH:
+        corpus = "Its encoder was not pretrained: of the lineage's encoder it has sizes and tokenizer alone."
+    return f"Task: `{stage.get('name', 'unnamed')}`{origin}, rows: {rows}; {task.labels}. {corpus}"
+
+
+def recipe(record: TrainingRecord, arm: str) -> dict[str, Any]:
+    """The settings of fine-tuning."""
+    plain = {"lstm": 0, "words": "first", "crf": False, "class_weights": "none"}  # as every head has them
+    options = record.setting("model.recipe") or {}
+    particular = {name: value for name, value in options.items() if value and plain.get(name) != value}
+    return {
+        "arm": arm,
+        "steps": record.metrics.get("steps"),
+        "step of the tested checkpoint": record.metrics.get("best_step"),
+        "epochs": record.setting("data.epochs"),
+        "rows of a batch": record.setting("data.batch_size"),
+        "head": particular or None,
+        "warm-up share": record.setting("model.warmup_share"),
+        **{name: value for name, value in sections.optimization(record).items() if name != "warm-up steps"},
+        **sections.run_rows(record),
+    }
+
+
+def scores(metrics: Any, metric: str, scratch: Sequence[float] = ()) -> str:
+    """The test beside the same network without pretraining, where such runs are known, and beside simple baselines.
+
+    Args:
+        scratch: the metric of runs of the arm `scratch` on the same rows.
+    """
+    shown = metric.replace("_", " ")
+    value, error = metrics.get(f"test/{metric}"), metrics.get("test/standard_error")
+    own = f"{value:.4f}" + (f" ± {error:.4f} (standard error)" if error is not None and metric != "span_f1" else "")
+    rows = [["this model", own]]
+    if scratch:
+        mean, deviation = mean_and_deviation(scratch)
+        spread = f" ± {deviation:.4f} (standard deviation of {len(scratch)} runs)" if len(scratch) > 1 else " (one run)"
+        rows.append(["the same network without pretraining", f"{mean:.4f}{spread}"])
+    for name, number in metrics.items():
+        parts = name.split("/")
+        if parts[0] == "baseline" and len(parts) == 2:
+            rows.append([f"baseline: {parts[1].replace('_', ' ')}", f"{number:.4f}"])
+    note = "" if scratch else "\nNo run of the same network without pretraining (arm `scratch`) was known here.\n"
+    count = f" ({metrics['test/rows']:,} rows)" if "test/rows" in metrics else ""
+    return f"On the test part{count}:\n\n{markdown_table(['', shown], rows)}{note}"

@@ -1,0 +1,53 @@
+"""The lines of Python that load a folder: in transformers where it opens there, else in this library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TASK_TAGS = ("text-classification", "token-classification")
+PAIR = '{"text": "A dog runs.", "text_pair": "An animal moves."}'
+
+
+def loading(config: Mapping[str, Any], place: str, *, library: str, tag: str, on_hub: bool = False) -> str:
+    """A sentence, and three lines of Python.
+
+    Args:
+        config: the content of the folder's config.json.
+        place: the folder, or its name on the hub.
+        library: what opens it.
+        tag: its pipeline tag.
+        on_hub: whether the place is a name on the hub.
+    """
+    pairs = bool(config.get("head", {}).get("pairs"))
+    if library == "transformers":
+        lines = _in_transformers(config, place, tag=tag, pairs=pairs)
+        where = "It opens in transformers as it is"
+    else:
+        lines = _in_ours(place, tag=tag, pairs=pairs, on_hub=on_hub)
+        where = f"It opens in {library}; transformers has no such model"
+    named = "" if on_hub else f" (`{place}` is this folder)"
+    code = "\n".join(lines)
+    return f"{where}{named}:\n\n```python\n{code}\n```\n"
+
+
+def _in_transformers(config: Mapping[str, Any], place: str, *, tag: str, pairs: bool) -> list[str]:
+    if tag in TASK_TAGS:
+        text = PAIR if pairs else '"A dog runs."'
+        return ["from transformers import pipeline", f'model = pipeline("{tag}", model="{place}")', f"model({text})"]
+    [architecture] = config["architectures"]
+    return [
+        f"from transformers import AutoTokenizer, {architecture}",
+        f'tokenizer = AutoTokenizer.from_pretrained("{place}")',
+        f'model = {architecture}.from_pretrained("{place}")',
+    ]
+
+
+def _in_ours(place: str, *, tag: str, pairs: bool, on_hub: bool) -> list[str]:
+    folder = f'snapshot_download("{place}")' if on_hub else f'"{place}"'
+    lines = ["from huggingface_hub import snapshot_download"] if on_hub else []
+    if tag in TASK_TAGS:
+        text = '("A dog runs.", "An animal moves.")' if pairs else '"A dog runs."'
+        return [*lines, "import pipeline", f"model = pipeline.load({folder})", f"model.predict([{text}])"]
+    layers = 'layers = encoder.encode(["A dog runs."]).layers'
+    return [*lines, "from pipeline import encoders", f"encoder = encoders.load({folder})", layers]
