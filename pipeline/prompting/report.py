@@ -29,9 +29,9 @@ from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import write_metrics
 from pipeline.tracking.tables import markdown_line, markdown_table
 from pipeline.tracking.wandb import closing_run, use_artifact, wandb_logger
+from pipeline.training.advice import not_better
 from pipeline.training.requests import ZeroShotRequest
 from pipeline.training.run import group_of
-from pipeline.training.advice import not_better
 from pipeline.training.run_folder import begun, clear
 from tasks.base import Task
 from tasks.dataset import DataSet, Row
@@ -251,7 +251,7 @@ def report(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
 
 def not_better_than_guessing(parts: Sequence[Result]) -> str | None:
     """A warning where the mean of the templates does not beat chance, or the most frequent label."""
-    guesses = {name: parts[0].metrics[name] for name in ("chance", "majority") if name in parts[0].metrics}
+    guesses: dict[str, float] = {name: parts[0].metrics[name] for name in ("chance", "majority") if name in parts[0].metrics}
     return not_better(_summary(parts)["accuracy"], guesses, mode="max") if guesses else None
 
 
