@@ -251,7 +251,9 @@ def report(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
 
 def not_better_than_guessing(parts: Sequence[Result]) -> str | None:
     """A warning where the mean of the templates does not beat chance, or the most frequent label."""
-    guesses: dict[str, float] = {name: parts[0].metrics[name] for name in ("chance", "majority") if name in parts[0].metrics}
+    guesses: dict[str, float] = {
+        name: parts[0].metrics[name] for name in ("chance", "majority") if name in parts[0].metrics
+    }
     return not_better(_summary(parts)["accuracy"], guesses, mode="max") if guesses else None
 
 
