@@ -84,10 +84,10 @@ def test_other_encodings_and_formats_are_refused_with_a_way_out(tmp_path: Path) 
         ):
             labeled.read(Sentiment(), str(tmp_path / "a.csv"))
     (tmp_path / "a.xlsx").write_bytes(b"PK")
-    with pytest.raises(UserError, match=r"a.xlsx is no table that can be read: .*\.csv.*in Excel: 'CSV UTF-8'"):
+    with pytest.raises(UserError, match=r"a.xlsx cannot be read as a table: .*\.csv.*in Excel: 'CSV UTF-8'"):
         labeled.read(Sentiment(), str(tmp_path / "a.xlsx"))
     (tmp_path / "a.json").write_text('{"text": "a"}')
-    with pytest.raises(UserError, match="is no table: it must be a list of JSON objects"):
+    with pytest.raises(UserError, match="is not a table: it must be a list of JSON objects"):
         read_rows(tmp_path / "a.json")
     (tmp_path / "a.tsv").write_text('text\tlabel\n"two\nlines"\t1\n')
     with pytest.raises(UserError, match=r"in a .tsv quotes are plain characters, call it .csv"):
@@ -205,6 +205,16 @@ def test_parts_that_are_missing_are_split_off(tmp_path: Path) -> None:
         UserError, match=r"Which file is the train part in .*\? There are one.csv, two.csv; name one by"
     ):
         labeled.read(Sentiment(), str(tmp_path))
+
+
+def test_a_column_may_say_which_part_a_row_is_of(tmp_path: Path) -> None:
+    frame = reviews().assign(split=["train"] * 40 + ["validation"] * 10 + ["test"] * 10)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    found = labeled.read(Sentiment(), str(tmp_path / "a.csv"))
+    tested = [example.text for example in found.parts["test"].examples]
+    assert tested == frame["Review Text"][50:].tolist()
+    assert [len(part.rows) for part in found.parts.values()] == [40, 10, 10]
+    assert found.made["valid"] == "by the column split"
 
 
 # ---------------------------------------------------------------------- problems

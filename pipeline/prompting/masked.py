@@ -78,7 +78,7 @@ class MaskedScorer(Scorer):
             size = len(rest) - len(right)
             if size < 1 or rest[size:] != list(right):
                 target, following = request.target[:60], request.right[:30]
-                raise UserError(f"'{target}' cannot be scored before '{following}': it needs a space behind it.")
+                raise UserError(f"'{target}' cannot be scored before '{following}': it needs a space after it.")
             cut = max(0, len(left) + len(rest) - self.room)
             text = [*left, *rest][cut:][: self.room]
             first = max(0, len(left) - cut)

@@ -122,7 +122,7 @@ def run(prompting: Prompting) -> None:
         if warning := not_better_than_guessing(parts):
             print(warning)
     if source is not None:
-        print(f"frequency of words alone {metrics['baseline/unigram']:.3f}")
+        print(f"word-frequency baseline {metrics['baseline/unigram']:.3f}")
     print(f"Saved metrics.json and predictions.jsonl in {out}")
     if logger is not None:
         with closing_run(logger) as wandb_run:
@@ -174,7 +174,7 @@ def metrics_of_run(task: DataSet, rows: Sequence[Row], results: Mapping[int, Seq
 def unigram_baseline(
     source: Source, task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]
 ) -> dict[str, float]:
-    """Accuracy of the frequency of words alone, and by group."""
+    """Accuracy of the word-frequency baseline, and by group."""
     counts = word_counts(paragraph for document, _ in source.documents() for paragraph in document)
     questions = [answer.question for answer in results[min(results)][0].answers]
     credits = unigram_credits(questions, counts)
