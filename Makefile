@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: help install lock data pretrain finetune zeroshot worth compare report results wikipedia-sample new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report results wikipedia-sample new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -76,7 +76,7 @@ help: ## this list
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
-	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, completion, each with --help"
+	@echo "Also: .venv/bin/python -m pipeline lm-eval, import-elmo, completion, each with --help"
 
 # One stamp for each set of packages, made again when its sources change.
 $(BIN)/.venv-made:
@@ -118,6 +118,10 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
 	$(call run,TASK SHOTS FROM RESUME $(WRITING) ARGS)
 
+predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=model folder of a fine-tune, DATA=file, OUT=file
+	$(call uses,FROM DATA OUT ARGS)
+	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,FROM,--model) $(call flag,DATA,--input) $(call flags,OUT ARGS)
+
 worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero-shot beside fine-tunes on few rows
 	$(call run,TASK FROM SEEDS $(WRITING) ARGS)
 
@@ -148,8 +152,8 @@ sync: $(BIN)/.installed-core ## upload the offline runs under runs/ to Weights &
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
 	$(call run,CORPUS FROM PROMPT WORD $(READING) ARGS)
 
-evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS
-	$(call run,CORPUS FROM $(READING) ARGS)
+evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS; OUT=file.json
+	$(call run,CORPUS FROM OUT $(READING) ARGS)
 
 audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
 	$(call run,CORPUS $(READING) ARGS)

@@ -152,8 +152,7 @@ def check_many_runs(settings: Iterable[str]) -> None:
     for name in settings:
         if name.startswith(("trainer.devices", "trainer.num_nodes", "config")):
             raise UserError(
-                "Each of many fine-tunes runs in one process: remove --trainer.devices, --trainer.num_nodes and "
-                "--config."
+                "Each run of a grid uses one process: remove --trainer.devices, --trainer.num_nodes and --config."
             )
         if name.startswith(("model.seed", "data.seed", "model.arm")):
             raise UserError(
