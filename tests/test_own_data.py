@@ -84,10 +84,10 @@ def test_other_encodings_and_formats_are_refused_with_a_way_out(tmp_path: Path) 
         ):
             labeled.read(Sentiment(), str(tmp_path / "a.csv"))
     (tmp_path / "a.xlsx").write_bytes(b"PK")
-    with pytest.raises(UserError, match=r"a.xlsx is no table that can be read: .*\.csv.*in Excel: 'CSV UTF-8'"):
+    with pytest.raises(UserError, match=r"a.xlsx cannot be read as a table: .*\.csv.*in Excel: 'CSV UTF-8'"):
         labeled.read(Sentiment(), str(tmp_path / "a.xlsx"))
     (tmp_path / "a.json").write_text('{"text": "a"}')
-    with pytest.raises(UserError, match="is no table: it must be a list of JSON objects"):
+    with pytest.raises(UserError, match="is not a table: it must be a list of JSON objects"):
         read_rows(tmp_path / "a.json")
     (tmp_path / "a.tsv").write_text('text\tlabel\n"two\nlines"\t1\n')
     with pytest.raises(UserError, match=r"in a .tsv quotes are plain characters, call it .csv"):

@@ -116,7 +116,7 @@ class CorpusData(lightning.LightningDataModule):
         try:
             re.compile(document_start or "")
         except re.error as error:
-            raise UserError(f"data.document_start is no regular expression: {error}.") from None
+            raise UserError(f"data.document_start is not a valid regular expression: {error}.") from None
         self.files, self.hub, self.sample_documents = files, hub, sample_documents
         self.text_column, self.document_start, self.verify = text_column, document_start, verify
         self.language = language

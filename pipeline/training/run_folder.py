@@ -159,7 +159,7 @@ def check_place(path: Path) -> None:
     except UnicodeDecodeError:
         raise UserError(f"The name {str(path)!r} is not UTF-8; {elsewhere()}.") from None
     except (OSError, RuntimeError) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or "its links go round in a circle"
+        said = (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
         raise UserError(f"{str(path)[:100]} cannot be written: {said}; {elsewhere()}.") from None
     if sealed is not None:
         where = "is" if sealed == place else "lies in"
