@@ -46,7 +46,8 @@ REFUSED = {
 NOTES = """\
 #!{python}
 import json, os, sys
-text = sys.stdin.read() if "predict" in sys.argv and "--input" not in sys.argv else ""
+piped = "predict" in sys.argv and not any(word.startswith("--input") for word in sys.argv)
+text = sys.stdin.read() if piped else ""
 with open({file!r}, "a") as file:
     file.write(json.dumps([sys.argv[1:], dict(os.environ), text]) + "\\n")
 """
