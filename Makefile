@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report results wikipedia-sample new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -65,7 +65,7 @@ help: ## this list
 	@echo "  OVERWRITE=1  replace the run in OUT; for compare, run finished cells again"
 	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
-	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name;"
+	@echo "  NAME       [sample] for compare, [real] for results: a name in configs/compare or a YAML file; for new-task: its name;"
 	@echo "             [finetune] for sweep: pretrain or finetune"
 	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
@@ -127,6 +127,12 @@ worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; run it again to resume
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
+
+results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretrains and fine-tunes what is missing; resumable
+	$(call run,NAME CORPUS MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
+
+wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that the table of real text is made with (needs the hub)
+	$(call run,OUT OVERWRITE ARGS)
 
 report: $(BIN)/.installed-core ## one HTML page of a run, of a comparison, or of all that grew from an encoder: FROM=folder
 	$(call run,FROM OUT ARGS)
