@@ -21,7 +21,7 @@ hint = $(if $(strip $(alike)),did you mean $(strip $(alike))?,it knows $(VARIABL
 $(foreach name,$(filter-out $(VARIABLES) $(PASSED_ON),$(typed)),$(error make does not know $(name)=; $(call hint,$(name)) \
 	See make help))
 
-# No shell reads a value: commands get it through the environment, as it is. `make -n` shows it in quotes.
+# No shell reads a value: commands get it unchanged through the environment. `make -n` shows it in quotes.
 $(foreach name,$(typed),$(eval override $(name) := $$(value $(name))))
 export PYTHON $(typed)
 dry := $(findstring n,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
@@ -36,14 +36,14 @@ flag = $(if $(filter $(1),$(SWITCHES)),$(if $(filter $(ON),$($(1))),$(named)),$(
 named = $(or $(2),$(patsubst $(1)--%,--%,$(filter $(1)--%,$(FLAGS))))
 flags = $(foreach name,$(filter $(typed),$(1)),$(call flag,$(name)))
 
-# A variable that a target does not use is refused: it would be passed over in silence.
+# A variable that a target does not use is refused: it would be ignored silently.
 unused = $(filter-out PYTHON $(PASSED_ON) $(1),$(typed))
 uses = $(foreach name,$(unused),$(error make $@ does not use $(name)=; see make help))
 run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: help install lock data pretrain finetune zeroshot worth compare report new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report results wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,28 +58,28 @@ help: ## this list
 	@echo "             Face's; for compare with {model} in place of a name"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
-	@echo "  SEEDS      for finetune and compare: so many seeds in one command, and what they gained over scratch; for worth"
+	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
 	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME] what is written"
-	@echo "  RESUME=1   go on with the run in OUT (0, no, false: not)"
-	@echo "  OVERWRITE=1  start anew over the run in OUT; for compare, run what is finished too"
+	@echo "  RESUME=1   resume the run in OUT (0, no, false: do not)"
+	@echo "  OVERWRITE=1  replace the run in OUT; for compare, run finished cells again"
 	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
-	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name;"
+	@echo "  NAME       [sample] for compare, [real] for results: a name in configs/compare or a YAML file; for new-task: its name;"
 	@echo "             [finetune] for sweep: pretrain or finetune"
 	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
 	@echo "  ARMS       for compare: some of those in its file"
 	@echo "  KIND       for new-task: sentence, pair, regression or tagging; without it, what DATA looks like"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, elmo, pretraining, fine-tuning, token-store; none: all"
-	@echo "  PROMPT     for try: text to go on with (gpt), or with [MASK] to fill (bert)"
+	@echo "  PROMPT     for try: text to continue (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
 	@echo "  REPO       for push: its name on the hub, USER/NAME"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
-	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, completion, each with --help"
+	@echo "Also: .venv/bin/python -m pipeline lm-eval, import-elmo, completion, each with --help"
 
-# One stamp for each set of packages; it is made anew when what it was made from changes.
+# One stamp for each set of packages, made again when its sources change.
 $(BIN)/.venv-made:
 	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo "Error: $$PYTHON is missing or older than 3.11; set PYTHON= to a newer one." >&2; exit 2; }
@@ -119,11 +119,21 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
 	$(call run,TASK SHOTS FROM RESUME $(WRITING) ARGS)
 
+predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=model folder of a fine-tune, DATA=file, OUT=file
+	$(call uses,FROM DATA OUT ARGS)
+	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,FROM,--model) $(call flag,DATA,--input) $(call flags,OUT ARGS)
+
 worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero-shot beside fine-tunes on few rows
 	$(call run,TASK FROM SEEDS $(WRITING) ARGS)
 
-compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; go on with it at any time
+compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; run it again to resume
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
+
+results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretrains and fine-tunes what is missing; resumable
+	$(call run,NAME CORPUS MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
+
+wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that the table of real text is made with (needs the hub)
+	$(call run,OUT OVERWRITE ARGS)
 
 report: $(BIN)/.installed-core ## one HTML page of a run, of a comparison, or of all that grew from an encoder: FROM=folder
 	$(call run,FROM OUT ARGS)
@@ -146,8 +156,8 @@ sync: $(BIN)/.installed-core ## upload the offline runs under runs/ and results/
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
 	$(call run,CORPUS FROM PROMPT WORD $(READING) ARGS)
 
-evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS
-	$(call run,CORPUS FROM $(READING) ARGS)
+evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS; OUT=file.json
+	$(call run,CORPUS FROM OUT $(READING) ARGS)
 
 audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
 	$(call run,CORPUS $(READING) ARGS)

@@ -73,7 +73,7 @@ def main() -> int:
         say("Interrupted.")  # Lightning's way to say so, outside of training steps
         return 130
     except Interrupted:
-        say(f"Interrupted; a checkpoint is written, and {typed.flag('resume')} continues from it.")
+        say(f"Interrupted; a checkpoint was saved: and {typed.flag('resume')} continues from it.")
         return 130
     except KeyboardInterrupt:
         say("Interrupted.")

@@ -108,7 +108,7 @@ class DataSet:
         """
         value = self.column(row, role)
         if isinstance(value, (list, tuple, dict, bytes)):
-            raise RowError(row[0], f"has {str(value)[:40]} as its {role}, which is no text", kind=f"no text as {role}")
+            raise RowError(row[0], f"has {str(value)[:40]} as its {role}, which is not text", kind=f"no text as {role}")
         return str(value).strip()
 
     def take_columns(self, columns: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ class Prompt:
     `{name!l}` begins with a small letter, `{name!p}` has lost its last punctuation mark.
 
     Args:
-        shape: `choice` (a context and candidates that go on with it), `pair` (which text is likelier), `cloze`
+        shape: `choice` (a context and candidates that continue it), `pair` (which text is likelier), `cloze`
             (candidates at the [MASK] of the text), `last_word` (the text's own last word).
         text: the context, or the text with [MASK]; of `last_word` the text as a whole. It must not end in a space.
         candidates: label -> what is said for it; or a list of texts, the right one of which `gold` tells.

@@ -97,7 +97,7 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     shutil.rmtree(runs / "bert-sentiment-scratch-1")
     run("compare", *flags)
     shown = capsys.readouterr()
-    assert "run anew" not in shown.err
+    assert "run again" not in shown.err
     assert len(list(runs.glob("[!.]*"))) == 12
     for path, time in times.items():
         assert (path.stat().st_mtime_ns == time) == ("scratch-1" not in str(path))
@@ -116,7 +116,7 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     assert_plot(tmp_path / "out/compare.png")
     assert text in shown.out
     run("compare", *flags, "--tasks", "sentiment", "--arms", "frozen", "--data.train_rows=16")
-    assert "bert-sentiment-frozen-0 is run anew: not of the same flags." in capsys.readouterr().err
+    assert "bert-sentiment-frozen-0 is run again: not of the same flags." in capsys.readouterr().err
     # With other flags the rest is not of the same: it is left out. With the same, a part of the grid keeps the rest.
     assert len(list(csv.DictReader((tmp_path / "out/compare.csv").open()))) == 1
     run("compare", *flags, "--tasks", "tagging", "--arms", "full")
@@ -135,7 +135,7 @@ def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys
 
     for flags, number, anew in (([], 1, False), ([], 1, False), (["--x"], 2, True), (["--x"], 2, False), ([], 3, True)):
         assert once(tmp_path, {"encoder": "a", "flags": flags}, fit) == {"run": number}
-        assert ("is run anew: not of the same flags." in capsys.readouterr().err) == anew
+        assert ("is run again: not of the same flags." in capsys.readouterr().err) == anew
     assert made == [False] * 3
 
 

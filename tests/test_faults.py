@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     capsys.readouterr()
     run("pretrain", "--out", str(out), "--resume", *flags)
     shown = capsys.readouterr().out
-    assert "Going on from the checkpoint before it, of step 4" in shown
+    assert "Resuming from the previous checkpoint, of step 4" in shown
     assert "last.ckpt is missing" in shown or "last.ckpt is damaged" in shown
     one, two = ((tmp_path / name / "encoder/model.safetensors").read_bytes() for name in ("straight", "killed"))
     assert one == two

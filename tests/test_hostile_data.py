@@ -62,8 +62,8 @@ def parquet(path: Path, columns: list[tuple[str, pyarrow.Array]]) -> None:
 BAD_UTF8 = pyarrow.array([b"\xff\xfe", b"good"]).view(pyarrow.string())
 TEXT = "".join(f"Line {n} of a text: {random.Random(n).randbytes(9).hex()}.\n" for n in range(500)).encode()
 TABLES: list[tuple[str, str | bytes, str]] = [
-    ("a.csv", 'text,label\n"open,1\nb,2\n', "line 2 is no row of a table .* a quote is opened and never closed"),
-    ("a.csv", 'text,label\n"a" b,1\n', "line 2 is no row of a table with quotes"),
+    ("a.csv", 'text,label\n"open,1\nb,2\n', "line 2 is not a row of a table .* a quote is opened and never closed"),
+    ("a.csv", 'text,label\n"a" b,1\n', "line 2 is not a row of a table with quotes"),
     ("a.csv", "text,label\na,b,1\n", "line 2 has 3 columns, its header has 2"),
     ("a.csv", "text,label,text\na,b,1\n", "line 1: two columns of the header are named 'text'"),
     ("a.tsv", "text\tlabel\ttext\na\tb\t1\n", "line 1: two columns of the header are named 'text'"),
@@ -252,7 +252,7 @@ def test_a_spoiled_token_store_is_built_anew(
     if not sums:
         (folder / "SHA256SUMS").unlink()
     assert (store.build(source, made, tmp_path / "stores").tokens == tokens).all()
-    assert "built anew" in capsys.readouterr().out
+    assert "rebuilt" in capsys.readouterr().out
     assert (TokenStore.open(folder).tokens == tokens).all()
 
 
@@ -332,7 +332,7 @@ def test_another_tokenizer_in_the_cache_is_noticed(
         run("data", *flags)
         said = capsys.readouterr().out
         assert said.startswith("Warning: ")
-        assert said.endswith(f"The tokenizer is trained anew.\n{report}")
+        assert said.endswith(f"The tokenizer is trained again.\n{report}")
         assert file.read_text() == whole
     file.with_suffix(".sha256").unlink()  # as 0.12 left it
     run("data", *flags)

@@ -104,7 +104,7 @@ def test_a_damaged_run_of_a_grid_is_run_again(
     assert once(out, cell, fit, taken=summary) == first
     assert made == ([False] if why is None else [False, False])
     said = capsys.readouterr().err
-    assert re.search(f"run is run anew: .*{why}", said) if why else not said
+    assert re.search(f"run is run again: .*{why}", said) if why else not said
 
 
 def test_a_grid_removes_no_folder_that_it_has_not_made(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_what_is_set_aside_comes_back_wherever_it_is_killed(
         if moves < end:
             break
     assert moves < end  # it was killed at every move
-    assert "holds the run of before again" in capsys.readouterr().out
+    assert "holds the previous run again" in capsys.readouterr().out
 
 
 def test_a_new_run_lets_go_of_the_old_one(tmp_path: Path) -> None:

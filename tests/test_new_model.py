@@ -170,7 +170,7 @@ def test_samples_of_a_new_model(model: Encoder, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"the dog saw {n} and a cat ." for n in range(20)) + "\n")
     store = store_builder.build(Source(files=[tmp_path / "text.txt"]), model.tokenizer, tmp_path / "stores")
     columns, rows = CausalLM().samples(model, store)
-    assert columns == ["text", "goes on", "generated"]
+    assert columns == ["text", "continuation", "generated"]
     assert rows
 
 

@@ -130,7 +130,7 @@ class FineTuneCLI(CLI):
             "--patience",
             type=int,
             required=True,
-            help="stop after that many validations without a better one; 0: never",
+            help="stop after this many validations without improvement; 0: never",
         )
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
         parser.add_class_arguments(WandbOptions, "wandb")

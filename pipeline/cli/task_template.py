@@ -144,7 +144,7 @@ def described(file: Path) -> str:
 def add_missing(name: str, data: str, *, packaged: Path) -> list[Path]:
     """Writes the YAML file of a task that there is none of yet, for the data that it is to be trained on.
 
-    Nothing is written for a name that is almost that of another task, or a path.
+    Nothing is written for a path, or a name that is almost that of another task.
     """
     there = [path.stem for folder in (packaged, Path("configs/tasks")) for path in folder.glob("*.yaml")]
     if name in there or not re.fullmatch(NAME, name) or difflib.get_close_matches(name, there, cutoff=0.8):

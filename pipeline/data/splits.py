@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 SEED = 0  # of all splits: not that of a run, so that runs with other seeds are tested on the same rows
-MOST_ASIDE = 5  # at most one row in so many, where a number of rows is asked for
+MOST_ASIDE = 5  # where valid_rows is a number, at most one row in this many is set aside
 
 
 def drawn(rows: int, count: int) -> list[int]:

@@ -83,7 +83,7 @@ def _open_whole(folder: Path, hash_of: Callable[[Path], str]) -> TokenStore | No
             raise UserError(why)
         return TokenStore.open(folder)
     except UserError as error:
-        print(f"Warning: {error} The token store is built anew.")
+        print(f"Warning: {error} The token store is rebuilt.")
         return None
 
 

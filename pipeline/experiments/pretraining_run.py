@@ -150,7 +150,7 @@ def check_processes(configuration: Configuration) -> None:
     alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
     if data.objective.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
         raise UserError(
-            "With carry each row goes on with the state of the step before: set model.objective.init_args.carry to "
+            "With carry each row continues the state of the previous step: set model.objective.init_args.carry to "
             "false, or train in one process without accumulation."
         )
     if module.optimization.optimizer == "muon" and shards_weights(trainer.strategy):

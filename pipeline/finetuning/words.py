@@ -11,7 +11,7 @@ WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 def place_words(text: str | list[str]) -> tuple[list[str], list[tuple[int, int]]]:
     """Words of a text, split at spaces and punctuation, with the first character of each and the one behind it.
 
-    A list of words is taken as it is; the characters are then those of the words joined by spaces.
+    A list of words is used unchanged; the characters are then those of the words joined by spaces.
     """
     places: list[tuple[int, int]] = []
     if isinstance(text, str):

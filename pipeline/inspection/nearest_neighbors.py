@@ -25,7 +25,9 @@ def nearest_neighbors(encoder: Encoder, word: str, store: TokenStore) -> str:
     sentences = _sentences(encoder, store)
     having = [number for number, sentence in enumerate(sentences) if word in sentence]
     if len(having) < 2:
-        raise UserError(f"'{word}' stands in {len(having)} sentences of the corpus's validation part; two are needed.")
+        raise UserError(
+            f"'{word}' is in {len(having)} sentences of the corpus's validation part; at least two are needed."
+        )
     pool = sorted({*range(min(POOL, len(sentences))), having[0], having[-1]})
     texts = [sentences[number] for number in pool]
     out = encoder.encode(texts)

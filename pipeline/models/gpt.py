@@ -202,7 +202,7 @@ class Gpt(Encoder):
     def collate(self, texts: Sequence[Any]) -> Batch:
         """[end] a [end] or [end] a [end] b [end]: the end of text also begins one, as in pretraining.
 
-        The first GPT had tokens of their own for start, delimiter and extraction (Radford et al. 2018, 3.3).
+        The first GPT had special tokens for start, delimiter and extraction (Radford et al. 2018, 3.3).
         Too long a text loses its end, too long a pair the end of its longer text.
         """
         end, rows = self.tokenizer.id("eos"), []

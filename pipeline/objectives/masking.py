@@ -61,7 +61,7 @@ def mask_tokens(
 
 
 def _whole_words(continues: np.ndarray, maskable: np.ndarray, wanted: int, rng: np.random.Generator) -> np.ndarray:
-    """(T,) bool: words in random order until `wanted` pieces; a word that would exceed it is passed over."""
+    """(T,) bool: words in random order until `wanted` pieces; a word that would exceed it is skipped."""
     begins = np.flatnonzero(maskable & (~continues | ~np.roll(maskable, 1)))
     chosen = np.zeros(len(maskable), dtype=bool)
     for begin in rng.permutation(begins):

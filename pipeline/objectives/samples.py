@@ -60,7 +60,7 @@ def continuations(encoder: Encoder, store: TokenStore) -> Table:
             prompt = [encoder.tokenizer.id("bos"), *ids[:place]]
             new = encoder.generate(prompt, tokens=len(ids) - place, seed=0, temperature=0.8, top_k=0, top_p=0.95)
             rows.append([encoder.tokenizer.decode(part) for part in (ids[:place], ids[place:], new)])
-    return ["text", "goes on", "generated"], rows
+    return ["text", "continuation", "generated"], rows
 
 
 def guessed_words(encoder: Encoder, store: TokenStore) -> Table:

@@ -116,7 +116,7 @@ def empty_share(batch: Batch) -> Batch:
 
 
 class ResumableSampler(Sampler[int]):
-    """first, first + 1, ... total - 1; its length is `total`, since Lightning counts from the begin of the run."""
+    """first, first + 1, ... total - 1; its length is `total`, since Lightning counts from the beginning of the run."""
 
     def __init__(self, *, first: int, total: int) -> None:
         self.first, self.total = first, total

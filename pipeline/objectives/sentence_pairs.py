@@ -12,7 +12,7 @@ PairTask = Literal["nsp", "sop", "off"]
 
 
 class Pair(NamedTuple):
-    """Two texts, and what the second is: 0 = it goes on from the first, 1 = it does not (or they are swapped)."""
+    """Two texts, and what the second is: 0 = it follows the first, 1 = it does not (or they are swapped)."""
 
     a: np.ndarray
     b: np.ndarray

@@ -42,7 +42,7 @@ def demonstrations(task: DataSet, examples: Sequence[Row], shots: int, seed: int
 def fit_right(scorer: Scorer, questions: Sequence[Question]) -> list[Question]:
     """Cuts the end of what is right of the candidates, the same for all, where it would push a candidate out.
 
-    Of left and right the longer one is cut first: the right here, the begin of the left when the text is scored.
+    Of left and right the longer one is cut first: the right here, the beginning of the left when the text is scored.
     """
     texts = [text for q in questions if q.right for text in (q.left, q.right, *q.candidates)]
     sizes = {text: len(tokens) for text, tokens in zip(texts, scorer.tokens(texts), strict=True)}

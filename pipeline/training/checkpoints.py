@@ -127,7 +127,7 @@ def newest(
             continue
         if complaints or file.name == PREVIOUS:
             why = complaints[0] if complaints else f"{folder / LAST} is missing."
-            print(f"Warning: {why} Going on from the checkpoint before it, of step {state['global_step']:,}.")
+            print(f"Warning: {why} Resuming from the previous checkpoint, of step {state['global_step']:,}.")
         return file, state
     if complaints:
         others = "The one before it is damaged too" if len(complaints) > 1 else "No other checkpoint is there"
@@ -139,18 +139,18 @@ def read(file: Path) -> dict[str, Any]:
     """A checkpoint whose checksums are right, with all its parts; tensors stay on disk until they are used.
 
     Raises:
-        Damaged: a checksum or a part is wrong, or it holds something else than tensors and plain data.
+        Damaged: a checksum or a part is wrong, or it holds something other than tensors and plain data.
         UserError: the system cannot read the file.
     """
     try:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()  # each entry has a CRC-32
         if damaged is not None:
-            raise Damaged(f"The checkpoint {file} is damaged ({damaged} has another checksum).")
+            raise Damaged(f"The checkpoint {file} is damaged ({damaged} has a different checksum).")
         state = torch.load(file, weights_only=True, map_location="cpu", mmap=True)
     except pickle.UnpicklingError:
         raise Damaged(
-            f"The checkpoint {file} holds something else than tensors and plain data, which could be code: it is not "
+            f"The checkpoint {file} holds something other than tensors and plain data, which could be code: it is not "
             "loaded."
         ) from None
     except OSError as error:

@@ -116,7 +116,7 @@ class CorpusData(lightning.LightningDataModule):
         try:
             re.compile(document_start or "")
         except re.error as error:
-            raise UserError(f"data.document_start is no regular expression: {error}.") from None
+            raise UserError(f"data.document_start is not a valid regular expression: {error}.") from None
         self.files, self.hub, self.sample_documents = files, hub, sample_documents
         self.text_column, self.document_start, self.verify = text_column, document_start, verify
         self.language = language
@@ -229,7 +229,7 @@ class CorpusData(lightning.LightningDataModule):
             return None
         checksum = file.with_suffix(".sha256")
         try:
-            if not checksum.exists():  # of before 0.13
+            if not checksum.exists():  # written before 0.13
                 write_atomically(checksum, sha256(file))
             if read_text(checksum) != sha256(file):
                 raise UserError(f"{file} is not what {checksum.name} says.")
@@ -238,7 +238,7 @@ class CorpusData(lightning.LightningDataModule):
                 raise UserError(f"{file} is a {known.scheme} tokenizer.")
             return known
         except UserError as error:
-            print(f"Warning: {error} The tokenizer is trained anew.")
+            print(f"Warning: {error} The tokenizer is trained again.")
             return None
 
     def stages(self, name: str) -> list[dict[str, Any]]:

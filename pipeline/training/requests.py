@@ -1,4 +1,4 @@
-"""What a run is asked for: typed requests, which commands make of flags and experiments make by themselves."""
+"""Typed requests for runs: commands make them from flags, experiments make them directly."""
 
 from __future__ import annotations
 

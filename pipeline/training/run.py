@@ -200,7 +200,7 @@ class Run:
 
         Args:
             best: a metric of validations, and whether its `min` or `max` is kept as `best.ckpt`; None: no such file.
-            patience: stop after as many validations without a better one; None: train to the end.
+            patience: stop after this many validations without improvement; None: train to the end.
             watching: further callbacks, which change nothing.
         """
         trainer = self.settings.trainer

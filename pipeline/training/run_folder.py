@@ -159,7 +159,7 @@ def check_place(path: Path) -> None:
     except UnicodeDecodeError:
         raise UserError(f"The name {str(path)!r} is not UTF-8; {elsewhere()}.") from None
     except (OSError, RuntimeError) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or "its links go round in a circle"
+        said = (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
         raise UserError(f"{str(path)[:100]} cannot be written: {said}; {elsewhere()}.") from None
     if sealed is not None:
         where = "is" if sealed == place else "lies in"
@@ -256,7 +256,7 @@ def _let_go(out: Path) -> None:
         try:
             remove(left)
         except OSError as error:
-            print(f"Warning: {left}, left of a run of before, cannot be removed: {reason(error)}.", file=sys.stderr)
+            print(f"Warning: {left}, left by an earlier run, cannot be removed: {reason(error)}.", file=sys.stderr)
 
 
 def put_back(out: Path) -> None:
@@ -274,4 +274,4 @@ def put_back(out: Path) -> None:
         if os.path.lexists(aside / name):
             (aside / name).rename(out / name)
     aside.rmdir()
-    print(f"{out} holds the run of before again: the one that was to take its place ended before its first checkpoint.")
+    print(f"{out} holds the previous run again: the new one ended before its first checkpoint.")

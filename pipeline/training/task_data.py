@@ -241,7 +241,7 @@ class NextEpoch(Sampler[int]):
 
 @dataclass
 class Buckets:
-    """Training batches by step: rows of similar length together, in an order of its own each epoch."""
+    """Training batches by step: rows of similar length together, in a different order each epoch."""
 
     lengths: list[int]
     batch_size: int

@@ -93,7 +93,7 @@ def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size:
         return UserError("compile needs a C++ compiler, as g++; install one, or leave compile out.")
     if said.startswith(UNKNOWN_METRIC):
         named = f"; there are {', '.join(names)}" if (names := sorted(trainer.callback_metrics)) else ""
-        return UserError(f"One of trainer.callbacks monitors a figure that there is not: {_monitor(said)}{named}.")
+        return UserError(f"One of trainer.callbacks monitors a metric that does not exist: {_monitor(said)}{named}.")
     return None
 
 

@@ -1,4 +1,4 @@
-"""`make finetune`: an encoder and a head on a labelled task; with SEEDS= several runs, beside as many from scratch."""
+"""`make finetune`: an encoder and a head on a labelled task; with SEEDS=, several runs compared with scratch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     add_task(parser)
     add_encoder(parser)
     parser.add_argument("--arm", choices=ARMS, default="full", help="what is trained, from which weights")
-    parser.add_argument("--seeds", type=natural, default=0, help="run as many seeds, and as many from scratch")
+    parser.add_argument("--seeds", type=natural, default=0, help="run this many seeds, and as many from scratch")
     add_out(parser)
     add_resume(parser)
     add_overrides(parser, "finetune")
@@ -55,7 +55,7 @@ def finetune(request: FineTuneRequest) -> None:
 
 
 def several_seeds(request: FineTuneRequest, seeds: int) -> None:
-    """One arm and scratch, with as many seeds, and what the one gained."""
+    """One arm and scratch, with the same number of seeds, and the gain of the arm."""
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.experiments.comparison import show
     from pipeline.experiments.grid import Arm, Grid, check_seeds, check_settings, compare

@@ -13,7 +13,7 @@ HELP = "run lm-evaluation-harness on an encoder (extra lm-eval)"
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--tasks", required=True, help="lm-eval's names, with commas between them")
     parser.add_argument("--encoder", type=place, required=True, help="encoder folder")
-    parser.add_argument("--limit", type=natural, default=0, help="only as many items of each task; 0: all")
+    parser.add_argument("--limit", type=natural, default=0, help="number of items of each task; 0: all")
     parser.add_argument("--include-path", type=place, default=None, help="folder with YAML files of further tasks")
 
 

@@ -71,7 +71,7 @@ def start(sweep: dict[str, Any], *, count: int) -> str:
 
     if not has_key():
         raise UserError(
-            "A sweep is led by the server of Weights & Biases: set WANDB_API_KEY. Offline, "
+            "A sweep is controlled by the server of Weights & Biases: set WANDB_API_KEY. Offline, "
             f"`{typed.command('compare')}` tries all combinations of the settings under `choose` in its YAML file."
         )
     import wandb

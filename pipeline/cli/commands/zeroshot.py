@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
     add_task(parser)
     add_encoder(parser)
     parser.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
-    parser.add_argument("--limit", type=natural, default=0, help="ask only as many rows; 0: all")
+    parser.add_argument("--limit", type=natural, default=0, help="number of rows; 0: all")
     parser.add_argument("--log-text", action="store_true", help="texts of DATA may go to Weights & Biases")
     parser.add_argument("--unigram", default=None, help="texts whose words' frequencies alone are a baseline")
     add_out(parser)

@@ -46,7 +46,7 @@ class Crf(nn.Module):
 
     @torch.no_grad()
     def decode(self, emissions: Tensor, mask: Tensor) -> Tensor:
-        """The best sequence (B, W): the Viterbi algorithm; what stands where no word is has no meaning."""
+        """The best sequence (B, W): the Viterbi algorithm; values at padding are undefined."""
         best, came_from = self.start + emissions[:, 0], []
         same = torch.arange(emissions.shape[-1], device=emissions.device).expand_as(best)
         for i in range(1, emissions.shape[1]):
