@@ -58,14 +58,15 @@ def published_card(folder: Path, repo: str, about: Mapping[str, str | None]) -> 
         raise UserError(
             f"{folder / CARD} has a front matter that cannot be read ({str(error).splitlines()[0]})."
         ) from None
+    data: Any = card.data  # whatever keys it has
     for name, value in about.items():
         if value is not None:
-            setattr(card.data, name, value)
+            setattr(data, name, value)
     content = str(card)
-    library, tag = card.data.library_name or sections.LIBRARY, card.data.pipeline_tag or ""
+    library, tag = data.library_name or sections.LIBRARY, data.pipeline_tag or ""
     content = sections.replaced(content, "loading", loading(config, repo, library=library, tag=tag, on_hub=True))
-    if card.data.license:
-        content = content.replace(sections.LICENSE, f"{card.data.license}.")
+    if data.license:
+        content = content.replace(sections.LICENSE, f"{data.license}.")
     return with_scratch(content, folder)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 MOST_LABELS = 40  # of a confusion matrix that can be read
 
 
@@ -22,8 +24,8 @@ def charts_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     names = list(probabilities)
     number = {name: index for index, name in enumerate(names)}
     gold, predicted = ([number[row[side]] for row in rows] for side in ("gold", "label"))
-    scores = [[row["probabilities"][name] for name in names] for row in rows]
+    numbers: Any = np.array([[row["probabilities"][name] for name in names] for row in rows])
     confusion = wandb.plot.confusion_matrix(y_true=gold, preds=predicted, class_names=names, title="test: confusion")
-    curves = wandb.plot.pr_curve(y_true=gold, y_probas=scores, labels=names, title="test: precision and recall")
+    curves = wandb.plot.pr_curve(y_true=gold, y_probas=numbers, labels=names, title="test: precision and recall")
     found = {"charts/confusion": confusion, "charts/precision_recall": curves}
     return {name: chart for name, chart in found.items() if chart is not None}
