@@ -132,7 +132,7 @@ class Training(lightning.LightningModule):
             callback.on_step_end(self.trainer, self)
 
     def restore_before_step(self) -> None:
-        """Undoes what the current step has changed, but for weights, which it has not."""
+        """Undoes the changes of the current step; no weight has changed yet."""
 
     @property
     def step_callbacks(self) -> list[StepCallback]:
