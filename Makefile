@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: help install lock data pretrain finetune zeroshot worth compare report new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report results wikipedia-sample new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -65,7 +65,7 @@ help: ## this list
 	@echo "  OVERWRITE=1  replace the run in OUT; for compare, run finished cells again"
 	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
-	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name;"
+	@echo "  NAME       [sample] for compare, [real] for results: a name in configs/compare or a YAML file; for new-task: its name;"
 	@echo "             [finetune] for sweep: pretrain or finetune"
 	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
@@ -76,7 +76,7 @@ help: ## this list
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
-	@echo "Also: .venv/bin/python -m pipeline predict, lm-eval, import-elmo, completion, each with --help"
+	@echo "Also: .venv/bin/python -m pipeline lm-eval, import-elmo, completion, each with --help"
 
 # One stamp for each set of packages, made again when its sources change.
 $(BIN)/.venv-made:
@@ -118,11 +118,21 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
 	$(call run,TASK SHOTS FROM RESUME $(WRITING) ARGS)
 
+predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=model folder of a fine-tune, DATA=file, OUT=file
+	$(call uses,FROM DATA OUT ARGS)
+	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,FROM,--model) $(call flag,DATA,--input) $(call flags,OUT ARGS)
+
 worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero-shot beside fine-tunes on few rows
 	$(call run,TASK FROM SEEDS $(WRITING) ARGS)
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; run it again to resume
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
+
+results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretrains and fine-tunes what is missing; resumable
+	$(call run,NAME CORPUS MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
+
+wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that the table of real text is made with (needs the hub)
+	$(call run,OUT OVERWRITE ARGS)
 
 report: $(BIN)/.installed-core ## one HTML page of a run, of a comparison, or of all that grew from an encoder: FROM=folder
 	$(call run,FROM OUT ARGS)
@@ -142,8 +152,8 @@ sync: $(BIN)/.installed-core ## upload the offline runs under runs/ to Weights &
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
 	$(call run,CORPUS FROM PROMPT WORD $(READING) ARGS)
 
-evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS
-	$(call run,CORPUS FROM $(READING) ARGS)
+evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS; OUT=file.json
+	$(call run,CORPUS FROM OUT $(READING) ARGS)
 
 audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
 	$(call run,CORPUS $(READING) ARGS)

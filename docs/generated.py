@@ -40,6 +40,8 @@ def sentence(text: str) -> str:
     text = " ".join(text.split("\n\n")[0].split())
     if not text or text.endswith("..."):
         return text
+    if text.startswith("--"):
+        return code(text)
     text = text.rstrip(".")
     return f"{text}." if re.match(r"[b-z]\b", text) else f"{text[0].upper()}{text[1:]}."
 
@@ -68,7 +70,11 @@ def commands() -> str:
         parts.append(f"## {name}\n\n{sentence(command.description or '')}\n")
         parts.append(f"`make {name}`: {targets[name]}.\n" if name in targets else "")
         rows = [
-            (", ".join(map(code, action.option_strings)), default(action), sentence(action.help or ""))
+            (
+                ", ".join(map(code, action.option_strings)),
+                default(action),
+                sentence(IN_BRACKETS.sub("", action.help or "")),
+            )
             for action in command._actions
             if action.option_strings and action.dest != "help" and action.help != argparse.SUPPRESS
         ]
@@ -80,9 +86,14 @@ def commands() -> str:
     return page("Command line", "Every command and flag.", *parts)
 
 
+IN_BRACKETS = re.compile(r" \[([^][]*)\]$")  # the default at the end of a help text
+
+
 def default(action: argparse.Action) -> str:
     if action.required:
         return "required"
+    if said := IN_BRACKETS.search(action.help or ""):
+        return code(said[1])
     if action.nargs == 0 or action.default in (None, argparse.SUPPRESS):
         return ""
     return code(str(action.default))
@@ -291,7 +302,7 @@ def comment(file: Path) -> str:
             break
         head.append(line[2:])
     if head:
-        return sentence(re.split(r"(?<=[.:])\s", " ".join(head), maxsplit=1)[0].rstrip(":"))
+        return sentence(re.split(r"(?<=[.:])(?<!et al\.)\s", " ".join(head), maxsplit=1)[0].rstrip(":"))
     content = yaml.safe_load("\n".join(lines)) if file.suffix == ".yaml" else {}
     hub = content.get("data", {}).get("hub") or {}
     return " ".join(str(hub[key]) for key in ("path", "name") if hub.get(key))

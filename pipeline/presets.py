@@ -105,7 +105,8 @@ def task_file(task: str) -> Path:
     """
     file = named_config("tasks", task) or Path(task)
     if not file.is_file():
-        raise UserError(f"{unknown('task', task, 'tasks')} A YAML file would do too.")
+        new = f" (`{typed.command('new-task', name_=task)}` writes one)" if task.replace("-", "").isalnum() else ""
+        raise UserError(f"{unknown('task', task, 'tasks')} A YAML file would do too{new}.")
     load_kind(task_in(file), beside=file)
     return file
 

@@ -35,7 +35,7 @@ def load_kind(task: Any, *, beside: Path) -> None:
         other = sys.modules.get(module) or importlib.util.find_spec(module)
         origin = getattr(other, "__file__", None) or getattr(other, "origin", None)
         if other is not None and (origin is None or Path(origin).resolve() != source):
-            raise UserError(f"{source} is called as another module is; rename it, and its class_path in {beside}.")
+            raise UserError(f"{source} has the name of another module; rename it, and its class_path in {beside}.")
     _load(module, source)
     if not hasattr(sys.modules[module], kind):
         del sys.modules[module]

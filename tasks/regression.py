@@ -80,7 +80,7 @@ class Regression(Task):
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            said = f"has the score '{shortened(value)}', which is no finite number"
+            said = f"has the score '{shortened(value)}', which is not a finite number"
             raise RowError(row[0], said, kind="no finite number as score")
         return number
 

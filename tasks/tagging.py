@@ -102,13 +102,15 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         if isinstance(value, str):
             return value.split()
         if not is_plain_list(value):
-            raise RowError(place, f"has {str(value)[:40]} as its {role}, which is no list of them", kind=f"no {role}")
+            raise RowError(
+                place, f"has {str(value)[:40]} as its {role}, which is not a list of them", kind=f"no {role}"
+            )
         return [str(part) for part in value]
 
     def names(self, row: Row) -> list[str]:
         tags = self.named(row, self.column(row, "tags"))
         if self.spans and (wrong := [tag for tag in tags if tag != "O" and tag[:2] not in MARKS]):
-            hint = "which is no tag of BIO or IOBES; set spans: false for plain tags"
+            hint = "which is not a BIO or IOBES tag; set spans: false for plain tags"
             raise RowError(row[0], f"has the tag '{shortened(wrong[0])}', {hint}", kind="a tag of another scheme")
         return to_bio(tags) if self.spans else tags
 

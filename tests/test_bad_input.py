@@ -155,7 +155,7 @@ def test_highways_are_bounded(highways: int, bound: str) -> None:
         (["--model.recipe.label_smoothing=2"], "label_smoothing is 2.0; it is a share"),
         (["--model.recipe.lstm=-1"], "lstm is -1"),
         (["--model.arm=scratch"], "Set --arm scratch, not model.arm"),
-        (["--model.arm=scrach"], "arm is scrach"),
+        (["--model.arm=scrach"], "model.arm is scrach; it must be one of full"),
         (["--model.optimization.warmup_steps=9"], "not used in fine-tuning; set model.warmup_share"),
         (["--data.task.init_args.sample=rumours"], "no sample 'rumours'; there are sentiment"),
         (["--data.task.init_args.sample=null", "--data.task.init_args.hub={name: x}"], "hub has no path"),

@@ -51,4 +51,4 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     client.execute()
     printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
     assert not re.findall(r"^Error: .*|Traceback.*", printed, flags=re.M)
-    assert (tmp_path / "work/runs/tutorial/zeroshot/metrics.json").exists()
+    assert (tmp_path / "work/runs/zeroshot/bert-sentiment/metrics.json").exists()

@@ -238,5 +238,5 @@ def test_published_weights_are_checked_before_anything_is_built(tmp_path: Path) 
             import_elmo(tmp_path / "huge.json", hdf5)
     with h5py.File(hdf5, "a") as file:
         file["CNN_proj/b_proj"][...] = np.nan
-    with pytest.raises(UserError, match=r"CNN_proj/b_proj in .* holds something else than finite numbers"):
+    with pytest.raises(UserError, match=r"CNN_proj/b_proj in .* holds something other than finite numbers"):
         import_elmo(options, hdf5)

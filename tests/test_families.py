@@ -60,8 +60,13 @@ def test_evaluate_warns_where_unknown_words_are_an_easy_guess(
     encoders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["--from", str(encoders["elmo"] / "encoder"), "--data.batch_size=16"]
-    run("evaluate", "--model", "elmo", *args, SAMPLE)
-    assert "is an easy guess" in capsys.readouterr().out
+    run("evaluate", "--model", "elmo", *args, SAMPLE, "--out", "figures.json")
+    shown = capsys.readouterr().out
+    assert "is an easy guess" in shown
+    written = json.loads(Path("figures.json").read_text())
+    assert f"{written['bits_per_byte']:.4f}" in shown
+    with pytest.raises(UserError, match="is there already"):
+        run("evaluate", "--model", "elmo", *args, SAMPLE, "--out", "figures.json")
     (tmp_path / "strange.txt").write_text("qxzv kwpf zzrt vvkq plgh mnbt.\n\n" * 400)
     run("evaluate", "--model", "elmo", *args, "--corpus", str(tmp_path / "strange.txt"), "--data.length=48")
     assert "% of what is predicted is unknown to this encoder" in capsys.readouterr().out

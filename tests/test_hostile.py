@@ -209,7 +209,7 @@ def test_a_kind_of_task_is_loaded_without_what_stands_beside_it(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("module", "content", "message"),
     [
-        ("json", KIND, "json.py is called as another module is; rename it"),
+        ("json", KIND, "json.py has the name of another module; rename it"),
         ("hostile_empty", "", "hostile_empty.py has no Mine"),
         ("hostile_broken", "import there_is_none", "hostile_broken.py cannot be imported: No module named"),
         ("hostile_older", f"{KIND}    def example(self, row, known): ...\n", "Mine.example must take the row alone"),

@@ -63,8 +63,8 @@ KEEP = ["--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint", "--t
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (MONITOR, "monitors a figure that there is not: nope; there are val/loss"),
-        (KEEP, "monitors a figure that there is not: nope"),
+        (MONITOR, "monitors a metric that does not exist: nope; there are val/loss"),
+        (KEEP, "monitors a metric that does not exist: nope"),
         (["--model.encoder.init_args.inner_size=2000000000"], "weights alone would need about 2 TB"),
         (["--model.optimization.learning_rate=1e30"], "not finite at step"),
     ],
@@ -98,7 +98,7 @@ def test_weights_and_biases_fails_at_the_start_or_the_end(
     monkeypatch.setattr("pipeline.tracking.wandb.ResumableWandb.close", fails)
     run("pretrain", "--out", str(out), *FOUR, "--overwrite")
     assert figures(out)["steps"] == 4
-    assert "Weights & Biases has not got all of this run: no network" in capsys.readouterr().err
+    assert "Weights & Biases did not receive all of this run: no network" in capsys.readouterr().err
     asked = tmp_path / "asked"
     run("zeroshot", "--from", str(out / "encoder"), "--out", str(asked), "--limit", "2")
     assert figures(asked)["zeroshot/rows"] == 2
@@ -128,7 +128,7 @@ def test_an_encoder_that_cannot_be_declared_ends_no_run(
             raise CommError("no network")
 
     use_artifact(cast(Any, Online()), trained / "encoder")
-    assert "Weights & Biases has not got all of this run: no network" in capsys.readouterr().err
+    assert "Weights & Biases did not receive all of this run: no network" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

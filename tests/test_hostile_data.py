@@ -62,8 +62,8 @@ def parquet(path: Path, columns: list[tuple[str, pyarrow.Array]]) -> None:
 BAD_UTF8 = pyarrow.array([b"\xff\xfe", b"good"]).view(pyarrow.string())
 TEXT = "".join(f"Line {n} of a text: {random.Random(n).randbytes(9).hex()}.\n" for n in range(500)).encode()
 TABLES: list[tuple[str, str | bytes, str]] = [
-    ("a.csv", 'text,label\n"open,1\nb,2\n', "line 2 is no row of a table .* a quote is opened and never closed"),
-    ("a.csv", 'text,label\n"a" b,1\n', "line 2 is no row of a table with quotes"),
+    ("a.csv", 'text,label\n"open,1\nb,2\n', "line 2 is not a row of a table .* a quote is opened and never closed"),
+    ("a.csv", 'text,label\n"a" b,1\n', "line 2 is not a row of a table with quotes"),
     ("a.csv", "text,label\na,b,1\n", "line 2 has 3 columns, its header has 2"),
     ("a.csv", "text,label,text\na,b,1\n", "line 1: two columns of the header are named 'text'"),
     ("a.tsv", "text\tlabel\ttext\na\tb\t1\n", "line 1: two columns of the header are named 'text'"),

@@ -79,7 +79,7 @@ def test_ignored_rows_have_no_label() -> None:
     ("row", "message"),
     [
         ({"words": "x", "stars": " "}, "row has an empty label"),
-        ({"words": "x", "stars": [3, 7]}, "has \\[3, 7\\] as its label, which is no text"),
+        ({"words": "x", "stars": [3, 7]}, "has \\[3, 7\\] as its label, which is not text"),
         ({"words": ["x", "y"], "stars": 1}, "has \\['x', 'y'\\] as its text"),
         ({"words": "x", "stars": None, "label": "other"}, "row has nothing under 'stars'"),
         ({"words": "x", "stars": math.nan}, "row has nothing under 'stars'"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline.cli.task_template import new_task
 from pipeline.data import labeled
-from pipeline.data.splits import stratified
+from pipeline.data.splits import drawn, stratified
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.presets import CONFIGS, named_config, task_of
@@ -84,10 +84,10 @@ def test_other_encodings_and_formats_are_refused_with_a_way_out(tmp_path: Path) 
         ):
             labeled.read(Sentiment(), str(tmp_path / "a.csv"))
     (tmp_path / "a.xlsx").write_bytes(b"PK")
-    with pytest.raises(UserError, match=r"a.xlsx is no table that can be read: .*\.csv.*in Excel: 'CSV UTF-8'"):
+    with pytest.raises(UserError, match=r"a.xlsx cannot be read as a table: .*\.csv.*in Excel: 'CSV UTF-8'"):
         labeled.read(Sentiment(), str(tmp_path / "a.xlsx"))
     (tmp_path / "a.json").write_text('{"text": "a"}')
-    with pytest.raises(UserError, match="is no table: it must be a list of JSON objects"):
+    with pytest.raises(UserError, match="is not a table: it must be a list of JSON objects"):
         read_rows(tmp_path / "a.json")
     (tmp_path / "a.tsv").write_text('text\tlabel\n"two\nlines"\t1\n')
     with pytest.raises(UserError, match=r"in a .tsv quotes are plain characters, call it .csv"):
@@ -167,6 +167,10 @@ def test_a_split_keeps_equal_texts_together_and_every_label_in_training(
     assert {firsts[contents.index(contents[i])] for i in others} == set(firsts.values())
 
 
+def test_a_number_of_rows_is_drawn_as_in_earlier_versions() -> None:
+    assert drawn(10, 3) == [4, 6, 2]
+
+
 def test_a_split_is_stratified() -> None:
     strata = ["a"] * 600 + ["b"] * 300 + ["c"] * 99 + ["d"]
     chosen = stratified(range(1000), strata, 100)
@@ -201,6 +205,16 @@ def test_parts_that_are_missing_are_split_off(tmp_path: Path) -> None:
         UserError, match=r"Which file is the train part in .*\? There are one.csv, two.csv; name one by"
     ):
         labeled.read(Sentiment(), str(tmp_path))
+
+
+def test_a_column_may_say_which_part_a_row_is_of(tmp_path: Path) -> None:
+    frame = reviews().assign(split=["train"] * 40 + ["validation"] * 10 + ["test"] * 10)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    found = labeled.read(Sentiment(), str(tmp_path / "a.csv"))
+    tested = [example.text for example in found.parts["test"].examples]
+    assert tested == frame["Review Text"][50:].tolist()
+    assert [len(part.rows) for part in found.parts.values()] == [40, 10, 10]
+    assert found.made["valid"] == "by the column split"
 
 
 # ---------------------------------------------------------------------- problems
@@ -278,7 +292,7 @@ def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.Cap
     frame = reviews()
     frame.to_csv("reviews.csv", index=False)
     small = ["--from", str(pretrained / "encoder"), "--validations=1", "--precision=32-true", "--trainer.max_steps=1"]
-    with pytest.raises(UserError, match="no task 'sentimnt'"):  # a slip is no new task
+    with pytest.raises(UserError, match=r"no task 'sentimnt'.* new-task --name sentimnt"):  # a slip is no new task
         run("finetune", "--task", "sentimnt", "--data", "reviews.csv", *small)
     for seed in ("0", "1"):
         run("finetune", "--task", "mine", "--data", "reviews.csv", "--out", seed, "--seed", seed, *small)

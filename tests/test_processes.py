@@ -32,7 +32,7 @@ def test_processes_with_other_data_are_told(tmp_path: Path) -> None:
     settings = [*SMALL, *EVERY, *TWO, "--trainer.callbacks+=callback.Other"]
     done = command("pretrain", "--out", str(tmp_path / "two"), *settings, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
-    assert "The processes have not the same data" in done.stderr
+    assert "The processes have different data" in done.stderr
 
 
 def test_fine_tuning_in_two_processes_with_ragged_ends(pretrained: Path, tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_a_changed_byte_is_noticed(files: dict[str, bytes], data: st.DataObject)
         content = bytearray(files[changed])
         content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
         (folder / changed).write_bytes(content)
-        assert f"{folder / changed} is damaged: it has another checksum than the one in {SUMS}." == damage(
+        assert f"{folder / changed} is damaged: its checksum differs from the one in {SUMS}." == damage(
             folder, file_hash
         )
         (folder / changed).unlink()

@@ -83,7 +83,9 @@ for line in open(file):
 def blocks(language: str, *pages: Path) -> list[str]:
     """The code of pages, of all if none is named, in a language."""
     text = "\n".join(page.read_text() for page in pages or PAGES)
-    return re.findall(rf"^```{language}\n(.*?)^```", re.sub(r"max_steps=\d+", "max_steps=8", text), flags=re.S | re.M)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", re.sub(r"(max_steps=|--steps )\d+", r"\g<1>8", text), flags=re.S | re.M
+    )
 
 
 def commands() -> list[str]:

@@ -123,9 +123,9 @@ def test_baselines() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"score": "high"}, "line 2 has the score 'high', which is no finite number"),
-        ({"score": ""}, "line 2 has the score '', which is no finite number"),
-        ({"score": "nan"}, "line 2 has the score 'nan', which is no finite number"),
+        ({"score": "high"}, "line 2 has the score 'high', which is not a finite number"),
+        ({"score": ""}, "line 2 has the score '', which is not a finite number"),
+        ({"score": "nan"}, "line 2 has the score 'nan', which is not a finite number"),
         ({"score": None}, "line 2 has nothing under 'score'"),
         ({}, "line 2 has no 'score'"),
     ],

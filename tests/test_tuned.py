@@ -170,7 +170,7 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
             model.predict(wrong)  # type: ignore[arg-type]
         with pytest.raises(UserError, match="Texts come in a list"):
             bert.encode(wrong)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="line 1 has 3 under 'text', which is no text"):
+    with pytest.raises(UserError, match="line 1 has 3 under 'text', which is not text"):
         answers('{"text": 3}\n', "jsonl")
     joined = FineTunedModel(bert, labels=["no", "yes"], options=options(columns={"title": "title", "body": "body"}))
     assert len(answers("a b\n", "lines", joined)) == 1
@@ -185,7 +185,7 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
         with pytest.raises(UserError, match="predict does not read"):
             form_of(unknown, None)
     assert form_of("a.conll", "lines") == "lines"
-    with pytest.raises(UserError, match="which is no text"):
+    with pytest.raises(UserError, match="which is not text"):
         answers('{"words": ["In", null]}\n', "jsonl", tagger)
 
 

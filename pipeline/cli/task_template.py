@@ -60,7 +60,7 @@ def new_task(name: str, kind: str | None, folder: Path, *, packaged: Path, data:
         data: a file or folder of such data: columns and labels are guessed.
 
     Raises:
-        UserError: the name is no name, or taken; the data cannot be read, or it is not clear what they are.
+        UserError: the name is not valid, or taken; the data cannot be read, or their kind is not clear.
     """
     if not re.fullmatch(NAME, name):
         raise UserError(
@@ -144,7 +144,7 @@ def described(file: Path) -> str:
 def add_missing(name: str, data: str, *, packaged: Path) -> list[Path]:
     """Writes the YAML file of a task that there is none of yet, for the data that it is to be trained on.
 
-    Nothing is written for a name that is almost that of another task, or a path.
+    Nothing is written for a path, or a name that is almost that of another task.
     """
     there = [path.stem for folder in (packaged, Path("configs/tasks")) for path in folder.glob("*.yaml")]
     if name in there or not re.fullmatch(NAME, name) or difflib.get_close_matches(name, there, cutoff=0.8):

@@ -100,4 +100,4 @@ def _quoted_rows(lines: Iterator[str], path: Path, delimiter: str, begin: int) -
             number = begin + reader.line_num
     except csv.Error as error:
         why = "a quote is opened and never closed" if "end of data" in str(error) else str(error).partition(" - ")[0]
-        raise UserError(f"{path}, line {number} is no row of a table with quotes: {why}.") from None
+        raise UserError(f"{path}, line {number} is not a row of a table with quotes: {why}.") from None

@@ -16,14 +16,16 @@ from pipeline.data.delimited import Refuse, refuse
 from pipeline.data.splits import MOST_ASIDE, drawn, stratified
 from pipeline.data.synthetic.tasks import SYNTHETIC
 from pipeline.data.tables import read_rows
-from pipeline.data.task_files import files_of, is_one_file
+from pipeline.data.task_files import OTHER_NAMES, files_of, is_one_file
 from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
 from tasks.base import Example, Task
 from tasks.dataset import SPLITS, DataSet, Row, listed
-from tasks.guess import Table
+from tasks.guess import Table, plain_name
 
 SHOWN = 10  # problems that a message lists
+SPLIT_COLUMNS = ("split", "part", "set", "subset", "partition")  # names of columns that may say which part a row is of
+PART_NAMES = {split: (split, *others) for split, others in OTHER_NAMES.items()}
 
 
 @dataclass
@@ -73,9 +75,13 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
     """
     problems: list[UserError] = []
     rows = {split: part for split in splits if (part := rows_of(task, files, split, problems.append)) is not None}
+    made = {}
+    if list(rows) == ["train"] and (column := _split_column(rows["train"])) is not None:
+        rows = {split: part for split in splits if (part := _of_part(rows["train"], column, split))}
+        made = dict.fromkeys(rows, f"by the column {column}")
     _check_parts(task, files, rows, splits, problems)
     first = rows.get("train") or rows["test"]
-    found = LabeledRows(columns=_resolve_columns(task, first))
+    found = LabeledRows(columns=_resolve_columns(task, first), made=made)
     _learn_labels(task, first)
     if "train" in rows:  # a test part may have rows of one label
         _check_label_names(task, problems)
@@ -91,6 +97,21 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
     if "train" in found.parts:
         task.check_labels(found.parts["train"].examples)
     return found
+
+
+def _split_column(rows: Sequence[Row]) -> str | None:
+    """A column of a file without parts that says to which one each row belongs."""
+    names = [name for name in rows[0][1] if plain_name(name) in SPLIT_COLUMNS] if rows else []
+    known = {name for named in PART_NAMES.values() for name in named}
+    return next((name for name in names if all(_cell(row, name) in known for row in rows)), None)
+
+
+def _of_part(rows: Sequence[Row], column: str, split: str) -> list[Row]:
+    return [row for row in rows if _cell(row, column) in PART_NAMES[split]]
+
+
+def _cell(row: Row, column: str) -> str:
+    return str(row[1].get(column)).strip().lower()
 
 
 def _labeled(task: Task, rows: Sequence[Row], problems: list[UserError]) -> Part:

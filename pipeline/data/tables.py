@@ -56,7 +56,7 @@ def kind_of(path: Path) -> str:
 def unreadable(path: Path) -> str:
     """What to do with a file of an unknown kind."""
     return (
-        f"{path} is no table that can be read: labeled data are .csv, .tsv, .json, .jsonl, .parquet or CoNLL columns. "
+        f"{path} cannot be read as a table: labeled data are .csv, .tsv, .json, .jsonl, .parquet or CoNLL columns. "
         "Save it as one of them (in Excel: 'CSV UTF-8')."
     )
 
@@ -135,7 +135,7 @@ def read_json(
         if len(columns) == len(content) and len({len(column) for column in columns}) == 1:
             content = [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-        raise UserError(f"{path} is no table: it must be a list of JSON objects, or one object a line.")
+        raise UserError(f"{path} is not a table: it must be a list of JSON objects, or one object a line.")
     yield from (("row", number, row) for number, row in enumerate(content, start=1))
 
 

@@ -116,7 +116,7 @@ def value(model: FineTunedModel, row: Mapping[str, Any], role: str, place: str) 
     if cell is not None and by_word and is_plain_list(cell):
         return [str(word) for word in cell]
     if cell is not None:
-        raise UserError(f"{place} has {shortened(str(cell))} under '{column}', which is no text.")
+        raise UserError(f"{place} has {shortened(str(cell))} under '{column}', which is not text.")
     raise UserError(f"{place} has no text under '{column}', which this model reads (it has {listed(row)}).")
 
 

@@ -10,7 +10,7 @@ from pipeline.prompting.scoring import scorer_of
 
 @torch.no_grad()
 def token_scores(encoder: Encoder, text: str) -> str:
-    """A table of the log-probability of each token of a text, as the encoder's `scoring` has it.
+    """A table of what each token of a text costs: minus its log-probability, as the encoder's `scoring` has it.
 
     Raises:
         UserError: the encoder gives no probabilities.
@@ -18,7 +18,8 @@ def token_scores(encoder: Encoder, text: str) -> str:
     scorer = scorer_of(encoder)
     [tokens] = scorer.tokens([text])
     shown = tokens[: scorer.room]
-    columns = scorer.token_scores(shown)
+    log_probs = scorer.token_scores(shown)
+    columns = {f"nats, {given}": [0.0 - value for value in values] for given, values in log_probs.items()}
     names = [encoder.unit_text(token) for token in shown]
     width = max(5, *map(len, names)) if names else 5
     lines = [f"{'token':<{width}}  " + "  ".join(columns)]

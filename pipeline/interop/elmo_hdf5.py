@@ -176,7 +176,7 @@ def _put(target: Tensor, file: Any, key: str, name: Path, turn: Any = None) -> N
         raise UserError(f"{name} lacks {key}: it is not the weights.hdf5 of an ELMo, or not of these options.")
     value = np.asarray(file[key][...])
     if value.dtype.kind != "f" or not np.isfinite(value).all():
-        raise UserError(f"{key} in {name} holds something else than finite numbers.")
+        raise UserError(f"{key} in {name} holds something other than finite numbers.")
     turned = value if turn is None else turn(value)
     if turned.shape != tuple(target.shape):
         wanted = f"(turned) {tuple(target.shape)}" if turn is not None else f"{tuple(target.shape)}"

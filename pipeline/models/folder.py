@@ -72,7 +72,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         if not (folder / name).is_file():
             inside = next((folder / part for part in ("encoder", "model") if (folder / part).is_dir()), None)
             hint = f"; did you mean {inside}?" if inside else "."
-            raise UserError(f"{folder} is no folder of an encoder or model: {name} is missing{hint}")
+            raise UserError(f"{folder} is not a folder of an encoder or model: {name} is missing{hint}")
     check_seal(folder)
     config = read_json(folder / "config.json")
     checked(FolderConfig, config, folder / "config.json")
@@ -83,7 +83,7 @@ def read_state(folder: Path) -> dict[str, Tensor]:
     """The weights of a folder.
 
     Raises:
-        UserError: the file is damaged, or a tensor holds something else than finite numbers.
+        UserError: the file is damaged, or a tensor holds something other than finite numbers.
     """
     file = folder / "model.safetensors"
     try:

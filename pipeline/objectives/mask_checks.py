@@ -32,10 +32,10 @@ def mask_checks(
         int(np.isin(text.flatten()[positions_of(batch)], tokenizer.special_ids).sum())
         for text, batch in zip(original, batches, strict=True)
     )
-    yield none("special or padding tokens are masked", special, "of them")
+    yield none("no special or padding token is masked", special, "masked")
     if whole_word:
         broken = sum(broken_words(text, batch, tokenizer) for text, batch in zip(original, batches, strict=True))
-        yield none("words are masked in part", broken, "words")
+        yield none("no word is masked in part", broken, "masked in part")
 
 
 def positions_of(batch: Batch) -> Tensor:

@@ -41,7 +41,7 @@ class BidirectionalScorer(Scorer):
         batch = {name: value.to(self.encoder.device) for name, value in self.encoder.collate([tokens]).items()}
         begin = self.encoder.special.prefix
         ahead, back = self.encoder.log_probs(batch)[0, begin : begin + len(tokens)].T.tolist()
-        return {"nats, given those before": ahead, "given those after": back}
+        return {"given those before": ahead, "given those after": back}
 
     def _score_batch(self, texts: list[list[Any]], bounds: list[tuple[int, int, bool]], results: list[Scored]) -> None:
         """Writes `total` and `greedy` of texts that are scored from one bound to the other, or whole, into results."""

@@ -60,7 +60,7 @@ class CausalScorer(Scorer):
     def token_scores(self, tokens: Sequence[Any]) -> dict[str, list[float]]:
         batch = {name: value.to(self.encoder.device) for name, value in self.encoder.collate([tokens]).items()}
         begin = self.encoder.special.prefix
-        return {"nats, given those before": self.encoder.log_probs(batch)[0, begin : begin + len(tokens)].tolist()}
+        return {"given those before": self.encoder.log_probs(batch)[0, begin : begin + len(tokens)].tolist()}
 
     def _score_distinct(self, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
         rows, cuts = self._rows(pairs)

@@ -64,7 +64,7 @@ class MaskedScorer(Scorer):
         mask = self.encoder.tokenizer.id("mask")
         copies = [[*tokens[:place], mask, *tokens[place + 1 :]] for place in range(len(tokens))]
         scores = sorted(score_masks(self.encoder, copies, list(enumerate(tokens))))
-        return {"nats, given all others": [nats for _, nats, _ in scores]}
+        return {"given all others": [nats for _, nats, _ in scores]}
 
     def _spans(self, requests: Sequence[Request]) -> Iterator[tuple[list[int], int, int, int]]:
         """Of each request the tokens of its text, the candidate's first place, the one behind its last, and the cut.
@@ -78,7 +78,7 @@ class MaskedScorer(Scorer):
             size = len(rest) - len(right)
             if size < 1 or rest[size:] != list(right):
                 target, following = request.target[:60], request.right[:30]
-                raise UserError(f"'{target}' cannot be scored before '{following}': it needs a space behind it.")
+                raise UserError(f"'{target}' cannot be scored before '{following}': it needs a space after it.")
             cut = max(0, len(left) + len(rest) - self.room)
             text = [*left, *rest][cut:][: self.room]
             first = max(0, len(left) - cut)

@@ -29,6 +29,7 @@ from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import write_metrics
 from pipeline.tracking.tables import markdown_line, markdown_table
 from pipeline.tracking.wandb import closing_run, use_artifact, wandb_logger
+from pipeline.training.advice import not_better
 from pipeline.training.requests import ZeroShotRequest
 from pipeline.training.run import group_of
 from pipeline.training.run_folder import begun, clear
@@ -117,8 +118,11 @@ def run(prompting: Prompting) -> None:
     write_metrics(out, metrics)
     begun(out)  # an upload that is interrupted costs no answers
     print(report(task, rows, results))
+    for parts in results.values():
+        if warning := not_better_than_guessing(parts):
+            print(warning)
     if source is not None:
-        print(f"frequency of words alone {metrics['baseline/unigram']:.3f}")
+        print(f"word-frequency baseline {metrics['baseline/unigram']:.3f}")
     print(f"Saved metrics.json and predictions.jsonl in {out}")
     if logger is not None:
         with closing_run(logger) as wandb_run:
@@ -170,7 +174,7 @@ def metrics_of_run(task: DataSet, rows: Sequence[Row], results: Mapping[int, Seq
 def unigram_baseline(
     source: Source, task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]
 ) -> dict[str, float]:
-    """Accuracy of the frequency of words alone, and by group."""
+    """Accuracy of the word-frequency baseline, and by group."""
     counts = word_counts(paragraph for document, _ in source.documents() for paragraph in document)
     questions = [answer.question for answer in results[min(results)][0].answers]
     credits = unigram_credits(questions, counts)
@@ -224,10 +228,15 @@ def report(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
     first = next(iter(results.values()))[0]
     rules = [name for name in first.metrics if name.startswith("accuracy_")]
     head = ["shots", "template", "accuracy", *[name[9:].replace("_", " ") for name in rules], "chosen"]
-    lines = markdown_table(head, []).splitlines()
+    lines = [
+        f"template {number}  {part.prompt.text!r}"
+        + (f", then {' or '.join(map(repr, candidates))}" if (candidates := candidates_of(part)) else "")
+        for number, part in enumerate(next(iter(results.values())), start=1)
+    ]
+    lines += markdown_table(head, []).splitlines()
     for parts in results.values():
         for number, part in enumerate(parts, start=1):
-            lines += _template_lines(number, part, rules)
+            lines += _template_lines(number, part, rules, task.label_names)
         means = _summary(parts)
         if len(parts) > 1:
             spread = f"{means['accuracy_min']:.3f} to {means['accuracy_max']:.3f}"
@@ -240,10 +249,26 @@ def report(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
     return "\n".join(lines)
 
 
-def _template_lines(number: int, part: Result, rules: Sequence[str]) -> list[str]:
+def not_better_than_guessing(parts: Sequence[Result]) -> str | None:
+    """A warning where the mean of the templates does not beat chance, or the most frequent label."""
+    guesses: dict[str, float] = {
+        name: parts[0].metrics[name] for name in ("chance", "majority") if name in parts[0].metrics
+    }
+    return not_better(_summary(parts)["accuracy"], guesses, mode="max") if guesses else None
+
+
+def candidates_of(part: Result) -> list[str]:
+    """The candidates of a prompt that has one for each label, in the order of labels in the data."""
+    candidates = part.prompt.candidates
+    return list(candidates.values()) if isinstance(candidates, dict) else []
+
+
+def _template_lines(number: int, part: Result, rules: Sequence[str], labels: Sequence[str]) -> list[str]:
     f = part.metrics
     others = [f"{f[name]:.3f}" if name in f else "" for name in rules]
-    chosen = " ".join(f"{f[name]:.2f}" for name in f if name.startswith("chosen_"))
+    shares = [f[name] for name in f if name.startswith("chosen_")]
+    names = labels if isinstance(part.prompt.candidates, dict) else [str(place + 1) for place in range(len(shares))]
+    chosen = ", ".join(f"{name} {share:.2f}" for name, share in zip(names, shares, strict=False))
     accuracy = f"{f['accuracy']:.3f} ± {f['standard_error']:.3f}"
     lines = [markdown_line([str(part.shots), str(number), accuracy, *others, chosen]).rstrip()]
     if part.dropped:

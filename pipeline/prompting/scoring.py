@@ -33,7 +33,7 @@ def scorer_of(encoder: Encoder, *, within_word: bool = True, both_ways: bool = T
         raise UserError(f"Prompts need one of the scorings {', '.join(SCORERS)}; this encoder has {encoder.scoring}.")
     if encoder.carries:
         raise UserError(
-            "This encoder carries its state from batch to batch, so that what it says of a text depends on others: "
+            "This encoder carries its state from batch to batch, so its output for a text depends on other texts: "
             "call encoder.forget_between_batches() before."
         )
     encoder.check_lm()
@@ -75,7 +75,9 @@ def score_with(scorer: Scorer, requests: Sequence[Request], progress: Progress =
         results = scorer.score(requests, progress)
     for request, scored in zip(requests, results, strict=True):
         if not math.isfinite(scored.total):
-            raise UserError(f"The encoder gives '{request.target[:60]}' no finite score: its weights are damaged.")
+            raise UserError(
+                f"The encoder gives '{request.target[:60]}' a score that is not finite: its weights are damaged."
+            )
     return results
 
 

@@ -53,7 +53,7 @@ def damage(folder: Path, hash_of: Callable[[Path], str]) -> str | None:
         if not (folder / name).is_file():
             return f"{folder / name} is missing."
         if hash_of(folder / name) != expected:
-            return f"{folder / name} is damaged: it has another checksum than the one in {SUMS}."
+            return f"{folder / name} is damaged: its checksum differs from the one in {SUMS}."
     return None
 
 

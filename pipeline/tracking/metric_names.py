@@ -29,8 +29,8 @@ METRIC_NAMES = {
     "val/unknown": "share of the validation predictions that are unknown to the tokenizer",
     "baseline/uniform": "loss of guessing every token with the same probability, in nats",
     "baseline/unigram": "loss of guessing every token by its frequency, in nats; in zero-shot runs, accuracy of the "
-    "frequency of words alone",
-    "baseline/unigram/COLUMN/VALUE": "zero-shot: accuracy of the frequency of words alone, by group",
+    "word-frequency baseline",
+    "baseline/unigram/COLUMN/VALUE": "zero-shot: accuracy of the word-frequency baseline, by group",
     "val/mlm_loss": "masked language modeling: mean cross entropy of the masked tokens, in nats",
     "val/mlm_accuracy": "share of the masked tokens predicted exactly",
     "val/nsp_loss": "next-sentence prediction: cross entropy, in nats (0.693 is chance)",

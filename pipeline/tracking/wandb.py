@@ -94,7 +94,10 @@ def tolerated() -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] != "wandb":
             raise
-        print(f"Warning: Weights & Biases has not got all of this run: {' '.join(str(error).split())}", file=sys.stderr)
+        print(
+            f"Warning: Weights & Biases did not receive all of this run: {' '.join(str(error).split())}",
+            file=sys.stderr,
+        )
 
 
 @contextlib.contextmanager

@@ -129,7 +129,7 @@ class Training(lightning.LightningModule):
             callback.on_step_end(self.trainer, self)
 
     def restore_before_step(self) -> None:
-        """Undoes what the current step has changed, but for weights, which it has not."""
+        """Undoes the changes of the current step; no weight has changed yet."""
 
     @property
     def step_callbacks(self) -> list[StepCallback]:
@@ -234,7 +234,7 @@ class Training(lightning.LightningModule):
             own = torch.tensor(int(digest(self.identity)[:12], 16), device=self.trainer.strategy.root_device)
             if len(self.trainer.strategy.all_gather(own).unique()) > 1:
                 raise UserError(
-                    "The processes have not the same data and configuration. On several machines, let PIPELINE_CACHE "
+                    "The processes have different data or configurations. On several machines, let PIPELINE_CACHE "
                     "be a folder that all of them share, so that they share tokenizer and token store."
                 )
 

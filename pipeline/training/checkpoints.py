@@ -32,7 +32,7 @@ LAST, PREVIOUS, BEST, DAMAGED = "last.ckpt", "previous.ckpt", "best.ckpt", "dama
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
 # Errors of the system about a broken file: without a number (zipfile's), a seek before its start, removed meanwhile.
 BROKEN = (None, errno.EINVAL, errno.ENOENT, errno.EISDIR)
-# The state that a run resumes from: a file without one of these is no checkpoint of a run.
+# The state that a run resumes from: a file without one of these is not a checkpoint of a run.
 PARTS: dict[str, type] = {
     **dict.fromkeys(("state_dict", "loops", "callbacks", "sums"), dict),
     **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
@@ -139,18 +139,18 @@ def read(file: Path) -> dict[str, Any]:
     """A checkpoint whose checksums are right, with all its parts; tensors stay on disk until they are used.
 
     Raises:
-        Damaged: a checksum or a part is wrong, or it holds something else than tensors and plain data.
+        Damaged: a checksum or a part is wrong, or it holds something other than tensors and plain data.
         UserError: the system cannot read the file.
     """
     try:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()  # each entry has a CRC-32
         if damaged is not None:
-            raise Damaged(f"The checkpoint {file} is damaged ({damaged} has another checksum).")
+            raise Damaged(f"The checkpoint {file} is damaged ({damaged} has a different checksum).")
         state = torch.load(file, weights_only=True, map_location="cpu", mmap=True)
     except pickle.UnpicklingError:
         raise Damaged(
-            f"The checkpoint {file} holds something else than tensors and plain data, which could be code: it is not "
+            f"The checkpoint {file} holds something other than tensors and plain data, which could be code: it is not "
             "loaded."
         ) from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One training run in its folder: it is checked, begun, fitted, and finished with what it made and its metrics."""
+"""One training run in its folder: checks, start, fit, and the files written at the end."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def group_of(model: str, tokenizer: Tokenizer) -> str:
 
 
 class Run:
-    """One training run in its folder. To make it checks that it can be; `begin` clears the folder for it.
+    """One training run in its folder. The constructor checks that it is possible; `begin` clears the folder.
 
     Args:
         configuration: with a module that is built and data that are prepared.
@@ -220,7 +220,7 @@ class Run:
         return True
 
     def _callbacks(self, best: tuple[str, str] | None, patience: int | None) -> list[lightning.Callback]:
-        """Those of the configuration, the progress bar, and what follows the best validation."""
+        """The callbacks: those of the configuration, the progress bar, early stopping, the best checkpoint."""
         trainer = self.settings.trainer
         callbacks: list[lightning.Callback] = [*(trainer.callbacks or []), self.energy]
         if trainer.enable_progress_bar is not False:
@@ -260,7 +260,7 @@ class Run:
             raise plain from None
 
     def _stop_the_others(self) -> None:
-        """Processes that this one has started would wait for it for ever."""
+        """Kills the processes that this one has started: they would wait for it forever."""
         kill = getattr(self.trainer.strategy.launcher, "kill", None)
         if kill is not None:
             kill(getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has no SIGKILL

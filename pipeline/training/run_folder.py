@@ -151,7 +151,7 @@ def check_place(path: Path) -> None:
     """
     try:
         place = path.resolve()
-        os.fsencode(place).decode()  # what is no text breaks the files that name it
+        os.fsencode(place).decode()  # a name that is not text breaks the files that contain it
         if max(len(os.fsencode(place)) + LONGEST_NAME - 4096, *(len(os.fsencode(p)) - 255 for p in place.parts)) > 0:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         parents = [place, *place.parents]
@@ -159,7 +159,7 @@ def check_place(path: Path) -> None:
     except UnicodeDecodeError:
         raise UserError(f"The name {str(path)!r} is not UTF-8; {elsewhere()}.") from None
     except (OSError, RuntimeError) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or "its links go round in a circle"
+        said = (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
         raise UserError(f"{str(path)[:100]} cannot be written: {said}; {elsewhere()}.") from None
     if sealed is not None:
         where = "is" if sealed == place else "lies in"
@@ -225,7 +225,7 @@ def _remove_unused(out: Path, new: list[Path]) -> None:
                 folder.rmdir()
 
 
-# ---------------------------------------------------------------------- what is cleared for a new run
+# ---------------------------------------------------------------------- clearing for a new run
 
 
 def clear(out: Path) -> None:

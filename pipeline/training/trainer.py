@@ -93,11 +93,11 @@ def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size:
         return UserError("compile needs a C++ compiler, as g++; install one, or leave compile out.")
     if said.startswith(UNKNOWN_METRIC):
         named = f"; there are {', '.join(names)}" if (names := sorted(trainer.callback_metrics)) else ""
-        return UserError(f"One of trainer.callbacks monitors a figure that there is not: {_monitor(said)}{named}.")
+        return UserError(f"One of trainer.callbacks monitors a metric that does not exist: {_monitor(said)}{named}.")
     return None
 
 
 def _monitor(said: str) -> str:
-    """The name of the metric in a complaint of Lightning's."""
+    """The name of the metric in an error message of Lightning's."""
     found = re.search(r"conditioned on metric `(.*?)`|monitor='(.*?)'", said)
     return (found[1] or found[2]) if found else said.splitlines()[0]

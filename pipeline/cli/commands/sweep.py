@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does not know goes to each run."""
+    """Unknown flags go to each run of the sweep."""
     from pipeline.presets import trained_task
 
     file = named_config("sweeps", options.name)
@@ -71,7 +71,7 @@ def start(sweep: dict[str, Any], *, count: int) -> str:
 
     if not has_key():
         raise UserError(
-            "A sweep is led by the server of Weights & Biases: set WANDB_API_KEY. Offline, "
+            "A sweep is controlled by the server of Weights & Biases: set WANDB_API_KEY. Offline, "
             f"`{typed.command('compare')}` tries all combinations of the settings under `choose` in its YAML file."
         )
     import wandb

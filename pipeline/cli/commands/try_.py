@@ -27,11 +27,16 @@ def add_arguments(parser: Parser) -> None:
     add_encoder(parser)
     parser.add_argument("--prompt", default=None, help="text to continue, or with [MASK] to fill")
     parser.add_argument("--word", default=None, help="word whose nearest neighbors are shown (ELMo)")
-    parser.add_argument("--score", action="store_true", help="show the log-probability of each token of the prompt")
-    parser.add_argument("--tokens", type=positive, default=60, help="most new tokens")
+    parser.add_argument("--score", action="store_true", help="show what each token of the prompt costs, in nats")
+    parser.add_argument("--tokens", type=positive, default=60, help="new tokens, at most")
     parser.add_argument("--temperature", type=number, default=0.8, help="0 takes the likeliest token each time")
-    parser.add_argument("--top-k", type=natural, default=0, help="draw from the k likeliest tokens; 0: all")
-    parser.add_argument("--top-p", type=number, default=0.95, help="draw from the fewest tokens with this share")
+    parser.add_argument("--top-k", type=natural, default=0, help="draw from the k likeliest tokens; 0: from all")
+    parser.add_argument(
+        "--top-p",
+        type=number,
+        default=0.95,
+        help="nucleus sampling: draw from the likeliest tokens that have this probability together",
+    )
     add_overrides(parser)
 
 
