@@ -28,7 +28,15 @@ from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking import lineage
 from pipeline.tracking.history import History, write_metrics
 from pipeline.tracking.rank import is_main
-from pipeline.tracking.wandb import ResumableWandb, closing_run, log_artifact, tolerated, use_artifact, wandb_logger
+from pipeline.tracking.wandb import (
+    ResumableWandb,
+    WandbOptions,
+    closing_run,
+    log_artifact,
+    tolerated,
+    use_artifact,
+    wandb_logger,
+)
 from pipeline.training import checkpoints
 from pipeline.training.blocks import prepared
 from pipeline.training.checkpoints import Latest
@@ -63,6 +71,9 @@ class Configuration:
     make_trainer: Callable[..., lightning.Trainer]
     given: Sequence[Path] = ()
     descriptions: Mapping[str, str] = field(default_factory=dict)
+
+
+LOCAL = ("device", "date")  # metrics.json has them, Weights & Biases does not: they are about the machine
 
 
 @dataclass
@@ -161,6 +172,8 @@ class Run:
             group=record.group,
             tags=record.tags,
             config={**config, "lineage": record.stages},
+            seed=record.seed,
+            options=WandbOptions(**vars(self.settings.wandb)),
         )
         self.stages = [*record.stages, run_stage()]  # with its id in W&B
         lineage.write(self.out, self.stages)
@@ -191,6 +204,8 @@ class Run:
             watching: further callbacks, which change nothing.
         """
         trainer = self.settings.trainer
+        if self.wandb is not None and best is not None:
+            self.wandb.best = dict([best])
         steps = max_steps or trainer.max_steps
         every = min(validate_every or self.settings.validate_every, steps)
         self.trainer = self._make_trainer(
@@ -345,12 +360,14 @@ class Run:
         *,
         artifact: tuple[str, Path],
         tables: dict[str, tuple[list[str], list[list[Any]]]] | None = None,
+        charts: dict[str, Any] | None = None,
     ) -> None:
         """Writes the rest; `metrics.json` last: a run folder with it is finished.
 
         Args:
             artifact: kind and folder of what the run made.
             tables: name -> columns and rows of texts, logged where texts may be.
+            charts: name -> a chart of W&B, without texts.
         """
         self.history.save()
         self.last.with_name(checkpoints.PREVIOUS).unlink(missing_ok=True)
@@ -358,13 +375,18 @@ class Run:
             import wandb
 
             with closing_run(self.wandb) as run:
-                run.summary.update({name: value for name, value in metrics.items() if not _is_nan(value)})
+                plain = {name: v for name, v in metrics.items() if not (_is_nan(v) or name in LOCAL)}
+                run.summary.update({**plain, **self.wandb.summary_of(self.history)})
+                own = {name: value for name, value in metrics.items() if name.startswith("baseline/")}
+                for step in (0, self.steps) if artifact[0] == "model" else ():  # two points make a line
+                    run.log({**own, "trainer/global_step": step})
+                run.log(charts or {})
                 for picture in self.out.glob("*.png"):
                     run.log({picture.stem: wandb.Image(str(picture))})
                 for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
                     run.log({name: wandb.Table(columns=list(columns), data=rows)})
                 if self.public:
-                    log_artifact(run, *artifact)
+                    log_artifact(run, *artifact, plain, self.record.tags[2:])
         write_metrics(self.out, metrics)
 
 
