@@ -5,7 +5,7 @@ PYTHON ?= python3
 # Variables, and the flags of `python -m pipeline` that they are. Defaults are the flags'.
 FLAGS := MODEL--model CORPUS--corpus TASK--task ARM--arm SEED--seed DATA--data FROM--from OUT--out RESUME--resume \
 	OVERWRITE--overwrite SEEDS--seeds SHOTS--shots NAME--name KIND--kind MODELS--models TASKS--tasks ARMS--arms \
-	PROMPT--prompt WORD--word ARGS--args
+	PROMPT--prompt WORD--word REPO--repo ARGS--args
 SWITCHES := RESUME OVERWRITE
 VARIABLES := $(foreach flag,$(FLAGS),$(firstword $(subst --, ,$(flag)))) ROWS LOCK PYTHON
 PASSED_ON := WANDB_% PIPELINE_% HF_% CUDA_% OMP_% GOMP_% MKL_% TORCH_% NCCL_% TOKENIZERS_% MASTER_% SLURM_% NODE_RANK SHELL# environment variables that may stand behind make too
@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report new-task verify-resume sweep sync try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report results wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -65,7 +65,7 @@ help: ## this list
 	@echo "  OVERWRITE=1  replace the run in OUT; for compare, run finished cells again"
 	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
-	@echo "  NAME       [sample] for compare: a name in configs/compare or a YAML file; for new-task: its name;"
+	@echo "  NAME       [sample] for compare, [real] for results: a name in configs/compare or a YAML file; for new-task: its name;"
 	@echo "             [finetune] for sweep: pretrain or finetune"
 	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
@@ -74,6 +74,7 @@ help: ## this list
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, elmo, pretraining, fine-tuning, token-store; none: all"
 	@echo "  PROMPT     for try: text to continue (gpt), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
+	@echo "  REPO       for push: its name on the hub, USER/NAME"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
 	@echo "Also: .venv/bin/python -m pipeline lm-eval, import-elmo, completion, each with --help"
@@ -128,6 +129,12 @@ worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; run it again to resume
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
 
+results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretrains and fine-tunes what is missing; resumable
+	$(call run,NAME CORPUS MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
+
+wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that the table of real text is made with (needs the hub)
+	$(call run,OUT OVERWRITE ARGS)
+
 report: $(BIN)/.installed-core ## one HTML page of a run, of a comparison, or of all that grew from an encoder: FROM=folder
 	$(call run,FROM OUT ARGS)
 
@@ -140,7 +147,10 @@ verify-resume: $(BIN)/.installed-core ## does a killed run end as an uninterrupt
 sweep: $(BIN)/.installed-core ## a sweep of Weights & Biases: NAME=pretrain or finetune (needs a key)
 	$(call run,NAME CORPUS TASK FROM $(READING) ARGS)
 
-sync: $(BIN)/.installed-core ## upload the offline runs under runs/ to Weights & Biases (needs a key)
+push: $(BIN)/.installed-core ## upload the encoder or model folder FROM to the Hugging Face hub as REPO
+	$(call run,FROM REPO ARGS)
+
+sync: $(BIN)/.installed-core ## upload the offline runs under runs/ and results/ to Weights & Biases (needs a key)
 	$(call run,)
 
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...

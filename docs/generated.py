@@ -302,7 +302,7 @@ def comment(file: Path) -> str:
             break
         head.append(line[2:])
     if head:
-        return sentence(re.split(r"(?<=[.:])\s", " ".join(head), maxsplit=1)[0].rstrip(":"))
+        return sentence(re.split(r"(?<=[.:])(?<!et al\.)\s", " ".join(head), maxsplit=1)[0].rstrip(":"))
     content = yaml.safe_load("\n".join(lines)) if file.suffix == ".yaml" else {}
     hub = content.get("data", {}).get("hub") or {}
     return " ".join(str(hub[key]) for key in ("path", "name") if hub.get(key))

@@ -21,12 +21,12 @@ import generated  # noqa: E402  (found by the line above)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the generated pages, and the figures under results/."""
+    """Adds the generated pages, and the figures and reports under results/."""
     for path, make in PAGES.items():
         files.append(File.generated(config, path, content=make()))
-    for picture in sorted((REPOSITORY / "results").rglob("*.png")):
-        name = str(picture.relative_to(REPOSITORY))
-        files.append(File.generated(config, name, abs_src_path=str(picture)))
+    for file in sorted((REPOSITORY / "results").rglob("*")):
+        if file.suffix in (".png", ".html"):
+            files.append(File.generated(config, str(file.relative_to(REPOSITORY)), abs_src_path=str(file)))
     return files
 
 

@@ -42,7 +42,7 @@ def current(value: Any, key: str = "") -> Any:
     """A configuration, or the part of it under a dotted key, with today's names; everything else unchanged.
 
     Raises:
-        UserError: a setting is there under its former name and under today's, or `data.batches` is no section.
+        UserError: a setting is there under its former name and under today's, or `data.batches` is not a section.
     """
     if isinstance(value, str):
         return class_path(value) if _names_class(key) else value

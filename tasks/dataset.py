@@ -44,8 +44,8 @@ class DataSet:
         label_names: of labels with names, in the order of the classes.
 
     Args:
-        columns: role (`text`, `label`; the kind of task says which) -> name of the column. A column that is called
-            as its role is found too.
+        columns: role (`text`, `label`; the kind of task says which) -> name of the column. A column with the
+            name of its role is found too.
         hub: arguments of `datasets.load_dataset`: path, name, revision.
         splits: `train`, `valid`, `test` -> the split's name: on the hub, and the beginning of a local file's name.
             A part that is not there is made of training rows, see `valid_rows`.
@@ -85,7 +85,7 @@ class DataSet:
                 raise TaskError(f"{name} is {count}; it is a number of rows, or a share of them below 1")
 
     def column(self, row: Row, role: str) -> Any:
-        """The value in the column of a role, or in one that is called as the role is.
+        """The value in the column of a role, or in a column with the name of the role.
 
         Raises:
             UserError: there is no such column, or nothing in it; names the row.
@@ -104,7 +104,7 @@ class DataSet:
         """The text or label in the column of a role.
 
         Raises:
-            UserError: a list or another value that is no text.
+            UserError: a list or another value that is not text.
         """
         value = self.column(row, role)
         if isinstance(value, (list, tuple, dict, bytes)):

@@ -126,7 +126,7 @@ class Table:
 
     @property
     def headless(self) -> str | None:
-        """The name of a column that is one of its values too: then the first line is no header, but a row."""
+        """The name of a column that is one of its values too: then the first line is a row, not a header."""
         return next((c.name for c in self.columns if plain_name(c.name) and str(c.name).strip() in c.distinct), None)
 
     def _choose(self, columns: Iterable[Column], names: Sequence[Sequence[str]], by_value: str) -> str | None:

@@ -67,7 +67,7 @@ def fields_of(text: str) -> list[str]:
 
 @dataclass
 class Question:
-    """A prompt, filled: texts before, at, and behind the place that is asked for."""
+    """A filled prompt: the texts before, at and after the place of the candidate."""
 
     left: str
     candidates: list[str]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+import threading
+from base64 import b64decode
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from huggingface_hub import ModelCard
 
-from tests.conftest import figures, run
+from pipeline import encoders
+from pipeline.cards.publish import published_card
+from pipeline.errors import UserError
+from tests.conftest import command, figures, run
 
 pytestmark = pytest.mark.slow
 
@@ -69,3 +76,89 @@ def test_the_card_of_a_fine_tuned_model(
     assert run_lines(out / "model", monkeypatch)["model"]
     assert metrics["encoder"] in (out / "lineage.json").read_text()
     assert {"device", "seed", "version", "date"} <= metrics.keys()
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as one commit of small files needs."""
+
+    requests: ClassVar[list[tuple[str, Any, str | None]]] = []
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        lines = [json.loads(line) for line in body.splitlines() if line.strip()]
+        self.requests.append((self.path, lines, self.headers["Authorization"]))
+        address = f"http://127.0.0.1:{self.server.server_address[1]}/anna/bert-sample"  # type: ignore[attr-defined]
+        answer: dict[str, Any] = {"url": address, "name": "anna/bert-sample"}
+        if "preupload" in self.path:
+            names = [file["path"] for file in lines[0]["files"]]
+            answer = {"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]}
+        elif "commit" in self.path:
+            answer = {"commitUrl": f"{address}/commit/1", "commitOid": "1" * 40, "hookOutput": ""}
+        content = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def test_push_lists_what_it_would_upload_and_wants_a_token(
+    pretrained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    folder = pretrained / "encoder"
+    flags = ["push", "--from", str(folder), "--repo", "anna/bert-sample"]
+    run(*flags, "--dry-run")
+    said = capsys.readouterr().out
+    for path in folder.iterdir():
+        assert path.name in said
+    assert f"{(folder / 'model.safetensors').stat().st_size:,}  model.safetensors" in said
+    assert "(private); nothing was uploaded" in said
+    with pytest.raises(UserError, match="set HF_TOKEN"):
+        run(*flags)
+    with pytest.raises(UserError, match="USER/NAME"):
+        run("push", "--from", str(folder), "--repo", "bert-sample")
+
+
+def test_push_uploads_a_folder_that_is_whole(pretrained: Path, tmp_path: Path) -> None:
+    """In a process of its own: huggingface_hub reads the address of the hub when it is imported."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    Hub.requests.clear()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    flags = ["push", "--from", str(pretrained / "encoder"), "--repo", "anna/bert-sample", "--license", "mit"]
+    done = command(*flags, HF_ENDPOINT=address, HF_TOKEN="hf_secret", HF_HUB_DISABLE_XET="1", HF_HOME=str(tmp_path))
+    server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert f"{address}/anna/bert-sample" in done.stdout
+    assert all(token == "Bearer hf_secret" for _, _, token in Hub.requests)
+    [made] = [lines[0] for path, lines, _ in Hub.requests if path.endswith("/repos/create")]
+    assert made["name"] == "bert-sample"
+    assert made.get("private") is True or made.get("visibility") == "private"
+    [commit] = [lines for path, lines, _ in Hub.requests if "/commit/" in path]
+    sent = {line["value"]["path"]: b64decode(line["value"]["content"]) for line in commit if line["key"] == "file"}
+    assert sent.keys() == {path.name for path in (pretrained / "encoder").iterdir()}
+    for name, content in sent.items():
+        (tmp_path / "down").mkdir(exist_ok=True)
+        (tmp_path / "down" / name).write_bytes(content)
+    encoders.load(tmp_path / "down")  # its checksums are right
+    card = ModelCard.load(tmp_path / "down/README.md")
+    assert card.data.license == "mit"
+    assert 'from_pretrained("anna/bert-sample")' in card.content
+    assert "No license" not in card.content
+
+
+def test_a_published_card_has_the_runs_from_scratch_beside_it(pretrained: Path, tmp_path: Path) -> None:
+    tiny = ["--data.epochs=1", "--data.train_rows=32", "--validations=1", "--precision=32-true"]
+    flags = ["finetune", "--from", str(pretrained / "encoder"), *tiny]
+    run(*flags, "--out", str(tmp_path / "full"))
+    run(*flags, "--out", str(tmp_path / "scratch"), "--arm", "scratch")
+    run(*flags, "--out", str(tmp_path / "other"), "--arm", "scratch", "--data.train_rows=24")
+    score = figures(tmp_path / "scratch")["test/accuracy"]
+    card = published_card(tmp_path / "full/model", "anna/x", {})
+    assert f"| the same network without pretraining | {score:.4f} (one run) |" in card
+    assert "No run of the same network" in (tmp_path / "full/model/README.md").read_text()
+    assert "not pretrained" in (tmp_path / "scratch/model/README.md").read_text()

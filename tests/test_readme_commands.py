@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 # What is not run here, and why.
 ELSEWHERE = {
     r"make (install|test|lint|docs|bench|bench-lm-eval|verify-resume|scaling)\b": "a test of its own, or this one",
+    r"make wikipedia-sample": "the hub; a test of its own",
     r"(torchrun|sbatch) ": "several machines",
     r"make pretrain ARGS=\"--trainer.devices=2": "test_processes",
     r"\.venv/bin/pip ": "the package registry",
@@ -45,7 +46,8 @@ REFUSED = {
 NOTES = """\
 #!{python}
 import json, os, sys
-text = sys.stdin.read() if "predict" in sys.argv and "--input" not in sys.argv else ""
+piped = "predict" in sys.argv and not any(word.startswith("--input") for word in sys.argv)
+text = sys.stdin.read() if piped else ""
 with open({file!r}, "a") as file:
     file.write(json.dumps([sys.argv[1:], dict(os.environ), text]) + "\\n")
 """

@@ -82,7 +82,7 @@ def test_tags_of_any_scheme_become_bio() -> None:
     for broken, message in (
         ({"words": ["a", "b"], "tags": ["O"]}, "two has 2 words but 1 tags"),
         ({"words": ["a"], "tags": ["B-ORG"]}, "two has the label 'B-ORG'; the training part has only O, B-LOC"),
-        ({"words": ["a"], "tags": ["NOUN"]}, "no tag of BIO or IOBES; set spans: false"),
+        ({"words": ["a"], "tags": ["NOUN"]}, "not a BIO or IOBES tag; set spans: false"),
         ({"words": ["a"], "tags": ["U-PER"]}, "'U-PER', which is not a BIO or IOBES tag"),
         ({"words": ["a"]}, "two has no 'tags'"),
         ({"words": ["a"], "tags": 3}, "two has 3 as its tags, which is not a list"),

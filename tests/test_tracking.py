@@ -26,7 +26,7 @@ from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.wandb import public
 from pipeline.training import run_folder
 from pipeline.training.requests import FineTuneRequest
-from tests.conftest import SMALL, command, run, surroundings
+from tests.conftest import SMALL, command, figures, run, surroundings
 from tests.fork_server import python
 
 pytestmark = pytest.mark.slow
@@ -134,7 +134,7 @@ def test_nothing_secret_is_logged(tmp_path: Path) -> None:
     tables = list((tmp_path / "run/wandb").rglob("*.table.json"))
     assert tables
     assert "xylograph" in tables[0].read_text()
-    assert [artifact.name for artifact in artifacts(tmp_path / "run")] == ["encoder-bert-private-folder"]
+    assert [artifact.name for artifact in artifacts(tmp_path / "run")] == ["bert-private-folder"]
 
 
 def test_what_of_a_configuration_is_public() -> None:
@@ -170,9 +170,12 @@ def test_what_a_run_makes_is_a_version_of_one_artifact(pretrained: Path, tmp_pat
     """One name for all runs, so that W&B counts v0, v1; what came of a private encoder is private."""
     [artifact] = artifacts(pretrained)
     content = sha256(pretrained / "encoder/model.safetensors")
-    assert artifact.name == "encoder-bert-sample"
+    assert artifact.name == "bert-sample"
     assert set(artifact.aliases) == {"latest", content[:12]}
-    assert json.loads(artifact.metadata) == {"sha256": content}
+    metadata = json.loads(artifact.metadata)
+    assert metadata["sha256"] == content
+    assert metadata["steps"] == figures(pretrained)["steps"]
+    assert not {"device", "date"} & metadata.keys()  # of the machine
     stages = json.loads((pretrained / "encoder/lineage.json").read_text())
     assert lineage.is_public(stages)
     stages[3].pop("public")
@@ -181,10 +184,41 @@ def test_what_a_run_makes_is_a_version_of_one_artifact(pretrained: Path, tmp_pat
     (tmp_path / "private/SHA256SUMS").unlink()
     (tmp_path / "private/lineage.json").write_text(json.dumps(stages))
     more = ["--data.epochs=1", "--data.train_rows=40"]
-    for name, flags, names in (("a", [], []), ("b", ["--log_text=true"], ["model-bert-sentiment"])):
+    for name, flags, names in (("a", [], []), ("b", ["--log_text=true"], ["bert-sample-sentiment"])):
         out = tmp_path / name
         run("finetune", "--from", str(tmp_path / "private"), "--out", str(out), *more, *flags)
         assert [artifact.name for artifact in artifacts(out)] == names
+
+
+def test_what_weights_and_biases_has_of_a_fine_tune(pretrained: Path, tmp_path: Path) -> None:
+    """Offline too: the encoder it used, best and last in the summary, baselines as lines, charts; no machine."""
+    out = tmp_path / "tuned"
+    flags = ["--data.epochs=2", "--data.train_rows=64", "--validations=2", "--trainer.log_every_n_steps=1"]
+    run("finetune", "--from", str(pretrained / "encoder"), "--out", str(out), *flags, "--wandb.code=true")
+    found = all_records(out)
+    [about] = [record.run for record in found if record.WhichOneof("record_type") == "run"]
+    assert about.display_name == "bert-sentiment-full-seed0"
+    assert about.host == ""
+    assert {"command", "folder"} <= {item.key for item in about.config.update}
+    used, made = artifacts(out)
+    [encoder] = artifacts(pretrained)
+    assert (used.name, used.digest, used.use_after_commit) == (encoder.name, encoder.digest, True)
+    assert (made.name, made.use_after_commit) == ("bert-sample-sentiment", False)
+    assert {"latest", "full"} <= set(made.aliases)
+    updates = [
+        item for record in found if record.WhichOneof("record_type") == "summary" for item in record.summary.update
+    ]
+    summary = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in updates}
+    end, rows = figures(out), history(out)
+    assert summary["val/accuracy"]["max"] == pytest.approx(end["val/best_accuracy"])
+    assert summary["val/loss"].keys() == {"min", "last"}
+    assert summary["test/accuracy"] == end["test/accuracy"]
+    assert not {"device", "date"} & summary.keys()
+    lines = [(row["trainer/global_step"], row["baseline/majority"]) for row in rows if "baseline/majority" in row]
+    assert lines == [(0, end["baseline/majority"]), (end["steps"], end["baseline/majority"])]
+    assert all(row["train/grad_norm"] > 0 for row in rows if "train/loss" in row)
+    charts = {name.split("_table")[0] for row in rows for name in row if name.startswith("charts/")}
+    assert charts == {"charts/confusion", "charts/precision_recall"}
 
 
 def state() -> dict[str, Any]:

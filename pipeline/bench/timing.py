@@ -25,7 +25,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass
 class Built:
-    """What a candidate has built.
+    """The objects that a candidate has built.
 
     Attributes:
         step: one whole training step.

@@ -30,6 +30,7 @@ from pipeline.presets import (
     unknown,
 )
 from pipeline.storage.paths import path_of
+from pipeline.tracking.wandb import WandbOptions
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
@@ -88,6 +89,7 @@ class CLI(LightningCLI):
         parser.add_argument("--validate_every", type=int, required=True, help="optimizer steps between validations")
         parser.link_arguments("model.objective", "data.objective", apply_on="instantiate")
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
+        parser.add_class_arguments(WandbOptions, "wandb")
 
     def before_instantiate_classes(self) -> None:
         if self.config.trainer.precision is not None:
@@ -131,6 +133,7 @@ class FineTuneCLI(CLI):
             help="stop after this many validations without improvement; 0: never",
         )
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
+        parser.add_class_arguments(WandbOptions, "wandb")
 
 
 def parse(

@@ -37,7 +37,7 @@ def model_class(file: Path) -> type[Encoder]:
     """The class that a pretraining configuration names.
 
     Raises:
-        UserError: none, or one that is no encoder.
+        UserError: it names no class, or one that is not an encoder.
     """
     encoder = content_of(file).get("model", {}).get("encoder")
     class_path = encoder.get("class_path") if isinstance(encoder, dict) else encoder

@@ -60,7 +60,7 @@ def new_task(name: str, kind: str | None, folder: Path, *, packaged: Path, data:
         data: a file or folder of such data: columns and labels are guessed.
 
     Raises:
-        UserError: the name is no name, or taken; the data cannot be read, or it is not clear what they are.
+        UserError: the name is not valid, or taken; the data cannot be read, or their kind is not clear.
     """
     if not re.fullmatch(NAME, name):
         raise UserError(

@@ -38,7 +38,7 @@ Range = tuple[Any, float, float]  # a value, the least and the most that it may 
 
 
 def check_settings(config: Any) -> None:
-    """Refuses settings with which a run would train nothing, or something else than they say.
+    """Refuses settings with which a run would train nothing, or not what they say.
 
     Raises:
         UserError: which setting, and what it may be.

@@ -50,7 +50,7 @@ class Lines(tqdm):
 
 
 def progress(steps: Iterable[Any] | None = None, *, desc: str, unit: str, **options: Any) -> tqdm:
-    """A bar of tqdm on standard error, drawn twice a second; lines where that is no terminal, nothing with --quiet.
+    """A bar of tqdm on standard error; plain lines where that is not a terminal, nothing with --quiet.
 
     Args:
         steps: is iterated over; None: call `update`.

@@ -1,4 +1,4 @@
-"""Names like one that there is not."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 

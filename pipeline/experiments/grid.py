@@ -30,6 +30,7 @@ from tasks.base import Task
 
 # Settings that mean different things for frozen and trained encoders.
 OF_KIND = ("model.optimization.", "model.recipe.lm_weight", "model.recipe.mix_dropout", "model.recipe.unfreeze_share")
+CONDITIONS = ("version", "precision", "device")  # of a run, where its metrics have them
 FineTune = Callable[[FineTuneRequest], None]
 Name = Annotated[str, Field(min_length=1)]
 Cell = tuple[str, str, str]  # task, model and arm
@@ -66,6 +67,7 @@ class Grid:
         encoders: the encoder folder of a model, with `{model}` for its name.
         data: folder that the tasks' data are in.
         flags: settings of every run.
+        corpus: that encoders are pretrained on where they are missing, as in CORPUS=.
     """
 
     models: Annotated[list[Name], Field(min_length=1)]
@@ -74,9 +76,14 @@ class Grid:
     encoders: Name
     data: str = "."
     flags: list[str] = field(default_factory=list)
+    corpus: Name | None = None
 
     def encoder(self, model: str) -> Path:
         return path_of(self.encoders.replace("{model}", model))
+
+    def missing_encoders(self) -> list[str]:
+        """The models whose encoder is not there."""
+        return [model for model in self.models if not (self.encoder(model) / "model.safetensors").is_file()]
 
     def size(self) -> int:
         runs = sum(len(arm.settings) + arm.seeds - 1 for arm in self.arms.values())
@@ -255,6 +262,18 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
             comparison.report([row for cell in cells for row in rows[cell]], out)
 
 
+def count_finished(grid: Grid, out: Path) -> int:
+    """How many of the runs of a grid have ended; whether they are of the same data and flags is not looked at."""
+    count = 0
+    for cell in itertools.product(grid.tasks, grid.models, grid.arms):
+        settings = range(len(grid.arms[cell[2]].settings))
+        for seed in range(grid.arms[cell[2]].seeds):
+            runs = [run_of(grid, cell, out, seed=seed, setting=setting) for setting in settings]
+            ended = sum((run.folder / "metrics.json").is_file() for run in runs)
+            count += ended if seed == 0 else min(1, ended)  # other seeds take the setting that seed 0 chose
+    return count
+
+
 def finished_summary(run: GridRun) -> dict[str, Any]:
     """Raises: LookupError, it is not finished."""
     metrics, _ = finished(run.folder, cell_of(run.request), summary_of(run))
@@ -281,5 +300,6 @@ def summary(task: Task, metrics: dict[str, Any]) -> dict[str, Any]:
         "degenerate": finite(metrics, "degenerate"),
         "tokens": finite(metrics, "tokens"),
         "minutes": finite(metrics, "seconds") / 60,
+        **{name: metrics[name] for name in CONDITIONS if name in metrics},
         **{name: value for name, value in metrics.items() if name.startswith("baseline/")},
     }

@@ -53,7 +53,7 @@ def columns_of(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cell(value: Any) -> Any:
-    """Words and tags with spaces between them; what is no plain value as JSON."""
+    """Words and tags with spaces between them; other values as JSON."""
     if is_plain_list(value):
         return " ".join(map(str, value))
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value

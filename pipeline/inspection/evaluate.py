@@ -23,7 +23,7 @@ class DataOfRun(TypedDict):
 
 
 class ConfigOfRun(TypedDict):
-    """What is used of a run's config.yaml."""
+    """The part of a run's config.yaml that is used."""
 
     data: DataOfRun
 

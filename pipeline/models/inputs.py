@@ -30,7 +30,7 @@ class SpecialTokens(NamedTuple):
 
 
 def check_texts(texts: Any) -> None:
-    """Raises UserError for what is no list of texts: a string alone would be read letter by letter."""
+    """Raises UserError for anything but a list of texts: a string alone would be read letter by letter."""
     if isinstance(texts, str) or not all(isinstance(text, (str, tuple, list)) for text in texts):
         raise UserError('Texts come in a list, as ["one", "two"]: each a string, a pair (a, b) or a list of words.')
 

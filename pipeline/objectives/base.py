@@ -37,7 +37,7 @@ class Rows(Protocol):
 
 
 class Objective(nn.Module):
-    """A way of pretraining. Its parameters, where it has any, are trained with the model's.
+    """A way of pretraining. Its parameters, if it has any, are trained with the model's.
 
     Attributes:
         requires: capabilities that a model must have (see `Encoder.capabilities`).

@@ -21,7 +21,7 @@ TINY = 1e-300  # a probability whose logarithm is finite
 
 
 class Calibration:
-    """What the candidates of a prompt are measured by, scored once for all its questions.
+    """The calibration of a prompt's candidates, scored once for all its questions.
 
     Args:
         questions: with their examples.

@@ -108,6 +108,7 @@ def run(prompting: Prompting) -> None:
         group=group_of(request.model, encoder.tokenizer),
         tags=[request.model, name, "zeroshot"],
         config={**prompting.config, "lineage": stages},
+        seed=request.seed,
     )
     lineage.write(out, [*stages, run_stage()])  # with its id in W&B
     predictions = [row for parts in results.values() for part in parts for row in predictions_of(part, rows)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 560, 300
-LEFT, RIGHT, TOP, BOTTOM = 74, 14, 14, 48
+LEFT, RIGHT, TOP, BOTTOM = 74, 22, 14, 48
 MOST_POINTS = 400  # of a line; more are thinned out
 LABEL_GAP = 15  # least distance of two labels of baselines
 
@@ -71,6 +71,9 @@ class Axis:
     def label(self, value: float) -> str:
         if abs(value) >= 1e6:
             return f"{value / 1e6:g} M"
+        if max(abs(self.low), abs(self.high)) < 0.02 and value:  # as rates are
+            mantissa, _, exponent = f"{value:.2e}".partition("e")
+            return f"{float(mantissa):g}e{int(exponent)}"
         digits = max(0, -math.floor(math.log10(self.step) + 1e-9))
         return f"{value:,.{digits + (round(self.step * 10**digits, 6) % 1 > 0)}f}" if value else "0"
 
@@ -81,13 +84,13 @@ def line_chart(
     x_label: str,
     y_label: str,
     baselines: Mapping[str, float] | None = None,
-    marked: tuple[float, str] | None = None,
+    marked: float | None = None,
     from_zero: bool = False,
 ) -> Markup:
     """Lines over steps, a dashed line for each baseline, and a marked step.
 
     Args:
-        marked: a position on the x axis, and its label.
+        marked: a position on the x axis.
     """
     baselines = baselines or {}
     xs = [x for line in series for x, _ in line.points]
@@ -98,12 +101,8 @@ def line_chart(
     parts = [_frame(across, up, HEIGHT, x_label, y_label)]
     parts += _baselines(baselines, up)
     if marked is not None:
-        x = across(marked[0])
-        side = "end" if x > WIDTH / 2 else "start"
-        parts.append(
-            Markup('<line class="marked" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(x, TOP, HEIGHT - BOTTOM)
-        )
-        parts.append(_text(marked[1], x + (6 if side == "start" else -6), TOP + 12, f"note {side}"))
+        stroke = Markup('<line class="marked" x1="{x}" x2="{x}" y1="{}" y2="{}"/>')
+        parts.append(stroke.format(TOP, HEIGHT - BOTTOM, x=across(marked)))
     for line in series:
         kept = _thinned(line.points)
         shape = " ".join(f"{across(x)},{up(y)}" for x, y in kept)

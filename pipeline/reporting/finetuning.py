@@ -74,7 +74,7 @@ def page(run: RunRecord) -> Page:
 def curves_section(run: RunRecord, metric: str) -> Section:
     """The metric that chooses the checkpoint with the baselines, the loss, and the learning rate."""
     step, label = run.metrics.get("best_step"), shared.name_of(metric)
-    marked = (float(step), f"tested: step {step:,}") if step else None
+    marked = float(step) if step else None
     baselines = {f"{name} (test)": value for name, value in run.baselines().items()}
     lower = " Lower is better." if run.is_lower_better else ""
     found = [

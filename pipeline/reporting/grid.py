@@ -13,6 +13,7 @@ from pipeline.experiments.comparison import Gain, Line
 from pipeline.reporting import charts, shared
 from pipeline.reporting.page import Block, Chart, Charts, Figure, Node, Page, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
+from pipeline.reporting.score_table import Footnote, footnotes, score_table
 
 COLORS = {"full": "s0", "scratch": "s1", "frozen": "s2", "random": "s3"}
 
@@ -42,7 +43,7 @@ def page(folder: Path) -> Page:
         about=f"{models} on {tasks}; arms {', '.join(arms)}",
         figures=figures,
         sections=[
-            *score_sections(rows, title="Scores"),
+            *score_sections(rows, title="Scores", notes=footnotes(folder)),
             curves_section(runs, lines),
             runs_section(rows),
             lineage_section(runs),
@@ -52,47 +53,10 @@ def page(folder: Path) -> Page:
     )
 
 
-def score_sections(rows: comparison.Rows, *, title: str) -> list[Section]:
+def score_sections(rows: comparison.Rows, *, title: str, notes: Sequence[Footnote] = ()) -> list[Section]:
     """The table with intervals, and for each task a plot of the scores and one of the gains."""
     lines, arms = comparison.lines_of(rows), comparison.arms_of(rows)
-    return [Section(title, [score_table(lines, arms), *_plots(lines)])]
-
-
-def score_table(lines: Sequence[Line], arms: Sequence[str]) -> Table:
-    """A row for each task and model; the best arm and the certain gains are bold."""
-    tuned = comparison.pretrained_arm(list(arms))
-    gains = ["gain over scratch", "gain over the baseline"] if tuned else []
-    cells = []
-    for line in lines:
-        row = [f"{line.task_name} ({line.metric})", line.model]
-        for arm in arms:
-            text = comparison.format_score(line.arms[arm])
-            row.append(f"**{text}**" if arm == line.best_arm else text)
-        best = line.best_baseline
-        row.append(f"{sum(best[1]) / len(best[1]):.3f} ({best[0]})" if best else "")
-        if tuned:
-            row += [str(gain) if gain else "" for gain in (line.gain_over_scratch, line.gain_over_baseline)]
-        cells.append(row)
-    counts = sorted({len(scores) for line in lines for scores in line.arms.values() if scores})
-    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
-    notes = [
-        f"Scores on the test part: mean ± standard deviation over {seeds}; the best arm of a row is bold.",
-    ]
-    if tuned:
-        notes.append(
-            f"Gains are those of {tuned}: means of paired differences, with 95 % intervals (Student's t) over seeds. "
-            "A bold gain is above 0 in the whole interval; the others leave it open."
-        )
-    flat = [
-        f"{line.model} on {line.task_name}, {arm}: {line.degenerate(arm)}"
-        for line in lines
-        for arm in arms
-        if line.degenerate(arm)
-    ]
-    if flat:
-        notes.append(f"Runs that predict the same for all rows: {'; '.join(flat)}.")
-    head = ["task (metric)", "model", *arms, "best baseline", *gains]
-    return Table(head, cells, "Scores of every arm, and what pretraining gained.", notes, numbers=())
+    return [Section(title, [score_table(lines, arms, notes), *_plots(lines)])]
 
 
 def _each_task(lines: Sequence[Line]) -> list[Line]:
@@ -220,7 +184,7 @@ def cost_section(rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
         mine = [row for row in rows if row["model"] == model]
         energy = [run.metrics["energy_wh"] for run in runs if run.model == model and "energy_wh" in run.metrics]
         minutes, tokens = sum(row["minutes"] for row in mine), sum(row["tokens"] for row in mine)
-        spent = f"{sum(energy):.1f} Wh of {len(energy)} runs" if energy else "not recorded"
+        spent = f"{sum(energy):.2f} Wh of {len(energy)} runs" if energy else "not recorded"
         cells.append([model, f"{len(mine)}", f"{minutes:,.1f}", f"{tokens / 1e6:,.1f} M", spent])
     head = ["model", "runs", "minutes", "tokens", "energy"]
     notes = [text for text in [shared.energy_note([run.metrics for run in runs])] if text]

@@ -92,7 +92,7 @@ def curves_section(run: RunRecord, main: Sequence[str]) -> Section:
 
 def metrics_section(run: RunRecord) -> Section:
     rows = [
-        [("Baseline: " if "baseline/" in name else "") + shared.name_of(name), f"{value:,.4g}"]
+        [f"Baseline: {shared.readable(name)}" if "baseline/" in name else shared.name_of(name), f"{value:,.4g}"]
         for name, value in run.metrics.items()
         if name.startswith(("val/", "baseline/")) and isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
@@ -125,12 +125,8 @@ def corpus_section(run: RunRecord) -> Section:
     rows.append(["Unknown", *(f"{part['unknown']:.3%}" for part in parts.values())])
     for kind in ("sentence", "document"):
         lengths = [part[f"{kind}_lengths"] for part in parts.values()]
-        rows.append(
-            [
-                f"{one} in a {kind}: median, mean, longest",
-                *(f"{length['median']:,.0f}, {length['mean']:,.1f}, {length['longest']:,}" for length in lengths),
-            ]
-        )
+        for name, form in (("median", ",.0f"), ("mean", ",.1f"), ("longest", ",")):
+            rows.append([f"{one} in a {kind}: {name}", *(format(length[name], form) for length in lengths)])
     tokenizer = facts["tokenizer"]
     caption = f"{facts['corpus']}, with a tokenizer of {tokenizer['pieces']:,} pieces (hash {tokenizer['hash']})."
     blocks: list[Block] = [Table(["", *parts], rows, caption)]

@@ -12,7 +12,7 @@ from pipeline.reporting.page import Page, Section, Table
 from pipeline.tracking.tables import latex_table, markdown_table
 from pipeline.version import __version__
 
-UNBROKEN = 34  # characters of a cell
+UNBROKEN = 30  # characters of a cell
 
 
 @cache
@@ -34,9 +34,8 @@ def html(page: Page) -> str:
 
 def bold(cell: str) -> Markup:
     """A cell as HTML: `**text**` in bold, the rest escaped; a short one stays on a line."""
-    if len(cell) <= UNBROKEN:
-        cell = cell.replace(" ", "\N{NO-BREAK SPACE}")
-    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(cell))))
+    text = Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(cell))))
+    return Markup('<span class="whole">{}</span>').format(text) if len(cell) <= UNBROKEN else text
 
 
 def markdown(page: Page) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
+from pipeline.models import registry
 from pipeline.storage.validation import parse_json, read_json, read_text, read_yaml
 from pipeline.tracking import lineage
 from pipeline.tracking.history import History, read_metrics
@@ -82,7 +83,9 @@ class RunRecord:
         for folder in folders:
             if (folder / "config.json").is_file():
                 with contextlib.suppress(UserError):
-                    return str(read_json(folder / "config.json", dict[str, Any]).get("model_type", "model"))
+                    return registry.family(
+                        str(read_json(folder / "config.json", dict[str, Any]).get("model_type", "model"))
+                    )
         return "model"
 
     @cached_property
@@ -151,6 +154,8 @@ class RunRecord:
             "degenerate": metrics.get("degenerate", False),
             "tokens": metrics["tokens"],
             "minutes": metrics["seconds"] / 60,
+            "version": self.version,
+            **{name: metrics[name] for name in ("precision", "device") if name in metrics},
             **{name: value for name, value in metrics.items() if re.fullmatch(r"baseline/[^/]+", name)},
         }
 

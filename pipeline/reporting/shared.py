@@ -44,12 +44,13 @@ def curves(
     y_label: str,
     baselines: Mapping[str, float] | None = None,
     training: str | None = None,
-    marked: tuple[float, str] | None = None,
+    marked: float | None = None,
 ) -> Chart | None:
     """Training and validation of one metric; None where neither was logged.
 
     Args:
         training: its name in training, where that is another.
+        marked: the step whose checkpoint is tested.
     """
     drawn = []
     for label, name in (("training", f"train/{training or metric}"), ("validation", f"val/{metric}")):
@@ -61,7 +62,9 @@ def curves(
         return None
     svg = charts.line_chart(drawn, x_label="optimizer step", y_label=y_label, baselines=baselines, marked=marked)
     legend = [("key faint s0" if line.faint else "key s0", line.label) for line in drawn]
-    return Chart(svg, caption, [*legend, *([("key baseline", "baseline")] if baselines else [])])
+    legend += [("key baseline", "baseline")] if baselines else []
+    legend += [("key tested", f"tested checkpoint (step {marked:,.0f})")] if marked is not None else []
+    return Chart(svg, caption, legend)
 
 
 def rate_chart(run: RunRecord) -> Chart | None:
@@ -238,7 +241,7 @@ def command_of(run: RunRecord) -> str:
         return shlex.join(["python", "-m", "pipeline", "zeroshot", *words, f"--shots={shots}"])
     words = [run.kind, f"--seed={run.seed}", *([f"--task={run.task}"] if run.task else [f"--corpus={run.corpus}"])]
     words += [f"--arm={run.arm}", "--from=ENCODER"] if run.kind == "finetune" else []
-    return shlex.join(["python", "-m", "pipeline", *words]) + f"  # and the settings of {run.folder}/config.yaml"
+    return shlex.join(["python", "-m", "pipeline", *words]) + f"  # and the settings of {run.folder.name}/config.yaml"
 
 
 # ---------------------------------------------------------------------- intervals

@@ -170,6 +170,7 @@ def readable(name: str) -> str:
     """A metric's or baseline's name in words: `baseline/bag_of_words` is `bag of words`."""
     words = name.rpartition("/")[2].split("_")
     abbreviations = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "f1": "F1", "mse": "squared error"}
+    abbreviations |= {name.lower(): name for name in ("Pearson", "Spearman", "Matthews")}
     return " ".join(abbreviations.get(word, word) for word in words)
 
 

@@ -27,6 +27,7 @@ LATEX = {
     "~": "\\textasciitilde{}",
     "^": "\\textasciicircum{}",
     "\\": "\\textbackslash{}",
+    **{mark: f"$^{number}$" for number, mark in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
     "±": "$\\pm$",
     "→": "$\\rightarrow$",
     "†": "$\\dagger$",

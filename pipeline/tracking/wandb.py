@@ -7,9 +7,12 @@ import json
 import netrc
 import os
 import re
+import shlex
+import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,8 @@ class ResumableWandb(WandbLogger):
         self.mode = mode
         self.closed = folder / "wandb" / "closed.json"  # the parts of the run that ended properly, and their last step
         self.had = self.step = -1
+        self.best: dict[str, str] = {}  # metric of validations -> whether its `min` or `max` is the best
+        self.defined: set[str] = set()
 
     @rank_zero_only
     def send_missing(self, history: History) -> None:
@@ -63,7 +68,26 @@ class ResumableWandb(WandbLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self.step = step or 0
         if self.step > self.had:
+            self._define(metrics)
             super().log_metrics(metrics, step)
+
+    def _define(self, names: Iterable[str]) -> None:
+        """Has the summary keep the best and the last of a metric; a sweep's server needs plain numbers there."""
+        for name in set(names) - self.defined:
+            self.defined.add(name)
+            goal = self.best.get(name) or goal_of(name)
+            if goal is not None and "WANDB_SWEEP_ID" not in os.environ:
+                self.experiment.define_metric(name, step_metric="trainer/global_step", summary=f"{goal},last")
+
+    def summary_of(self, history: History) -> dict[str, dict[str, float]]:
+        """Best and last of the metrics of validations over all parts of a run."""
+        goals = {name: self.best.get(name) or goal_of(name) for name in history.names()}
+        kept = {name: goal for name, goal in goals.items() if goal and "WANDB_SWEEP_ID" not in os.environ}
+        found = {}
+        for name, goal in kept.items():
+            values = history.series(name)[1]
+            found[name] = {goal: min(values) if goal == "min" else max(values), "last": values[-1]}
+        return found
 
     def close(self, *, whole: bool = True) -> None:
         """Ends this part of the run.
@@ -76,6 +100,15 @@ class ResumableWandb(WandbLogger):
         wandb.finish()
         parts = sorted(path.name for path in self.closed.parent.glob("offline-run-*"))
         write_atomically(self.closed, json.dumps([parts, max(self.step - (not whole), self.had)]))
+
+
+def goal_of(name: str) -> str | None:
+    """Whether the `min` or the `max` of a metric of validations is the best; None: it has none."""
+    if not name.startswith("val/"):
+        return None
+    if name.endswith(("loss", "perplexity", "bits_per_byte")):
+        return "min"
+    return "max" if name.endswith(("accuracy", "_f1")) else None
 
 
 def end_open_run() -> None:
@@ -167,14 +200,40 @@ def check_environment() -> None:
         raise UserError(f"WANDB_RUN_ID is {shown!r}; it may have up to 128 characters, and none of :;,#?/'\\.")
 
 
+@dataclass
+class WandbOptions:
+    """What Weights & Biases may record beside metrics and configuration; both are private, and off, by default.
+
+    Args:
+        system_metrics: use of processor, memory and GPU during the run.
+        code: the git commit and the command line.
+    """
+
+    system_metrics: bool = False
+    code: bool = False
+
+
+def run_name(tags: Iterable[str], seed: int) -> str:
+    """The name of a run, as bert-sentiment-full-seed0: model, corpus or task, arm, seed."""
+    return "-".join([*tags, f"seed{seed}"])
+
+
 def wandb_logger(
-    folder: Path, *, job_type: str, group: str, tags: list[str], config: dict[str, Any]
+    folder: Path,
+    *,
+    job_type: str,
+    group: str,
+    tags: list[str],
+    config: dict[str, Any],
+    seed: int = 0,
+    options: WandbOptions | None = None,
 ) -> ResumableWandb | None:
     """The W&B logger of a run: offline without a key, never a login prompt; None when WANDB_MODE=disabled.
 
     It gets metrics and the configuration. W&B's own records of the machine, the user, the command line, the repository,
-    the installed packages and the console are switched off.
+    the installed packages and the console are switched off, but for what `options` allow.
     """
+    allowed = options or WandbOptions()
     mode = wandb_mode()
     if mode == "disabled":
         return None
@@ -189,37 +248,56 @@ def wandb_logger(
         save_dir=folder,
         id=id_file.read_text(),
         mode=mode,
-        name=folder.name,
+        name=os.environ.get("WANDB_NAME") or run_name(tags, seed),
         group=group,
         job_type=job_type,
-        tags=tags,
-        config=public(config),
+        tags=[*tags, f"seed{seed}"],
+        config={**public(config), "folder": folder.name, **(code_of_run() if allowed.code else {})},
         resume="allow",
         settings=wandb.Settings(
             x_disable_meta=True,
-            x_disable_machine_info=True,
+            x_disable_machine_info=not allowed.system_metrics,
             x_save_requirements=False,
             disable_git=True,
+            host="",
             console="off",
             silent=True,
         ),
     )
 
 
+def code_of_run() -> dict[str, str]:
+    """The command line, and the commit of the code where that is in a git repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    with contextlib.suppress(OSError):  # no git
+        done = subprocess.run(command, capture_output=True, text=True)
+        return {"command": shlex.join(sys.argv), **({"git": done.stdout.strip()} if not done.returncode else {})}
+    return {"command": shlex.join(sys.argv)}
+
+
 def artifact_name(kind: str, folder: Path) -> str:
-    """The name of an artifact, the same for all runs of a kind, so that W&B counts versions: encoder-bert-sample."""
+    """The name of an artifact, so that W&B counts versions: bert-sample, and of a model bert-sample-sentiment.
+
+    All encoders of a model and corpus are one collection, and all that is fine-tuned from them on a task another.
+    """
     model = encoders.family(read_json(folder / "config.json", dict[str, Any])["model_type"])
-    origin = {"encoder": "corpus", "model": "task"}[kind]
-    names = [str(stage["name"]) for stage in lineage.read(folder) if stage["stage"] == origin and "name" in stage]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([kind, model, *names[-1:]]))[:128]
+    stages, names = lineage.read(folder), [model]
+    for origin in ("corpus", "task")[: 1 if kind == "encoder" else 2]:
+        named = [str(stage["name"]) for stage in stages if stage["stage"] == origin and "name" in stage]
+        names += named[-1:] or ([kind] if origin == "corpus" else [])
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names))[:128]
 
 
-def folder_artifact(kind: str, folder: Path) -> tuple[Any, str]:
-    """A folder as an artifact, and the alias of its version: the beginning of the hash of the weights."""
+def folder_artifact(kind: str, folder: Path, about: Mapping[str, Any]) -> tuple[Any, str]:
+    """A folder as an artifact, and the alias of its version: the beginning of the hash of the weights.
+
+    Args:
+        about: further metadata.
+    """
     import wandb
 
     content = file_hash(folder / "model.safetensors")
-    artifact = wandb.Artifact(artifact_name(kind, folder), type=kind, metadata={"sha256": content})
+    artifact = wandb.Artifact(artifact_name(kind, folder), type=kind, metadata={"sha256": content, **about})
     for file in sorted(folder.iterdir()):
         if file.is_file() and not file.name.startswith("."):
             # Not copied into W&B's cache: the file stays in the run folder.
@@ -227,22 +305,36 @@ def folder_artifact(kind: str, folder: Path) -> tuple[Any, str]:
     return artifact, content[:12]
 
 
-def log_artifact(run: Any, kind: str, folder: Path) -> None:
-    """Logs a folder that a run has made, as the latest version of its artifact."""
-    artifact, alias = folder_artifact(kind, folder)
-    run.log_artifact(artifact, aliases=["latest", alias])
+def log_artifact(
+    run: Any, kind: str, folder: Path, about: Mapping[str, Any] | None = None, aliases: Iterable[str] = ()
+) -> None:
+    """Logs a folder that a run has made, as the latest version of its artifact.
+
+    Args:
+        about: its metadata.
+        aliases: further ones, as the arm: each names the latest version that had it.
+    """
+    artifact, alias = folder_artifact(kind, folder, about or {})
+    run.log_artifact(artifact, aliases=["latest", alias, *aliases])
 
 
 def use_artifact(logger: ResumableWandb, encoder: Path) -> None:
     """Declares that a run uses an encoder, unless it is private: W&B would upload it, with its vocabulary.
 
-    Only online. The run's configuration has the hash of the weights in any case, so errors are warnings.
+    The run's configuration has the hash of the weights in any case, so errors are warnings.
     """
-    if logger.mode == "online" and lineage.is_public(lineage.read(encoder)):
-        run = logger.experiment  # outside: an error here means no logging at all
-        with tolerated(), _staged_in(logger.closed.parent):
-            artifact, alias = folder_artifact("encoder", encoder)
+    stages = lineage.read(encoder)
+    if not lineage.is_public(stages):
+        return
+    run = logger.experiment  # outside: an error here means no logging at all
+    kind = "model" if stages[-1]["stage"] == "model" else "encoder"
+    with tolerated(), _staged_in(logger.closed.parent):
+        artifact, alias = folder_artifact(kind, encoder, {})
+        if logger.mode == "online":
             run.use_artifact(artifact, aliases=[alias])
+        elif hasattr(run, "_log_artifact"):
+            # use_artifact refuses to work offline; this records what it would send, and `make sync` sends that.
+            run._log_artifact(artifact, aliases=[alias], is_user_created=True, use_after_commit=True)
 
 
 def has_key() -> bool:

@@ -42,6 +42,7 @@ class Training(lightning.LightningModule):
         kept: what a checkpoint must have beside what all have (see checkpoints.PARTS).
         weights: of losses, where they are not 1.
         last_loss: of the last micro-batch, scaled as it is differentiated.
+        gradient_norm: of the last optimizer step, before clipping.
         last_losses: its parts by name, without their weights.
         shown: metrics of a validation that the console shows; empty: all but details.
         loss_baseline: names of losses -> what guessing by frequency costs, where that is known.
@@ -60,6 +61,7 @@ class Training(lightning.LightningModule):
     def __init__(self, *, seed: int) -> None:
         super().__init__()
         self.seed, self.last_loss = seed, torch.tensor(math.nan)
+        self.gradient_norm = torch.tensor(math.nan)
         self.last_losses: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
         self.sums = LossSums()
@@ -113,6 +115,7 @@ class Training(lightning.LightningModule):
             norm = self.trainer.model.clip_grad_norm_(limit)  # type: ignore[union-attr, operator]
         else:
             norm = nn.utils.clip_grad_norm_([p for p in self.parameters() if p.grad is not None], limit)
+        self.gradient_norm = norm.detach()
         for callback in self.step_callbacks:
             callback.on_gradient_norm(self.trainer, self, norm)
 
@@ -129,7 +132,7 @@ class Training(lightning.LightningModule):
             callback.on_step_end(self.trainer, self)
 
     def restore_before_step(self) -> None:
-        """Undoes what the current step has changed, but for weights, which it has not."""
+        """Undoes the changes of the current step; no weight has changed yet."""
 
     @property
     def step_callbacks(self) -> list[StepCallback]:
@@ -153,7 +156,11 @@ class Training(lightning.LightningModule):
         ]
         speed = (int(self.tokens_seen) - self.tokens_at_start) / (time.monotonic() - self.started)
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-        metrics |= {"train/loss": sum(losses), "train/learning_rate": rate}
+        metrics |= {
+            "train/loss": sum(losses),
+            "train/learning_rate": rate,
+            "train/grad_norm": float(self.gradient_norm),
+        }
         self.log_all({**metrics, "tokens": float(self.tokens_seen), "tokens_per_second": speed})
 
     def mean_losses(self, split: str) -> dict[str, float]:

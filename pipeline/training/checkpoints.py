@@ -32,7 +32,7 @@ LAST, PREVIOUS, BEST, DAMAGED = "last.ckpt", "previous.ckpt", "best.ckpt", "dama
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error)
 # Errors of the system about a broken file: without a number (zipfile's), a seek before its start, removed meanwhile.
 BROKEN = (None, errno.EINVAL, errno.ENOENT, errno.EISDIR)
-# The state that a run resumes from: a file without one of these is no checkpoint of a run.
+# The state that a run resumes from: a file without one of these is not a checkpoint of a run.
 PARTS: dict[str, type] = {
     **dict.fromkeys(("state_dict", "loops", "callbacks", "sums"), dict),
     **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),

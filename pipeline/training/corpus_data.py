@@ -45,7 +45,7 @@ FORMAT = 4  # part of a tokenizer's key: raise it when their training changes
 
 @dataclass
 class TokenizerOptions:
-    """How the tokenizer comes about.
+    """How the tokenizer is made.
 
     Args:
         scheme: `wordpiece` (BERT), `bpe` (GPT) or `words` (ELMo).
@@ -73,7 +73,7 @@ class CorpusData(lightning.LightningDataModule):
         text_column: where the text is, in `.jsonl`, `.parquet` and hub data.
         document_start: regular expression of lines that begin a document.
         validation_every: without a validation part, each that many-th document becomes one (500 of a hub's stream).
-        tokenizer: how the tokenizer comes about.
+        tokenizer: how the tokenizer is made.
         objective: makes rows and batches; the module that is trained has the same one.
         length: most tokens of a row, T.
         batch_size: rows of one optimiser step, over all processes and accumulated parts.

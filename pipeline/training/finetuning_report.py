@@ -11,6 +11,7 @@ from pipeline.models.outputs import LoadReport
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
+from pipeline.tracking.charts import charts_of
 from pipeline.tracking.rank import is_main
 from pipeline.training import advice, checkpoints
 from pipeline.training.finetuning import FineTuning
@@ -69,7 +70,8 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     facts = TaskFacts(metric=task.metric, headline=headline, labels=labels)
     card = partial(model_card, module.model, task=facts, arm=module.arm)
     saved = training.keep("model", module.model.save, card, figures, pictures=drawn)
-    training.finish(figures, artifact=("model", saved), tables={"wrong answers": task.worst(rows)})
+    charts = {} if training.wandb is None else charts_of(rows)
+    training.finish(figures, artifact=("model", saved), tables={"wrong_answers": task.worst(rows)}, charts=charts)
     print(headline)
     print("baselines: " + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in baselines.items()))
     if figures["degenerate"]:

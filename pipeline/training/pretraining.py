@@ -171,7 +171,7 @@ class Pretraining(Training):
         metrics |= {"val/loss": sum(losses), **{f"val/{name}": value for name, value in extra.items()}}
         self.log_dict(metrics, logger=False)
         if not self.trainer.sanity_checking:
-            self.log_all({**metrics, "tokens": float(self.tokens_seen)})
+            self.log_all({**metrics, **self.baselines, "tokens": float(self.tokens_seen)})  # baselines: lines in charts
             self._warn_at_baseline(metrics[f"val/{self.objective.main}_loss"])
             self.save_history()
 

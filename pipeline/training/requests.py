@@ -16,7 +16,7 @@ R = TypeVar("R", bound="Request")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What all have.
+    """The fields that all requests share.
 
     Args:
         data: local folder, file or pattern instead of a hub name.

@@ -1,4 +1,4 @@
-"""One training run in its folder: it is checked, begun, fitted, and finished with what it made and its metrics."""
+"""One training run in its folder: checks, start, fit, and the files written at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,15 @@ from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking import lineage
 from pipeline.tracking.history import History, write_metrics
 from pipeline.tracking.rank import is_main
-from pipeline.tracking.wandb import ResumableWandb, closing_run, log_artifact, tolerated, use_artifact, wandb_logger
+from pipeline.tracking.wandb import (
+    ResumableWandb,
+    WandbOptions,
+    closing_run,
+    log_artifact,
+    tolerated,
+    use_artifact,
+    wandb_logger,
+)
 from pipeline.training import checkpoints
 from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks, check_blocks
 from pipeline.training.checkpoints import Latest
@@ -65,6 +73,9 @@ class Configuration:
     descriptions: Mapping[str, str] = field(default_factory=dict)
 
 
+LOCAL = ("device", "date")  # metrics.json has them, Weights & Biases does not: they are about the machine
+
+
 @dataclass
 class Record:
     """How a run is recorded in its folder and in Weights & Biases.
@@ -96,7 +107,7 @@ def group_of(model: str, tokenizer: Tokenizer) -> str:
 
 
 class Run:
-    """One training run in its folder. To make it checks that it can be; `begin` clears the folder for it.
+    """One training run in its folder. The constructor checks that it is possible; `begin` clears the folder.
 
     Args:
         configuration: with a module that is built and data that are prepared.
@@ -163,6 +174,8 @@ class Run:
             group=record.group,
             tags=record.tags,
             config={**config, "lineage": record.stages},
+            seed=record.seed,
+            options=WandbOptions(**vars(self.settings.wandb)),
         )
         self.stages = [*record.stages, run_stage()]  # with its id in W&B
         lineage.write(self.out, self.stages)
@@ -193,6 +206,8 @@ class Run:
             watching: further callbacks, which change nothing.
         """
         trainer = self.settings.trainer
+        if self.wandb is not None and best is not None:
+            self.wandb.best = dict([best])
         steps = max_steps or trainer.max_steps
         every = min(validate_every or self.settings.validate_every, steps)
         self.trainer = self._make_trainer(
@@ -222,7 +237,7 @@ class Run:
         return True
 
     def _callbacks(self, best: tuple[str, str] | None, patience: int | None) -> list[lightning.Callback]:
-        """Those of the configuration, the progress bar, and what follows the best validation."""
+        """The callbacks: those of the configuration, the progress bar, early stopping, the best checkpoint."""
         trainer = self.settings.trainer
         callbacks: list[lightning.Callback] = [*(trainer.callbacks or []), self.energy]
         if trainer.enable_progress_bar is not False:
@@ -264,7 +279,7 @@ class Run:
             raise plain from None
 
     def _stop_the_others(self) -> None:
-        """Processes that this one has started would wait for it for ever."""
+        """Kills the processes that this one has started: they would wait for it forever."""
         kill = getattr(self.trainer.strategy.launcher, "kill", None)
         if kill is not None:
             kill(getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has no SIGKILL
@@ -349,12 +364,14 @@ class Run:
         *,
         artifact: tuple[str, Path],
         tables: dict[str, tuple[list[str], list[list[Any]]]] | None = None,
+        charts: dict[str, Any] | None = None,
     ) -> None:
         """Writes the rest; `metrics.json` last: a run folder with it is finished.
 
         Args:
             artifact: kind and folder of what the run made.
             tables: name -> columns and rows of texts, logged where texts may be.
+            charts: name -> a chart of W&B, without texts.
         """
         self.history.save()
         self.last.with_name(checkpoints.PREVIOUS).unlink(missing_ok=True)
@@ -362,13 +379,18 @@ class Run:
             import wandb
 
             with closing_run(self.wandb) as run:
-                run.summary.update({name: value for name, value in metrics.items() if not _is_nan(value)})
+                plain = {name: v for name, v in metrics.items() if not (_is_nan(v) or name in LOCAL)}
+                run.summary.update({**plain, **self.wandb.summary_of(self.history)})
+                own = {name: value for name, value in metrics.items() if name.startswith("baseline/")}
+                for step in (0, self.steps) if artifact[0] == "model" else ():  # two points make a line
+                    run.log({**own, "trainer/global_step": step})
+                run.log(charts or {})
                 for picture in self.out.glob("*.png"):
                     run.log({picture.stem: wandb.Image(str(picture))})
                 for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
                     run.log({name: wandb.Table(columns=list(columns), data=rows)})
                 if self.public:
-                    log_artifact(run, *artifact)
+                    log_artifact(run, *artifact, plain, self.record.tags[2:])
         write_metrics(self.out, metrics)
 
 

@@ -151,7 +151,7 @@ def check_place(path: Path) -> None:
     """
     try:
         place = path.resolve()
-        os.fsencode(place).decode()  # what is no text breaks the files that name it
+        os.fsencode(place).decode()  # a name that is not text breaks the files that contain it
         if max(len(os.fsencode(place)) + LONGEST_NAME - 4096, *(len(os.fsencode(p)) - 255 for p in place.parts)) > 0:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         parents = [place, *place.parents]
@@ -225,7 +225,7 @@ def _remove_unused(out: Path, new: list[Path]) -> None:
                 folder.rmdir()
 
 
-# ---------------------------------------------------------------------- what is cleared for a new run
+# ---------------------------------------------------------------------- clearing for a new run
 
 
 def clear(out: Path) -> None:

@@ -152,7 +152,7 @@ class TaskData(lightning.LightningDataModule):
             yield self.found.made[split]
 
     def warnings(self) -> Iterator[str]:
-        """What may not be what was meant."""
+        """Warnings about settings that may not be intended."""
         for split in ("valid", "test"):
             shared, texts = self.trained_on[split], len(self.examples.get(split, []))
             if shared > MANY_SHARED * texts:

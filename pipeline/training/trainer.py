@@ -98,6 +98,6 @@ def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size:
 
 
 def _monitor(said: str) -> str:
-    """The name of the metric in a complaint of Lightning's."""
+    """The name of the metric in an error message of Lightning's."""
     found = re.search(r"conditioned on metric `(.*?)`|monitor='(.*?)'", said)
     return (found[1] or found[2]) if found else said.splitlines()[0]

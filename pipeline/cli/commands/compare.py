@@ -36,7 +36,22 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.experiments.comparison import show
-    from pipeline.experiments.grid import check_settings, compare, load
+    from pipeline.experiments.grid import compare
+
+    grid, whole, out = requested(options)
+    if grid.corpus == "sample" and not options.encoders:  # minutes; other corpora take hours: make results
+        pretrain_missing(grid)
+    compare(grid, out, finetune, overwrite=options.overwrite, whole=whole)
+    show(out)
+
+
+def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
+    """The grid that is to be run, the whole one of its file, and the folder of the table.
+
+    Raises:
+        UserError: there is no such grid, or a setting does not fit it.
+    """
+    from pipeline.experiments.grid import check_settings, load
 
     file = named_config("compare", options.name) or Path(options.name)
     if not file.is_file():
@@ -53,15 +68,11 @@ def run(options: argparse.Namespace) -> None:
         )
     grid.flags = whole.flags = [*grid.flags, *options.overrides]
     check_settings(grid)  # before minutes of pretraining
-    if file == named_config("compare", "sample") and not options.encoders:
-        pretrain_missing(grid)
-    out = options.out or Path("results") / file.stem
-    compare(grid, out, finetune, overwrite=options.overwrite, whole=whole)
-    show(out)
+    return grid, whole, options.out or Path("results") / file.stem
 
 
 def pretrain_missing(grid: Grid) -> None:
-    """Pretrains the sample's encoders that are not there yet."""
-    for model in grid.models:
-        if not (grid.encoder(model) / "model.safetensors").is_file():
-            pretrain(PretrainRequest(model=model, out=grid.encoder(model).parent, resume=True))
+    """Pretrains the encoders that are not there yet, each in the folder that the grid expects it in."""
+    for model in grid.missing_encoders():
+        out = grid.encoder(model).parent
+        pretrain(PretrainRequest(model=model, corpus=grid.corpus or "sample", out=out, resume=True))

@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """What it does not know goes to each run."""
+    """Unknown flags go to each run of the sweep."""
     from pipeline.presets import trained_task
 
     file = named_config("sweeps", options.name)

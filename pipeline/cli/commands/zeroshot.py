@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def shots_of(text: str) -> tuple[int, ...]:
-    """Raises: UserError, it is no list of numbers."""
+    """Raises: UserError, it is not a list of numbers."""
     try:
         shots = tuple(int(part) for part in text.replace(",", " ").split())
     except ValueError:

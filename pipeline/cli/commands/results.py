@@ -1,0 +1,82 @@
+"""`make results`: runs what is missing of a comparison, pretraining too, then writes its one table and its page."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli.arguments import Parser
+from pipeline.cli.commands import compare
+from pipeline.console import typed
+from pipeline.errors import UserError
+from pipeline.presets import named_config
+
+if TYPE_CHECKING:
+    from pipeline.experiments.grid import Grid
+
+HELP = "pretrain and fine-tune what is missing of a comparison, then write its table and page"
+
+
+def add_arguments(parser: Parser) -> None:
+    compare.add_arguments(parser)
+    parser.set_defaults(name="real")
+    parser.add_argument("--corpus", default=None, help="that missing encoders are pretrained on; as the file says")
+    parser.add_argument("--dry-run", action="store_true", help="say what is missing, and run nothing")
+    parser.add_argument("--table-only", action="store_true", help="write the page of the table that is there")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pipeline.experiments import grid as grids
+    from pipeline.experiments.comparison import show
+    from pipeline.reporting import report
+
+    grid, whole, out = compare.requested(options)
+    grid = replace(grid, corpus=options.corpus or grid.corpus)
+    if options.dry_run:
+        print(what_is_missing(grid, out))
+        return
+    if options.table_only:
+        if not (out / "compare.csv").is_file():
+            raise UserError(f"There is no table in {out}: run {typed.command('results')} without --table-only first.")
+    else:
+        check_corpus(grid)
+        compare.pretrain_missing(grid)
+        grids.compare(grid, out, compare.finetune, overwrite=options.overwrite, whole=whole)
+        show(out)
+    report.write(report.page_of(out, []), out)
+    print(f"Saved {', '.join(report.FILES)} in {out}")
+
+
+def what_is_missing(grid: Grid, out: Path) -> str:
+    from pipeline.experiments.grid import count_finished
+
+    lines = [
+        f"pretrain {model} on {grid.corpus} into {grid.encoder(model).parent}" for model in grid.missing_encoders()
+    ]
+    done = count_finished(grid, out)
+    lines.append(f"fine-tunes: {done} of {grid.size()} are finished in {out}")
+    return "\n".join(lines)
+
+
+def check_corpus(grid: Grid) -> None:
+    """Raises: UserError, encoders are missing, and what they would be pretrained on is too."""
+    missing = grid.missing_encoders()
+    if not missing:
+        return
+    if grid.corpus is None:
+        raise UserError(
+            f"There is no encoder in {grid.encoder(missing[0])}, and the comparison names no corpus to pretrain it on: "
+            f"name it with {typed.flag('corpus', 'folder')}."
+        )
+    if grid.encoder(missing[0]).name != "encoder":
+        raise UserError(
+            f"{grid.encoder(missing[0])} is missing, and pretraining writes into a folder called encoder: "
+            "end `encoders` with /encoder."
+        )
+    if named_config("corpora", grid.corpus) is None and not Path(grid.corpus).exists() and "*" not in grid.corpus:
+        raise UserError(
+            f"{missing[0]} is to be pretrained on {grid.corpus}, and there is no such corpus. Give its folder with "
+            f"{typed.flag('corpus', 'folder')}, or build one with {typed.command('wikipedia-sample', out=grid.corpus)}."
+        )

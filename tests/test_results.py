@@ -1,0 +1,132 @@
+"""`make results`: what is missing is run, once; one table with footnotes; and the corpus that a reader can build."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli.commands import compare
+from pipeline.data import wikipedia_sample
+from pipeline.data.files import find_files
+from pipeline.errors import UserError
+from pipeline.experiments import comparison
+from pipeline.presets import REPOSITORY
+from pipeline.reporting import score_table
+from pipeline.tracking.history import read_metrics
+from tests.conftest import run
+
+TINY = ["--precision=32-true", "--data.max_length=24", "--data.train_rows=16", "--data.epochs=1", "--validations=1"]
+
+
+def test_what_is_missing_is_run_and_the_page_is_written(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = tmp_path / "mine.yaml"
+    grid.write_text(
+        "models: [bert]\ntasks: [sentiment]\narms: {full: {seeds: 1}}\n"
+        f"encoders: {tmp_path}/{{model}}/encoder\ncorpus: nowhere-en\n"
+    )
+    flags = ["--name", str(grid), "--out", str(tmp_path / "out"), *TINY]
+    with pytest.raises(UserError, match=r"no such corpus.*wikipedia-sample"):
+        run("results", *flags)
+    with pytest.raises(UserError, match="There is no table in"):
+        run("results", *flags, "--table-only")
+    run("results", *flags, "--corpus", "sample", "--dry-run")
+    assert f"pretrain bert on sample into {tmp_path}/bert" in capsys.readouterr().out
+    asked: list[Any] = []
+
+    def pretrain(request: Any) -> None:
+        asked.append(request)
+        shutil.copytree(pretrained, request.out)
+
+    monkeypatch.setattr(compare, "pretrain", pretrain)
+    run("results", *flags, "--corpus", "sample")
+    assert [(request.model, request.corpus, request.resume) for request in asked] == [("bert", "sample", True)]
+    page = (tmp_path / "out/report.html").read_text()
+    rows = comparison.read(tmp_path / "out/compare.csv")
+    version = read_metrics(tmp_path / "out/runs/bert-sentiment-full-0").get("version")
+    assert rows[0].get("version") == version
+    assert "Learning curves" in page
+    (tmp_path / "out/notes.yaml").write_text("- {task: sentiment, text: A caveat of the task.}\n- {text: Of all.}\n")
+    monkeypatch.setattr(compare, "finetune", None)  # nothing is left to run
+    run("results", *flags, "--corpus", "sample")
+    text = (tmp_path / "out/report.md").read_text()
+    assert "| bert¹ |" in text
+    assert "¹ A caveat of the task." in text
+    assert "$^1$" in (tmp_path / "out/report.tex").read_text()
+    (tmp_path / "out/notes.yaml").write_text("- {task: sentiment, words: A caveat.}\n")
+    with pytest.raises(UserError, match=r"notes.yaml has no 0.text"):
+        run("results", *flags, "--table-only")
+    capsys.readouterr()
+    run("results", *flags, "--dry-run")
+    assert "fine-tunes: 1 of 1 are finished" in capsys.readouterr().out
+
+
+def test_rows_of_several_versions_are_said() -> None:
+    """The table of real text in the repository is of many versions until it is made again."""
+    folder = REPOSITORY / "results/real"
+    rows = comparison.read(folder / "compare.csv")
+    lines, arms = comparison.lines_of(rows), comparison.arms_of(rows)
+    table = score_table.score_table(lines, arms, score_table.footnotes(folder))
+    assert all(row.get("version") for row in rows)
+    if len({row["version"] for row in rows}) > 1:
+        assert table.head[-1] == "version"
+        assert any(note.startswith("Rows differ in version") for note in table.notes)
+    same = [{**row, "version": "0.15.0", "precision": "32-true"} for row in rows]
+    table = score_table.score_table(comparison.lines_of(same), arms)
+    assert "All rows: version 0.15.0, precision 32-true." in table.notes
+    assert sum(cell.startswith("**") for row in table.rows for cell in row[2 : 2 + len(arms)]) == len(table.rows)
+
+
+# ---------------------------------------------------------------------- the sample of Wikipedia
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    with lzma.open(file, "rt", encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream]
+
+
+class Hub:
+    """A stand-in for the stream of the hub: articles of different lengths, in order."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(10_000):
+            self.read = number + 1
+            words = 3 if number % 4 == 1 else 60  # every fourth is too short
+            yield {"id": str(number), "url": "x", "title": f"T{number}", "text": f" word{number}" * words}
+
+
+def test_the_sample_of_wikipedia_is_the_same_for_everyone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub, asked = Hub(), {}
+
+    def open_hub(**arguments: Any) -> Hub:
+        asked.update(arguments)
+        return hub
+
+    monkeypatch.setattr(wikipedia_sample, "open_hub", open_hub)
+    run("wikipedia-sample", "--out", str(tmp_path / "wiki"), "--articles", "250")
+    assert asked == {"path": "wikimedia/wikipedia", "name": "20231101.en", "split": "train", "streaming": True}
+    assert hub.read < 2000  # no more than it needs
+    assert "248 training articles" in capsys.readouterr().out
+    files = find_files(str(tmp_path / "wiki"))
+    found = [row for file in files for row in read(file)]
+    assert len(found) == len({row["id"] for row in found}) == 250
+    assert all(len(row["text"]) >= 200 for row in found)
+    held_out = read(tmp_path / "wiki/valid.jsonl.xz")
+    kept = [number for number in range(10_000) if number % 4 != 1][::5]
+    assert [int(row["id"]) for row in held_out] == [kept[121], kept[243]]
+    with pytest.raises(UserError, match="is there already"):
+        run("wikipedia-sample", "--out", str(tmp_path / "wiki"))
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match="holds something else"):
+        run("wikipedia-sample", "--out", str(tmp_path / "mine"), "--overwrite")
