@@ -14,35 +14,42 @@ from torch import nn
 from pipeline.errors import UserError
 from pipeline.models.layers.transformer_block import Block
 from pipeline.training import optimizers
-from pipeline.training.blocks import prepared
+from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks
 from pipeline.training.optimizers import Optimization
 from pipeline.training.step_callbacks import NonFiniteGuard
 from tests.conftest import SMALL, figures, run
 
 
-def gradients(model: nn.Module, dropout: float, **options: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def gradients(model: nn.Module, callback: Any = None) -> tuple[torch.Tensor, list[torch.Tensor]]:
     model = copy.deepcopy(model).train()
+    module: Any = SimpleNamespace(trained=model)
+    if callback is not None:
+        callback.on_train_start(None, module)
+        callback.on_train_batch_end(None, module, None, None, 0)
     torch.manual_seed(1)
     x = torch.randn(2, 8, 16)
-    with prepared(model, **{"compiled": False, "recomputed": False, **options}):
-        for block in model:
-            x = block(x, None, causal=True)
-        loss = x.square().sum()
-        loss.backward()
+    for block in model:
+        x = block(x, None, causal=True)
+    loss = x.square().sum()
+    loss.backward()
+    if callback is not None:
+        callback.on_train_end(None, module)
+        assert not any(block.recompute or block._compiled_call_impl for block in model)
     return loss.detach(), [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize(
-    ("options", "dropout"),
-    [({"recomputed": True}, 0.3), ({"compiled": True, "backend": "aot_eager"}, 0.0)],
+    ("callback", "dropout"),
+    [(RecomputedBlocks(), 0.3), (CompiledBlocks(backend="aot_eager"), 0.0)],
     ids=["recomputed", "compiled"],
 )
-def test_loss_and_gradients_are_the_same(options: dict[str, Any], dropout: float, norm: str) -> None:
+def test_loss_and_gradients_are_the_same(callback: Any, dropout: float, norm: str) -> None:
     sizes: dict[str, Any] = {"size": 16, "heads": 2, "inner_size": 32, "eps": 1e-5, "activation": "gelu"}
     torch.manual_seed(0)
     model = nn.ModuleList(Block(dropout=dropout, attention_dropout=dropout, norm=norm, **sizes) for _ in range(2))
-    (loss, plain), (again, others) = gradients(model, dropout), gradients(model, dropout, **options)
+    callback.compiled = False
+    (loss, plain), (again, others) = gradients(model), gradients(model, callback)
     torch.testing.assert_close(again, loss)
     assert len(plain) == len(others) == len(list(model.parameters()))
     for ours, theirs in zip(plain, others, strict=True):

@@ -59,6 +59,16 @@ def test_every_command_has_a_target_or_is_named_in_make_help() -> None:
     assert set(command_modules()) == (targets & set(command_modules())) | set(others.split(", "))
 
 
+def test_what_windows_has_not_is_not_needed() -> None:
+    """Signals that only Unix has: nothing asks for them when it is imported, and a command begins without them."""
+    code = (
+        "import signal, sys; [delattr(signal, name) for name in ('SIGUSR1', 'SIGKILL')]; "
+        "import pipeline.experiments.pretraining_run, pipeline.training.checkpoints as c, pipeline.__main__ as m; "
+        "sys.argv[1:] = ['audit', '--model', 'none']; sys.exit(m.main() + len(c.Latest.SIGNALS))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 2 + len(("SIGINT", "SIGTERM"))
+
+
 def test_no_command_imports_torch_before_it_runs() -> None:
     code = "import sys; from pipeline.cli.parser import parser; parser(); sys.exit('lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0

@@ -176,15 +176,15 @@ def test_a_refused_run_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 # A run that is still reading its data: there is no `lineage.json` yet.
-SLOW = """
-import json, sys
+SLOW = r"""
+import json, os, sys
 from pathlib import Path
 from pipeline.experiments.run_cache import once
 
 folder = Path(sys.argv[1])
 
 def fit(*, resume):
-    print("begun", flush=True)
+    os.write(1, b"begun\n")  # what a run prints is kept apart
     sys.stdin.readline()
     (folder / "metrics.json").write_text(json.dumps({"run": "slow"}))
 

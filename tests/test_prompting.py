@@ -371,7 +371,7 @@ def test_a_candidate_within_a_word_is_refused(elmo: Elmo, pretrained: Path) -> N
     for encoder, request in ((elmo, Request("the do", "g")), (bert, Request(f"it was {word[:2]}", f"{word[2:]} ."))):
         with pytest.raises(UserError, match="needs a space in front"):
             score(encoder, [request])
-    with pytest.raises(UserError, match="needs a space behind it"):  # its last piece holds what is behind, too
+    with pytest.raises(UserError, match="needs a space after it"):  # its last piece holds what is behind, too
         score(bert, [Request("it was ", word[:2], f"{word[2:]} .")])
 
 

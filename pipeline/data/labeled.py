@@ -82,7 +82,9 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
     _check_parts(task, files, rows, splits, problems)
     first = rows.get("train") or rows["test"]
     found = LabeledRows(columns=_resolve_columns(task, first), made=made)
-    _learn_labels(task, first, problems)
+    _learn_labels(task, first)
+    if "train" in rows:  # a test part may have rows of one label
+        _check_label_names(task, problems)
     parts = {split: _labeled(task, part, problems) for split, part in rows.items()}
     raise_all(problems)
     for split in ("test", "valid"):
@@ -189,7 +191,7 @@ def which_columns(table: Table, source: str, columns: Mapping[str, str]) -> str:
     )
 
 
-def _learn_labels(task: Task, rows: Sequence[Row], problems: list[UserError]) -> None:
+def _learn_labels(task: Task, rows: Sequence[Row]) -> None:
     """Takes the names of the labels from the rows that have one."""
 
     def has_names(row: Row) -> bool:
@@ -199,6 +201,9 @@ def _learn_labels(task: Task, rows: Sequence[Row], problems: list[UserError]) ->
             return False  # noted when it is made an example
 
     task.learn_labels([row for row in rows if has_names(row)])
+
+
+def _check_label_names(task: Task, problems: list[UserError]) -> None:
     try:
         task.check_label_names()
     except UserError as error:

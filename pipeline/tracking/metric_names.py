@@ -77,6 +77,7 @@ METRIC_NAMES = {
     "baseline/most_frequent_tag": "accuracy of each word's most frequent training tag",
     "baseline/word_overlap": "correlation of the share of common words",
     "baseline/mean/mse": "squared error of always predicting the mean training label",
+    "baseline/mean": "the same, where the squared error is the metric of the task (choose_by: mse)",
     # zero-shot and few-shot
     "zeroshot/rows": "rows that were prompted",
     "zeroshot/accuracy": "accuracy by the summed log-likelihood, mean of the templates",

@@ -171,7 +171,10 @@ class Training(lightning.LightningModule):
         """
         strategy = self.trainer.strategy
         device = strategy.root_device  # the module is back on the CPU when a test has ended
-        results = self.sums.take(split, lambda sums: strategy.reduce(sums.to(device), reduce_op="sum"))
+        alone = self.trainer.world_size == 1  # then nothing goes to the device: Apple's GPUs have no float64
+        results = self.sums.take(
+            split, lambda sums: sums if alone else strategy.reduce(sums.to(device), reduce_op="sum")
+        )
         if split != "train" and not all(math.isfinite(total) for total, _ in results.values()):
             part = {"val": "validation"}.get(split, split)
             raise UserError(

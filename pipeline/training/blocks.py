@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
+import lightning
 from torch import nn
 
 from pipeline.errors import UserError
@@ -16,28 +15,41 @@ def blocks_of(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if hasattr(module, "recompute")]
 
 
-@contextlib.contextmanager
-def prepared(model: nn.Module, *, compiled: bool, recomputed: bool, backend: str = "inductor") -> Iterator[None]:
-    """Within it the blocks of a model are compiled by torch.compile, or their activations are computed twice.
-
-    Args:
-        compiled: one block is compiled, and its code used for all: a whole network would take minutes.
-        recomputed: keep only the input of a block, and compute the rest again in the backward pass (Chen et al. 2016).
-
-    Raises:
-        UserError: the model has no such blocks.
-    """
-    blocks = blocks_of(model)
-    if (compiled or recomputed) and not blocks:
+def check_blocks(model: nn.Module, *, compiled: bool, recomputed: bool) -> None:
+    """Raises: UserError, the model has no blocks for what is asked."""
+    if (compiled or recomputed) and not blocks_of(model):
         what = "compile" if compiled else "activation_checkpointing"
         raise UserError(f"This model has no Transformer blocks, which {what} is for; leave {what} out.")
-    for block in blocks:
-        block.recompute = recomputed
-        if compiled:
-            block.compile(backend=backend)
-    try:
-        yield
-    finally:
-        for block in blocks:
+
+
+class RecomputedBlocks(lightning.Callback):
+    """Keeps only the input of each block, and computes the rest again in the backward pass (Chen et al. 2016)."""
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        for block in blocks_of(module.trained):
+            block.recompute = True
+
+    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        for block in blocks_of(module.trained):
             block.recompute = False
-            block._compiled_call_impl = None  # as before Module.compile: samples and scores have other shapes
+
+
+class CompiledBlocks(lightning.Callback):
+    """Compiles the blocks by torch.compile: one is compiled, and its code serves all; a whole network takes minutes.
+
+    From the second batch on, since `Speed` counts the operations of the first one, and nothing compiles meanwhile. When
+    the training ends they are as before: samples and scores have other shapes.
+    """
+
+    def __init__(self, backend: str = "inductor") -> None:
+        self.backend, self.compiled = backend, False
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *args: Any) -> None:
+        if not self.compiled:
+            self.compiled = True
+            for block in blocks_of(module.trained):
+                block.compile(backend=self.backend)
+
+    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        for block in blocks_of(module.trained):
+            block._compiled_call_impl = None  # as before Module.compile

@@ -176,7 +176,7 @@ def matrix_peak(dtype: torch.dtype, device: torch.device) -> float:
     for _ in range(8):
         begin = time.perf_counter()
         torch.mm(a, b)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device.type != "cpu":
+            torch.get_device_module(device).synchronize()
         seconds.append(time.perf_counter() - begin)
     return 2 * size**3 / statistics.median(seconds[2:])

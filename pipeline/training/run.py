@@ -39,7 +39,7 @@ from pipeline.tracking.wandb import (
     wandb_logger,
 )
 from pipeline.training import checkpoints
-from pipeline.training.blocks import prepared
+from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks, check_blocks
 from pipeline.training.checkpoints import Latest
 from pipeline.training.energy import Energy
 from pipeline.training.hardware import announce_nodes, device_name, keep_memory
@@ -144,6 +144,8 @@ class Run:
         self.state: dict[str, Any]  # of the checkpoint that is resumed
         self.resume_from, self.state = newest if newest is not None else (None, {})
         self.resume_step = int(self.state["global_step"]) if self.state else 0
+        settings = self.settings
+        check_blocks(self.module.trained, compiled=settings.compile, recomputed=settings.activation_checkpointing)
         self._make_trainer(callbacks=[Latest(self.last)], logger=False)  # refused before anything is cleared
 
     def _make_trainer(self, **options: Any) -> lightning.Trainer:
@@ -243,6 +245,10 @@ class Run:
         callbacks: list[lightning.Callback] = [*(trainer.callbacks or []), self.energy]
         if trainer.enable_progress_bar is not False:
             callbacks.append(Progress())
+        if self.settings.compile:
+            callbacks.append(CompiledBlocks())
+        if self.settings.activation_checkpointing:
+            callbacks.append(RecomputedBlocks())
         if best is not None:
             monitor, mode = best
             if patience is not None:
@@ -260,10 +266,8 @@ class Run:
             inform(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
             if is_main():  # a run that is resumed is not finished
                 (self.out / "metrics.json").unlink(missing_ok=True)
-        settings = self.settings
         try:
-            with prepared(self.module.trained, compiled=settings.compile, recomputed=settings.activation_checkpointing):
-                self.trainer.fit(self.module, self.data, ckpt_path=self.resume_from, weights_only=True)
+            self.trainer.fit(self.module, self.data, ckpt_path=self.resume_from, weights_only=True)
         except BaseException as error:
             interrupted = isinstance(error, Interrupted)  # for which all processes stop
             if self.wandb is not None:

@@ -89,8 +89,12 @@ def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size:
             f"A process that makes batches died at step {step:,}, most often for lack of memory. Continue with "
             f"{typed.flag('resume')} from the last checkpoint, with a lower data.workers."
         )
-    if type(error).__name__ in ("InvalidCxxCompiler", "InductorError") and "compiler" in said.lower():
-        return UserError("compile needs a C++ compiler, as g++; install one, or leave compile out.")
+    if type(error).__module__.startswith("torch._inductor"):
+        why = said.splitlines()[0][:200].rstrip(".") if said else type(error).__name__
+        return UserError(
+            f"The blocks cannot be compiled here ({why}): install a C++ compiler and the headers of Python, or leave "
+            "compile out."
+        )
     if said.startswith(UNKNOWN_METRIC):
         named = f"; there are {', '.join(names)}" if (names := sorted(trainer.callback_metrics)) else ""
         return UserError(f"One of trainer.callbacks monitors a metric that does not exist: {_monitor(said)}{named}.")
