@@ -273,7 +273,7 @@ def test_runs_of_one_process_leave_nothing_to_each_other(
                 }
                 assert found.setdefault(name, kept) == kept
         nope = ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=nope"]
-        with pytest.raises(UserError, match="monitors a figure"):
+        with pytest.raises(UserError, match="monitors a metric"):
             run("finetune", "--out", str(tmp_path / again / "failed"), *encoder, *tiny, *nope)
         assert state() == before
     names = [(path / "wandb/run-id").read_text() for path in tmp_path.glob("*/*") if (path / "wandb").is_dir()]
