@@ -221,6 +221,14 @@ def test_what_weights_and_biases_has_of_a_fine_tune(pretrained: Path, tmp_path: 
     assert charts == {"charts/confusion", "charts/precision_recall"}
 
 
+def test_a_logger_of_lightning_logs_beside_the_run(pretrained: Path, tmp_path: Path) -> None:
+    flags = ["--data.epochs=1", "--data.train_rows=32", "--trainer.logger=CSVLogger"]
+    run("finetune", "--from", str(pretrained / "encoder"), "--out", str(tmp_path / "tuned"), *flags)
+    [written] = (tmp_path / "runs/logs").rglob("metrics.csv")
+    assert "val/accuracy" in written.read_text()
+    assert (tmp_path / "tuned/metrics.csv").exists()
+
+
 def state() -> dict[str, Any]:
     """What of a process a run could leave changed."""
     return {
@@ -265,11 +273,11 @@ def test_runs_of_one_process_leave_nothing_to_each_other(
                 }
                 assert found.setdefault(name, kept) == kept
         nope = ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", "--trainer.callbacks.monitor=nope"]
-        with pytest.raises(UserError, match="monitors a figure"):
+        with pytest.raises(UserError, match="monitors a metric"):
             run("finetune", "--out", str(tmp_path / again / "failed"), *encoder, *tiny, *nope)
         assert state() == before
     names = [(path / "wandb/run-id").read_text() for path in tmp_path.glob("*/*") if (path / "wandb").is_dir()]
-    assert len(set(names)) == len(names) == 8
+    assert len(set(names)) == len(names) == 10  # the grid's table is a run too
     assert not list((tmp_path / "home").rglob("artifacts"))  # no copies of weights or tables in the user's folders
 
 

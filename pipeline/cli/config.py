@@ -146,7 +146,7 @@ def parse(
     """
     flags = former_names.flags(flags)
     given = {file: content_of(file) for file in [*files, *files_in(flags)]}
-    args = [part for file in files for part in ("--config", str(file))] + flags
+    args = [part for file in files for part in ("--config", str(file))] + [*flags, *place_of_logs(flags)]
     try:
         cli = (cli_class or CLI)(model, data, args)
     except RecursionError:
@@ -175,6 +175,14 @@ def parse(
         given=files_in(flags),
         descriptions={action.dest: action.help or "" for action in cli.parser._actions},
     )
+
+
+def place_of_logs(flags: list[str]) -> list[str]:
+    """Where a logger writes that must be told: `runs/logs`, unless the user says where."""
+    named = [flag for flag in flags if flag.startswith("--trainer.logger=")]
+    if not named or not named[-1].endswith(("TensorBoardLogger", "CSVLogger")) or "save_dir" in " ".join(flags):
+        return []
+    return ["--trainer.logger.save_dir=runs/logs"]
 
 
 def files_in(flags: list[str]) -> list[Path]:

@@ -45,7 +45,8 @@ def check_settings(config: Any) -> None:
     """
     trainer, plain = config.trainer, inspect.signature(lightning.Trainer.__init__).parameters
     for name, instead in INSTEAD.items():
-        if trainer[name] != plain[name].default:
+        named = name == "logger" and not isinstance(trainer[name], bool)  # a logger beside the run's own
+        if trainer[name] != plain[name].default and not named:
             raise UserError(f"trainer.{name} is not used here; {instead}.")
     ranges = shared_ranges(config)
     if "validate_every" in config:

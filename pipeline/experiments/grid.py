@@ -24,6 +24,7 @@ from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, onc
 from pipeline.presets import ARMS, FROZEN, ArmName, trained_task
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
+from pipeline.tracking.grids import log_grid
 from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of, settings_in
 from pipeline.training.run_folder import check_place
 from tasks.base import Task
@@ -260,6 +261,8 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
             new = rows_of(whole, cell, out, grid.arms[cell[2]].seeds, run_once)
             rows[cell] = max(new, finished_rows(cell), key=len)  # fewer seeds than are finished drop none
             comparison.report([row for cell in cells for row in rows[cell]], out)
+    if found := [row for cell in cells for row in rows[cell]]:
+        log_grid(out, found, kind="compare")
 
 
 def count_finished(grid: Grid, out: Path) -> int:

@@ -213,9 +213,9 @@ class WandbOptions:
     code: bool = False
 
 
-def run_name(tags: Iterable[str], seed: int) -> str:
-    """The name of a run, as bert-sentiment-full-seed0: model, corpus or task, arm, seed."""
-    return "-".join([*tags, f"seed{seed}"])
+def labels_of(tags: Iterable[str], seed: int | None) -> list[str]:
+    """The tags of a run; joined they are its name, as bert-sentiment-full-seed0: model, corpus or task, arm, seed."""
+    return [*tags, *([] if seed is None else [f"seed{seed}"])]
 
 
 def wandb_logger(
@@ -225,7 +225,7 @@ def wandb_logger(
     group: str,
     tags: list[str],
     config: dict[str, Any],
-    seed: int = 0,
+    seed: int | None = None,
     options: WandbOptions | None = None,
 ) -> ResumableWandb | None:
     """The W&B logger of a run: offline without a key, never a login prompt; None when WANDB_MODE=disabled.
@@ -248,10 +248,10 @@ def wandb_logger(
         save_dir=folder,
         id=id_file.read_text(),
         mode=mode,
-        name=os.environ.get("WANDB_NAME") or run_name(tags, seed),
+        name=os.environ.get("WANDB_NAME") or "-".join(labels_of(tags, seed)),
         group=group,
         job_type=job_type,
-        tags=[*tags, f"seed{seed}"],
+        tags=labels_of(tags, seed),
         config={**public(config), "folder": folder.name, **(code_of_run() if allowed.code else {})},
         resume="allow",
         settings=wandb.Settings(

@@ -18,6 +18,7 @@ from typing import Any
 import lightning
 import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import Logger
 
 from pipeline.cards.sections import TrainingRecord
 from pipeline.console.messages import inform
@@ -212,7 +213,9 @@ class Run:
         every = min(validate_every or self.settings.validate_every, steps)
         self.trainer = self._make_trainer(
             callbacks=[*watching, *self._callbacks(best, patience), Latest(self.last)],
-            logger=[logger for logger in (self.history, self.wandb) if logger is not None],
+            logger=[
+                logger for logger in (self.history, self.wandb, *own_loggers(trainer.logger)) if logger is not None
+            ],
             max_steps=steps,
             val_check_interval=every * trainer.accumulate_grad_batches,
         )
@@ -392,6 +395,12 @@ class Run:
                 if self.public:
                     log_artifact(run, *artifact, plain, self.record.tags[2:])
         write_metrics(self.out, metrics)
+
+
+def own_loggers(configured: Any) -> list[Logger]:
+    """The loggers of Lightning that the user has named; they log beside the run's own."""
+    named = configured if isinstance(configured, (list, tuple)) else [configured]
+    return [logger for logger in named if isinstance(logger, Logger)]
 
 
 def card_name(stages: Sequence[lineage.Stage], tags: Sequence[str]) -> str:

@@ -1,0 +1,39 @@
+"""A grid of runs in Weights & Biases: one run with the table and the plots of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.storage.folders import remove
+from pipeline.tracking.wandb import closing_run, wandb_logger
+
+
+def log_grid(out: Path, rows: Sequence[dict[str, Any]], *, kind: str) -> None:
+    """Logs the table of a grid and its pictures; a grid that is continued goes on in the same run, with a new table.
+
+    Args:
+        out: folder of the grid.
+        rows: of the table, a run each.
+        kind: of grid, as `compare`.
+    """
+    models, tasks, arms = (list(dict.fromkeys(str(row[name]) for row in rows)) for name in ("model", "task", "arm"))
+    config = {"models": models, "tasks": [Path(task).stem for task in tasks], "arms": arms, "runs": len(rows)}
+    for part in (out / "wandb").glob("offline-run-*"):
+        remove(part)  # of the grid before it was continued: the table below has all of it
+    logger = wandb_logger(out, job_type=kind, group=out.name, tags=[kind, out.name], config=config)
+    if logger is None:
+        return
+    import wandb
+
+    names: list[Any] = [name for name in dict.fromkeys(name for row in rows for name in row) if name != "flags"]
+    shown = [{**row, "task": Path(row["task"]).stem} for row in rows]  # a task may be a path
+    cells = [[row.get(name) for name in names] for row in shown]
+    with closing_run(logger) as run:
+        run.log({"runs": wandb.Table(columns=names, data=cells)})
+        run.log({path.stem: wandb.Image(str(path)) for path in sorted(out.glob("*.png"))})
+        by_arm: dict[str, list[float]] = {}
+        for row in shown:
+            by_arm.setdefault("/".join(row[name] for name in ("model", "task", "arm")), []).append(float(row["score"]))
+        run.summary.update({name: sum(scores) / len(scores) for name, scores in by_arm.items()})
