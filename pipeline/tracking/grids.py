@@ -27,7 +27,7 @@ def log_grid(out: Path, rows: Sequence[dict[str, Any]], *, kind: str) -> None:
         return
     import wandb
 
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name != "flags"]
+    names: list[Any] = [name for name in dict.fromkeys(name for row in rows for name in row) if name != "flags"]
     shown = [{**row, "task": Path(row["task"]).stem} for row in rows]  # a task may be a path
     cells = [[row.get(name) for name in names] for row in shown]
     with closing_run(logger) as run:
