@@ -282,7 +282,7 @@ def test_wrong_grids(tmp_path: Path) -> None:
         (["--name", "real", "--model.craft.unfreeze_share=0.5"], "this grid has both .full, scratch, frozen, random."),
         (["--data", "somewhere"], "no folder for 'sentiment', so --data would be ignored"),
         (["--name", "real", "--tasks", "trec", "--data", "somewhere"], "no folder for 'trec'"),
-        (["--data.seed=5"], "has a seed and an arm of its own"),
+        (["--data.seed=5"], "has its own seed and arm"),
     ],
 )
 def test_what_would_have_no_effect_or_another_in_each_arm(
