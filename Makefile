@@ -99,7 +99,7 @@ locked := $(filter LOCK,$(typed))
 install: $(if $(locked),$(BIN)/.venv-made,$(BIN)/.installed-core) ## make .venv and install what training needs; LOCK=: hashes are compared
 	$(call uses,LOCK)
 	$(if $(locked),$(if $(filter $(LOCKS),$(LOCK)),,$(error LOCK=$(LOCK) is none of $(LOCKS); see requirements/)))
-	$(if $(locked),$(BIN)/python -m pip install -q --require-hashes -r requirements/"$$LOCK".txt)
+	$(if $(locked),$(BIN)/python -m pip install -q --require-hashes -r requirements/$(call given,LOCK).txt)
 	$(if $(locked),$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . && touch $(BIN)/.installed-core)
 
 # torch for CPUs is not on PyPI: set UV_EXTRA_INDEX_URL or UV_FIND_LINKS to where it is.

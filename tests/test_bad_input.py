@@ -64,7 +64,7 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--data.batch_size=0"], "too small"),
         (["--data.workers=-1"], "too small"),
         (["--data.validation_every=0"], "too small"),
-        (["--data.document_start=("], "no regular expression"),
+        (["--data.document_start=("], "not a valid regular expression"),
         (["--trainer.max_steps=0"], "max_steps is 0"),
         (["--trainer.max_steps=-1"], "max_steps is -1"),
         (["--trainer.min_epochs=1"], "min_epochs is not used here"),
@@ -272,13 +272,14 @@ def test_a_target_uses_a_variable_or_refuses_it() -> None:
     variables = {*re.findall(r"\b([A-Z]+)--[a-z]", makefile), "ROWS", "LOCK"}
     used: dict[str, set[str]] = {target: set() for target in targets}
     for target, variable in itertools.product(sorted(targets), sorted(variables)):
-        value = "1" if variable in ("RESUME", "OVERWRITE") else "some-value"
+        value = {"RESUME": "1", "OVERWRITE": "1", "LOCK": "default"}.get(variable, "some-value")
         done = make("-n", target, f"{variable}={value}")
         shown = (f"--{variable.lower()}" if value == "1" else value) in done.stdout
         refused = f"make {target} does not use {variable}=" in done.stderr
         assert (done.returncode, shown, refused) in ((0, True, False), (2, False, True)), (target, variable)
         used[target] |= {variable} if shown else set()
-    assert used["install"] == used["clean"] == set()
+    assert used["install"] == {"LOCK"}
+    assert used["clean"] == set()
     assert used["pretrain"] == {"CORPUS", "MODEL", "SEED", "DATA", "OUT", "RESUME", "OVERWRITE", "ARGS"}
 
 

@@ -332,7 +332,7 @@ def test_loading_never_runs_code(pretrained: Path, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="damaged"):
         pipeline.encoders.load(folder)
-    with pytest.raises(UserError, match=r"not valid|class_path"):
+    with pytest.raises(UserError, match=r"os\.system, which is not a subclass of Task"):
         run("finetune", "--from", str(pretrained / "encoder"), "--data.task=os.system")
     assert not (tmp_path / "executed").exists()
 

@@ -387,7 +387,7 @@ def test_scores_that_are_not_finite_are_refused(encoder_folders: Path) -> None:
     gpt = pipeline.encoders.load(encoder_folders / "gpt")
     with torch.no_grad():
         gpt.get_parameter("word_embedding.weight").fill_(3e38)
-    with pytest.raises(UserError, match="no finite score"):
+    with pytest.raises(UserError, match="a score that is not finite"):
         prompting.log_likelihoods(gpt, [("a", " film")])
 
 
@@ -402,9 +402,9 @@ def shown(encoder: Any, *, prompt: str = "The film", score: bool = False, **chan
         ("gpt", {"temperature": float("nan")}, "temperature must be a number of at least 0, not nan"),
         ("gpt", {"temperature": float("inf")}, "temperature must be a number of at least 0, not inf"),
         ("gpt", {"temperature": -1.0}, "temperature must be a number of at least 0, not -1.0"),
-        ("gpt", {"prompt": "a \udcff"}, r"PROMPT is not UTF-8 text: 'a \\udcff'"),
-        ("gpt", {"prompt": "a \udcff", "score": True}, "PROMPT is not UTF-8 text"),
-        ("bert", {"prompt": "\udcff [MASK]"}, "PROMPT is not UTF-8 text"),
+        ("gpt", {"prompt": "a \udcff"}, r"The prompt is not UTF-8 text: 'a \\udcff'"),
+        ("gpt", {"prompt": "a \udcff", "score": True}, "The prompt is not UTF-8 text"),
+        ("bert", {"prompt": "\udcff [MASK]"}, "The prompt is not UTF-8 text"),
     ],
 )
 def test_what_cannot_be_tried(encoder_folders: Path, name: str, changes: dict[str, Any], message: str) -> None:

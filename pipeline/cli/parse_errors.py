@@ -29,12 +29,14 @@ NOT_KNOWN = (  # what names a key that there is not
     r"Parser key \"(?P<parent>[^\"]+)\".*Option '(?P<argument>[^']+)' is not accepted",
 )
 WRONG = r'Parser key "(?P<key>[^"]+)": Expected a (?:<class \'(?P<kind>\w+)\'>|typing\.Literal(?P<choices>\[[^]]*\]))'
-
-
 UNION = (
     r'Parser key "(?P<key>[^"]+)": Does not validate.* Subtypes: (?P<kinds>.*) Errors: .* Given value: (?P<value>.*)\.$'
 )
 CLASS = r"Parser key \"(?P<key>[^\"]+)\": .*Problem with given class_path '(?P<path>[^']+)': (?P<why>.*)$"
+
+OTHER_CLASS = (
+    r'Parser key "(?P<key>[^"]+)": .*Import path (?P<path>\S+) does not correspond to a subclass of (?P<base>\w+)'
+)
 
 
 def key_in(said: str) -> str | None:
@@ -64,6 +66,8 @@ def plain(said: str, keys: Iterable[str], classes: Mapping[str, str]) -> str:
         return f"{found['key']} is {found['value']}; it must be {may_be}."
     if found := re.search(CLASS, said):
         return f"{found['key']} is {found['path']}, which cannot be loaded: {found['why']}"
+    if found := re.search(OTHER_CLASS, said):
+        return f"{found['key']} is {found['path']}, which is not a subclass of {found['base']}."
     return said
 
 
