@@ -49,6 +49,8 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--model.encoder.init_args.vocab_size=100"], "vocab_size is 100, but the tokenizer has 500 tokens"),
         (["--trainer.gradient_clip_algorithm=value"], "gradient_clip_algorithm is not used here"),
         (["--trainer.logger=false"], "logger is not used here; set WANDB_MODE"),
+        (["--trainer.logger=WandbLogger"], "each run has its own already: set WANDB_MODE"),
+        (["--trainer.logger=CometLogger"], "loggers.CometLogger needs a package: .*comet"),
         (["--corpus", "wikitextt"], "no corpus 'wikitextt'.*sample.*wikitext2"),
         (["--corpus", "empty.txt"], "holds no text"),
         (["--corpus", "blank.txt"], "holds no text"),

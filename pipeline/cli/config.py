@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -136,6 +137,9 @@ class FineTuneCLI(CLI):
         parser.add_class_arguments(WandbOptions, "wandb")
 
 
+CLASS_OF_OTHERS = re.compile(r"Problem with given class_path '(lightning[^']+)'")  # loggers, callbacks, ...
+
+
 def parse(
     model: type, data: type, files: list[Path], flags: list[str], cli_class: type[CLI] | None = None
 ) -> Configuration:
@@ -156,6 +160,8 @@ def parse(
         while cause is not None:
             if isinstance(cause, UserError):
                 raise cause from None
+            if isinstance(cause, ModuleNotFoundError) and (named := CLASS_OF_OTHERS.search(str(error))):
+                raise UserError(f"{named[1]} needs a package: {str(cause).splitlines()[0]}") from None
             cause = cause.__cause__ or cause.__context__
         if not isinstance(error, ArgumentError):
             raise

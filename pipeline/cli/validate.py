@@ -48,6 +48,10 @@ def check_settings(config: Any) -> None:
         named = name == "logger" and not isinstance(trainer[name], bool)  # a logger beside the run's own
         if trainer[name] != plain[name].default and not named:
             raise UserError(f"trainer.{name} is not used here; {instead}.")
+    if getattr(trainer.logger, "class_path", "").endswith("WandbLogger"):
+        raise UserError(
+            "trainer.logger is WandbLogger, but each run has its own already: set WANDB_MODE, WANDB_PROJECT."
+        )
     ranges = shared_ranges(config)
     if "validate_every" in config:
         ranges |= pretraining_ranges(config)
