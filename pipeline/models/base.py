@@ -77,6 +77,11 @@ class Encoder(nn.Module):
     size: int
 
     @property
+    def reach(self) -> int | None:
+        """How many of the last tokens an output depends on, its own included; None: on all that its side has."""
+        return None
+
+    @property
     def carries(self) -> bool:
         """Whether `encode` begins each batch with the state after the one before, so that their order matters."""
         return False
