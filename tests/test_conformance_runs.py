@@ -18,7 +18,6 @@ from torch import Tensor
 
 import pipeline
 from pipeline.errors import Interrupted, UserError
-from pipeline.models import registry
 from pipeline.training.checkpoints import Latest
 from tests.conformance import TOYS, flags
 from tests.conftest import figures, run, surroundings
@@ -59,15 +58,16 @@ def uniform(end: dict[str, float]) -> float:
 
 
 @pytest.mark.slow
-def test_the_audit_passes(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_audit_passes(model: str, toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("audit", *flags(model))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("pass", "FAIL"))]
     assert all(line.startswith("pass") for line in lines)
     named = " ".join(lines)
     for claim in ("a fresh model's loss", "padding does not matter", "the order in a batch does not matter"):
         assert claim in named
-    kinds = set(registry.encoder_class(model).context) - {"full"}
-    assert named.count("moves no other output") == named.count("no gradient reaches") == len(kinds)
+    encoder = pipeline.encoders.load(toy / "encoder")
+    kinds = len(set(encoder.context) - {"full"}) + (encoder.reach is not None)
+    assert named.count("moves no other output") == named.count("no gradient reaches") == kinds
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

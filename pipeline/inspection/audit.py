@@ -80,26 +80,32 @@ def leaks(encoder: Encoder, batch: Batch) -> Iterator[Check]:
         detail = "context must name left, right or full for each part of the output, so that leaks can be looked for"
         yield Check("the model declares what its outputs depend on", False, detail)
         return
-    size = encoder.size // len(context)
+    size, length = encoder.size // len(context), batch.inputs[encoder.token_input].shape[1]
     unit = "words" if encoder.tokenizer.spells else "tokens"
+    first, second = slice(0, length // 2), slice(length // 2, None)
     for number, side in enumerate(context):
         if side != "full":
             part = slice(number * size, (number + 1) * size)
-            yield from no_leak(f"{HIDDEN_SIDE[side]} {unit}", encoder, batch, part, ahead=side == "left")
+            hidden, others = (second, first) if side == "left" else (first, second)
+            yield from no_leak(f"{HIDDEN_SIDE[side]} {unit}", encoder, batch, part, hidden=hidden, others=others)
+    if (reach := encoder.reach) is not None and reach < length:
+        begin = max(reach, length // 2)
+        far, others = slice(0, begin - reach + 1), slice(begin, None)
+        yield from no_leak(f"{unit} beyond the last {reach}", encoder, batch, slice(None), hidden=far, others=others)
 
 
-def no_leak(what: str, encoder: Encoder, batch: Batch, part: slice, *, ahead: bool) -> Iterator[Check]:
-    """Changes the tokens on one side, and follows the gradient: the outputs on the other side do not move.
+def no_leak(what: str, encoder: Encoder, batch: Batch, part: slice, *, hidden: slice, others: slice) -> Iterator[Check]:
+    """Changes tokens, and follows the gradient: the outputs that must not depend on them do not move.
 
     Args:
+        what: the tokens that are changed, in words.
         part: the features of the top layer that are looked at.
-        ahead: whether it is the later tokens that must not be seen.
+        hidden: positions of the tokens that are changed; their own outputs move.
+        others: positions of the outputs that must not see them.
     """
     few = batch.select(slice(0, ROWS))
     inputs = few.inputs | few.shared
     field = encoder.token_input
-    middle = inputs[field].shape[1] // 2
-    hidden, others = (slice(middle, None), slice(0, middle)) if ahead else (slice(0, middle), slice(middle, None))
     changed = inputs[field].clone()
     changed[:, hidden] = changed[:, hidden].flip(1).roll(1, 0)
     with torch.no_grad():

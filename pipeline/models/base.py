@@ -20,7 +20,7 @@ from pipeline.models import generation
 from pipeline.models.folder import BUFFER, HeadLayout, write_weights
 from pipeline.models.inputs import Batch, SpecialTokens, Text, check_texts, count, parts_of
 from pipeline.models.layers.dropout import Dropout
-from pipeline.models.losses import Loss
+from pipeline.models.losses import CHUNK, Loss
 from pipeline.models.outputs import Encoded, LoadReport, join_batches
 from pipeline.tokenization.base import Tokenizer
 
@@ -77,6 +77,11 @@ class Encoder(nn.Module):
     size: int
 
     @property
+    def reach(self) -> int | None:
+        """How many of the last tokens an output depends on, its own included; None: on all that its side has."""
+        return None
+
+    @property
     def carries(self) -> bool:
         """Whether `encode` begins each batch with the state after the one before, so that their order matters."""
         return False
@@ -107,6 +112,15 @@ class Encoder(nn.Module):
         Encoders that score `causal` or `masked` have it.
         """
         raise NotImplementedError
+
+    def token_log_probs(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """The log-probability of each token, without all logits at once: top layer (N, D), labels (N,) -> (N,) nats.
+
+        An encoder that scores `causal` and looks its probabilities up has its own.
+        """
+        parts = zip(hidden.split(CHUNK), labels.split(CHUNK), strict=True)
+        scores = [self.logits(h).float().log_softmax(-1).gather(-1, label[:, None])[:, 0] for h, label in parts]
+        return torch.cat(scores)
 
     def token_losses(self, hidden: Tensor, labels: Sequence[Tensor]) -> list[Loss]:
         """Cross entropy of the words after and before each position, summed: top layer (B, T, D), two labels (B, T).
