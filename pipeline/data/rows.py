@@ -1,7 +1,8 @@
 """Rows of an epoch: which tokens of a store make row i, by random access, without an index in memory.
 
 `SentenceWindows` begin with a sentence and vary in length (masked LM and sentence pairs); `PackedBlocks` and
-`WordBlocks` cut the corpus as one stream into rows of equal length (left-to-right and bidirectional LM).
+`WordBlocks` cut the corpus as one stream into rows of equal length (left-to-right and bidirectional LM), and
+`OverlappingBlocks` read it in rows that overlap (evaluation).
 
 Row i of epoch e is a pure function of (store, length, seed, e, i), so that any worker can make any batch of any step,
 and a resumed run needs no saved data state.
@@ -104,7 +105,11 @@ class PackedBlocks:
 
     def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of rows (n,) -> token ids and documents, each (n, T + 1); document -1 is past the end."""
-        position = self.offset + rows[:, None] * self.length + np.arange(self.length + 1)
+        return self.beginning_at(self.offset + rows * self.length)
+
+    def beginning_at(self, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As a call, of rows that begin at these tokens of the stream (n,)."""
+        position = begins[:, None] + np.arange(self.length + 1)
         end = self.starts[-1]
         document = np.searchsorted(self.starts, position, side="right") - 1
         inside = np.minimum(position, end - 1) - np.minimum(document, len(self.starts) - 2)
@@ -117,6 +122,23 @@ class PackedBlocks:
     def predictions_per_byte(self) -> float:
         """Predicted tokens of the whole stream per UTF-8 byte of the raw text."""
         return float(self.starts[-1]) / self.store.raw_bytes
+
+
+class OverlappingBlocks:
+    """The text of `PackedBlocks` in rows of the same length, one every `stride` tokens.
+
+    The first row begins where theirs does, and the last one ends where theirs does, or less than `stride` behind it.
+    """
+
+    def __init__(self, blocks: PackedBlocks, stride: int) -> None:
+        self.blocks, self.stride = blocks, stride
+
+    def __len__(self) -> int:
+        return 1 - (-(len(self.blocks) - 1) * self.blocks.length // self.stride)
+
+    def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of rows (n,) -> token ids and documents, each (n, T + 1); document -1 is past the end."""
+        return self.blocks.beginning_at(self.blocks.offset + rows * self.stride)
 
 
 class WordBlocks:

@@ -20,7 +20,7 @@ from pipeline.models import generation
 from pipeline.models.folder import BUFFER, HeadLayout, write_weights
 from pipeline.models.inputs import Batch, SpecialTokens, Text, check_texts, count, parts_of
 from pipeline.models.layers.dropout import Dropout
-from pipeline.models.losses import Loss
+from pipeline.models.losses import CHUNK, Loss
 from pipeline.models.outputs import Encoded, LoadReport, join_batches
 from pipeline.tokenization.base import Tokenizer
 
@@ -113,6 +113,15 @@ class Encoder(nn.Module):
         """
         raise NotImplementedError
 
+    def token_log_probs(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """The log-probability of each token, without all logits at once: top layer (N, D), labels (N,) -> (N,) nats.
+
+        An encoder that scores `causal` and looks its probabilities up has its own.
+        """
+        parts = zip(hidden.split(CHUNK), labels.split(CHUNK), strict=True)
+        scores = [self.logits(h).float().log_softmax(-1).gather(-1, label[:, None])[:, 0] for h, label in parts]
+        return torch.cat(scores)
+
     def token_losses(self, hidden: Tensor, labels: Sequence[Tensor]) -> list[Loss]:
         """Cross entropy of the words after and before each position, summed: top layer (B, T, D), two labels (B, T).
 
@@ -132,6 +141,11 @@ class Encoder(nn.Module):
     @property
     def token_embedding(self) -> nn.Embedding | None:
         """The table with a vector for each token (V, D), where there is one."""
+        return None
+
+    @property
+    def output_embedding(self) -> nn.Parameter | None:
+        """The output matrix with a vector for each token (V, D), where it is not the table of the input."""
         return None
 
     def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:

@@ -1,0 +1,58 @@
+"""Loss by context: how many nats a token costs after 1, 2, 3-4, 5-8, ... tokens of its text.
+
+A model with a fixed reach is flat behind it; one that reads on falls (Khandelwal et al. 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.inspection.token_log_probs import TokenLogProbs
+from pipeline.tracking import plots
+
+
+class Bucket(NamedTuple):
+    """Tokens with `first` to `last` tokens of context, and their mean loss in nats."""
+
+    first: int
+    last: int
+    tokens: int
+    loss: float
+
+    @property
+    def name(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first:,}-{self.last:,}"
+
+
+def loss_by_context(scores: TokenLogProbs) -> list[Bucket]:
+    """The mean loss of tokens by the power of two that their context reaches: 1, 2, 3-4, 5-8, ..."""
+    edge = np.ceil(np.log2(scores.context)).astype(np.int64)  # contexts of 2^(e - 1) + 1 to 2^e tokens
+    counts = np.bincount(edge)
+    with np.errstate(invalid="ignore"):
+        means = np.bincount(edge, weights=-scores.log_probs.astype(np.float64)) / counts
+    longest = int(scores.context.max())
+    return [
+        Bucket(int(2 ** (e - 1)) + 1 if e else 1, min(2**e, longest), int(counts[e]), float(means[e]))
+        for e in np.flatnonzero(counts).tolist()
+    ]
+
+
+def plot(curves: Mapping[str, Sequence[Bucket]], file: Path, *, title: str) -> None:
+    """Nats against tokens of context, a line for each model."""
+    figure, axes = plots.subplots(figsize=(6.5, 4))
+    for name, buckets in curves.items():
+        axes.plot([bucket.last for bucket in buckets], [bucket.loss for bucket in buckets], marker="o", label=name)
+    buckets = max(curves.values(), key=len)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([bucket.last for bucket in buckets], [bucket.name for bucket in buckets])
+    axes.minorticks_off()
+    axes.set_xlabel("tokens of context")
+    axes.set_ylabel("loss (nats per token)")
+    if len(curves) > 1:
+        axes.legend(fontsize="small")
+    figure.suptitle(title)
+    plots.save_figure(figure, file)
