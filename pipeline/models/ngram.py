@@ -127,7 +127,7 @@ class Ngram(Encoder):
     def logits(self, hidden: Tensor) -> Tensor:
         """Histories (..., n - 1) -> log-probabilities (..., V)."""
         rows = hidden.reshape(-1, self.size).cpu().numpy()
-        log_probs = torch.empty(len(rows), self.config["vocab_size"])
+        log_probs = torch.empty(len(rows), self.config["vocab_size"], dtype=torch.float64)
         with np.errstate(divide="ignore"):
             for begin in range(0, len(rows), ROWS):
                 part = self.probabilities.distributions(rows[begin : begin + ROWS])
