@@ -24,11 +24,13 @@ class Toy:
 
 
 TRANSFORMER = "size=64 layers=2 heads=2 max_length=48 inner_size="
+FEED_FORWARD = "order=4 embedding_size=32 hidden_size=64 max_length=48"
 SPELLED = "character_size=8 filters=[[1,8],[2,16],[3,24]] projection=24 cell=48 cutoffs=[100,200]"
 ADAMW = "model.optimization.optimizer=adamw"
 TOYS = {
     "bert": Toy(TRANSFORMER + "128", 300, 3e-3, ("model.embeddings=random",)),
     "gpt": Toy(TRANSFORMER + "256", variants=(ADAMW, "model.objective.init_args.packing=document")),
+    "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
     "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.carry=true")),
     "ngram": Toy("order=3 smoothing=modified-kneser-ney max_length=48", counts=True),
 }

@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
 from pipeline.models.generation import Cache, KeyValues
-from pipeline.models.inputs import Batch, SpecialTokens, first_segment_length
+from pipeline.models.inputs import Batch, SpecialTokens, first_segment_length, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.transformer_block import Block
 from pipeline.models.losses import Loss, linear_cross_entropy
@@ -214,11 +214,7 @@ class Gpt(Encoder):
             room = self.max_length - self.special.count(2)
             first = first_segment_length(len(a), len(b), room)
             rows.append([end, *a[:first], end, *b[: room - first], end])
-        length = max(map(len, rows))
-        return {
-            "input_ids": torch.tensor([row + [end] * (length - len(row)) for row in rows]),
-            "mask": torch.tensor([[True] * len(row) + [False] * (length - len(row)) for row in rows]),
-        }
+        return padded(rows, pad=end)
 
     def new_cache(self) -> Cache:
         """Keys and values of each block."""

@@ -5,8 +5,10 @@ Shapes: B batch, T positions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from pipeline.errors import UserError
@@ -43,6 +45,15 @@ def parts_of(text: Text) -> list[str]:
 def count(ids: Any) -> int:
     """Tokens of a text or of a pair."""
     return len(ids[0]) + len(ids[1]) if isinstance(ids, tuple) else len(ids)
+
+
+def padded(rows: Sequence[Sequence[int]], *, pad: int) -> Batch:
+    """Rows of token ids -> `input_ids` and `mask` (B, T), with `pad` behind what is shorter than the longest."""
+    length = max(map(len, rows))
+    return {
+        "input_ids": torch.tensor([[*row, *[pad] * (length - len(row))] for row in rows]),
+        "mask": torch.tensor([[True] * len(row) + [False] * (length - len(row)) for row in rows]),
+    }
 
 
 def flatten_pairs(batch: Batch) -> Batch:
