@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-<<<<<<< HEAD
-from collections.abc import Sequence
-=======
-from collections.abc import Mapping
->>>>>>> main
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pydoc import locate
 from typing import Any, Literal, get_args
