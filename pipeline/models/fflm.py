@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, padded
+from pipeline.models.inputs import Batch, SpecialTokens, check_generative, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.losses import Loss
@@ -91,6 +91,7 @@ class FeedForward(Encoder):
         cutoffs: list[int] | None = None,
     ) -> None:
         super().__init__()
+        check_generative(tokenizer, "A feed-forward model")
         _check(order, embedding_size, hidden_size, direct=direct, combine=combine)
         self.tokenizer, self.order, self.max_length = tokenizer, order, max_length
         self.direct, self.linear = direct, combine == "sum"
