@@ -5,8 +5,10 @@ Shapes: B batch, T positions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from pipeline.errors import UserError
@@ -43,6 +45,31 @@ def parts_of(text: Text) -> list[str]:
 def count(ids: Any) -> int:
     """Tokens of a text or of a pair."""
     return len(ids[0]) + len(ids[1]) if isinstance(ids, tuple) else len(ids)
+
+
+def padded(rows: Sequence[Sequence[int]], *, pad: int) -> Batch:
+    """Rows of token ids -> `input_ids` and `mask` (B, T), with `pad` behind what is shorter than the longest."""
+    length = max(map(len, rows))
+    return {
+        "input_ids": torch.tensor([[*row, *[pad] * (length - len(row))] for row in rows]),
+        "mask": torch.tensor([[True] * len(row) + [False] * (length - len(row)) for row in rows]),
+    }
+
+
+def between_ends(texts: Sequence[Any], *, end: int, max_length: int) -> list[list[int]]:
+    """[end] a [end] or [end] a [end] b [end]: the end of text also begins one, as in pretraining.
+
+    Too long a text loses its end, too long a pair the end of its longer text.
+    """
+    rows = []
+    for text in texts:
+        a, b = text if isinstance(text, tuple) else (text, None)
+        if b is None:
+            rows.append([end, *a[: max_length - 2], end])
+            continue
+        first = first_segment_length(len(a), len(b), max_length - 3)
+        rows.append([end, *a[:first], end, *b[: max_length - 3 - first], end])
+    return rows
 
 
 def flatten_pairs(batch: Batch) -> Batch:
