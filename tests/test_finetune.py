@@ -20,7 +20,7 @@ from pipeline.training.finetuning import FineTuning, Recipe
 from pipeline.training.optimizers import Optimization
 from pipeline.training.task_data import Buckets, TaskData
 from tasks.sentiment import Sentiment
-from tests.conftest import figures, run
+from tests.conftest import assert_plot, figures, run
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,8 @@ FAST = ["--data.epochs=2", "--validations=2", "--precision=32-true", "--data.max
 def tuned(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("finetune")
     for arm in ("full", "frozen", "scratch"):
-        run("finetune", "--from", str(pretrained / "encoder"), "--arm", arm, "--out", str(folder / arm), *FAST)
+        where = ["--from", str(pretrained / "encoder"), "--out", str(folder / arm)]
+        run("finetune", "--arm", arm, *where, *FAST, "--data.characters=[9999,1]")
     return {arm: folder / arm for arm in ("full", "frozen", "scratch")}
 
 
@@ -52,6 +53,16 @@ def test_run_folder(tuned: dict[str, Path], arm: str) -> None:
     assert {"model", "confusion.png", "curves.png", "config.yaml", "receipt.txt"} <= {
         p.name for p in tuned[arm].iterdir()
     }
+
+
+def test_the_test_by_characters_shown(tuned: dict[str, Path]) -> None:
+    end = figures(tuned["full"])
+    assert end["test/characters_9999/accuracy"] == end["test/accuracy"]
+    rows = [json.loads(line) for line in (tuned["full"] / "predictions.jsonl").read_text().splitlines()]
+    answers = pipeline.load(tuned["full"] / "model").predict([row["text"][:1] for row in rows])
+    right = sum(answer["label"] == row["gold"] for answer, row in zip(answers, rows, strict=True))
+    assert end["test/characters_1/accuracy"] == pytest.approx(right / len(rows))
+    assert_plot(tuned["full"] / "characters.png")
 
 
 def test_arms_differ_as_they_say(tuned: dict[str, Path], pretrained: Path) -> None:

@@ -22,6 +22,7 @@ from pipeline.models.folder import read_config
 from pipeline.models.inputs import Batch, check_texts, flatten_pairs
 from pipeline.models.outputs import Encoded
 from pipeline.storage.validation import checked
+from tasks.base import Prediction
 
 
 class FineTunedModel(nn.Module):
@@ -52,7 +53,6 @@ class FineTunedModel(nn.Module):
         options, by_word = self.options, self.head.by_word
         return features_of(self.encoder, texts, by_word=by_word, max_length=options.max_length, cut=options.cut)
 
-    @torch.no_grad()
     def predict(self, texts: Sequence[Any], *, batch_size: int = 64) -> list[dict[str, Any]]:
         """The answer of the head to each text or pair of texts.
 
@@ -66,13 +66,16 @@ class FineTunedModel(nn.Module):
         """
         self._check(texts)
         features = self.features([self.head.read(text) for text in texts])
-        found = self._predictions(features, batch_size)
-        predictions = predictions_of(found, features, len(texts), join=self.head.join)
+        predictions = self._of_features(features, len(texts), batch_size)
         cut = {feature.text for feature in features if feature.was_cut}
         return [
             self.head.answer(text, prediction, self.labels) | ({"cut": True} if number in cut else {})
             for number, (text, prediction) in enumerate(zip(texts, predictions, strict=True))
         ]
+
+    def predictions(self, texts: Sequence[Any], *, batch_size: int = 64) -> list[Prediction]:
+        """As `predict`, of texts as the task reads them: labels as those of its examples."""
+        return self._of_features(self.features(texts), len(texts), batch_size)
 
     def _check(self, texts: Sequence[Any]) -> None:
         check_texts(texts)
@@ -81,7 +84,9 @@ class FineTunedModel(nn.Module):
             wanted = "pairs (text, text)" if pairs else "single texts" + (" or lists of words" if by_word else "")
             raise UserError(f"This model reads {wanted}.")
 
-    def _predictions(self, features: Sequence[Feature], batch_size: int) -> list[Numbered]:
+    @torch.no_grad()
+    def _of_features(self, features: Sequence[Feature], texts: int, batch_size: int) -> list[Prediction]:
+        """The prediction of each of so many texts, in batches of similar length."""
         self.eval()
         order = sorted(range(len(features)), key=lambda i: len(features[i]))
         result: list[Numbered] = []
@@ -90,7 +95,7 @@ class FineTunedModel(nn.Module):
             batch = collate(self.encoder, [features[i] for i in rows])
             batch = {name: value.to(self.encoder.device) for name, value in batch.items()}
             result += zip(rows, self.head.decode(self(batch)[0], batch), strict=True)
-        return result
+        return predictions_of(result, features, texts, join=self.head.join)
 
     # ------------------------------------------------------------------ folders
 

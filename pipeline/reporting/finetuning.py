@@ -56,6 +56,7 @@ def page(run: RunRecord) -> Page:
         sections=[
             curves_section(run, metric),
             scores_section(run, metric),
+            characters_section(run, metric),
             *test_sections(run.predictions),
             types_section(run),
             layers_section(run),
@@ -114,6 +115,24 @@ def scores_section(run: RunRecord, metric: str) -> Section:
     if run.metrics.get("degenerate"):
         blocks.append(Text("Every prediction is the same: this run learned nothing of the task."))
     return Section("Scores", blocks)
+
+
+def characters_section(run: RunRecord, metric: str) -> Section:
+    """The score by the number of characters of each test text that are shown."""
+    scores = {
+        int(name.split("/")[1].removeprefix("characters_")): float(value)
+        for name, value in run.metrics.items()
+        if name.startswith("test/characters_")
+    }
+    if not scores:
+        return Section("Characters shown", [])
+    labels = [*(f"{number:,}" for number in sorted(scores)), "all"]
+    values = [*(scores[number] for number in sorted(scores)), float(run.metrics.get(f"test/{metric}", 0))]
+    name = shared.name_of(metric)
+    caption = "The test with the first characters of each text alone; a shorter text is shown whole."
+    rows = [[label, f"{value:.4f}"] for label, value in zip(labels, values, strict=True)]
+    bars = charts.bar_chart(labels, values, y_label=name, x_label="first characters of each text that are shown")
+    return Section("Characters shown", [Charts([Chart(bars, caption)]), Table(["characters", name], rows, caption)])
 
 
 def how_of(run: RunRecord, metric: str) -> str:

@@ -66,6 +66,7 @@ METRIC_NAMES = {
     "PART/pearson": "Pearson's correlation of predicted and true numbers",
     "PART/spearman": "Spearman's rank correlation",
     "PART/mse": "mean squared error",
+    "test/characters_K/METRIC": "the same where only the first K characters of each text are shown (`data.characters`)",
     "test/TYPE/f1": "the same, for spans of one type",
     "test/TYPE/precision": "the same, for spans of one type",
     "test/TYPE/recall": "the same, for spans of one type",

@@ -213,6 +213,27 @@ def plot_shots(by_shots: dict[int, dict[str, float]], file: Path, *, title: str)
     save_figure(figure, file)
 
 
+def plot_characters(scores: Mapping[int, float], whole: float, file: Path, *, label: str, title: str) -> None:
+    """A score by the number of characters of each text that are shown; evenly spaced, whole texts last.
+
+    Args:
+        whole: the score with whole texts.
+        label: of the score.
+    """
+    figure, axes = subplots(figsize=(6.5, 4))
+    shown = [f"{number:,}" for number in scores] + ["all"]
+    values = [*scores.values(), whole]
+    axes.plot(range(len(shown)), values, marker="o")
+    for place, value in enumerate(values):
+        axes.annotate(f"{value:.3f}", (place, value), (0, 7), textcoords="offset points", ha="center", fontsize=9)
+    axes.set_xticks(range(len(shown)), shown)
+    axes.margins(y=0.12)
+    axes.set_xlabel("first characters of each text that are shown")
+    axes.set_ylabel(label)
+    figure.suptitle(title)
+    save_figure(figure, file)
+
+
 def save_figure(figure: Any, file: Path) -> None:
     """Writes a PNG atomically, and closes the figure."""
     with open_atomically(file, "wb") as stream:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cards.finetuned import TaskFacts, model_card
+from pipeline.finetuning.characters import scores_by_characters
 from pipeline.models.outputs import LoadReport
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
@@ -66,6 +67,8 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
     drawn = plot_training(training, module, data, baselines, chosen=figures["best_step"])
     drawn += plot_test(training, data, gold, predicted)
+    beginnings = test_beginnings(training, module, data, scores.figures[task.metric])
+    figures |= {f"test/characters_{number}/{task.metric}": score for number, score in beginnings.items()}
     headline, labels = task.headline(scores.figures), task.describe_labels(data.examples["train"])
     facts = TaskFacts(metric=task.metric, headline=headline, labels=labels)
     card = partial(model_card, module.model, task=facts, arm=module.arm)
@@ -73,6 +76,8 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     charts = {} if training.wandb is None else charts_of(rows)
     training.finish(figures, artifact=("model", saved), tables={"wrong_answers": task.worst(rows)}, charts=charts)
     print(headline)
+    if beginnings:
+        print("by characters shown: " + ", ".join(f"{number:,} {score:.4f}" for number, score in beginnings.items()))
     print("baselines: " + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in baselines.items()))
     if figures["degenerate"]:
         print("Warning: every answer is the same: this run learned nothing of the task.")
@@ -116,6 +121,21 @@ def plot_test(training: Run, data: TaskData, gold: list[Any], predicted: list[An
         figure.suptitle(f"{title_of(training)}\n{len(gold):,} rows of the test part")
         plots.save_figure(figure, training.out / name)
     return list(drawn)
+
+
+def test_beginnings(training: Run, module: FineTuning, data: TaskData, whole: float) -> dict[int, float]:
+    """The test with the first characters of each text alone, where `data.characters` asks for it; plots it.
+
+    Args:
+        whole: the metric with whole texts.
+    """
+    if not data.characters:
+        return {}
+    module.to(training.trainer.strategy.root_device)  # Lightning moves it back when a test has ended
+    scores = scores_by_characters(module.model, data.task, data.examples["test"], data.characters)
+    label, title = f"{plots.readable(data.task.metric)} on the test part", title_of(training)
+    plots.plot_characters(scores, whole, training.out / "characters.png", label=label, title=title)
+    return scores
 
 
 def title_of(training: Run) -> str:

@@ -18,7 +18,7 @@ from pipeline.training.base_module import Training
 FREE = (
     *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),
     *("trainer.", "precision", "compile", "activation_checkpointing", "valid", "patience", "log_text"),
-    *("data.workers", "data.verify", "data.epochs", "data.files", "data.hub.", "data.tokenizer."),
+    *("data.workers", "data.verify", "data.epochs", "data.characters", "data.files", "data.hub.", "data.tokenizer."),
     *("data.language", "wandb."),
     *("data.task.init_args.valid_rows", "data.task.init_args.test_rows"),  # the content of the task says which rows
 )

@@ -28,7 +28,7 @@ from tasks.base import kinds
 # The files of a run; OVERWRITE=1 removes these, the plots of a user's own kind of task, and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
-    *("predictions.jsonl", "splits.csv", "curves.png", "mix.png", "shots.png"),
+    *("predictions.jsonl", "splits.csv", "curves.png", "mix.png", "shots.png", "characters.png"),
     *sorted({f"{name}.png" for kind in kinds().values() for name in kind.pictures}),  # kinds share some
     *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
     *("command.txt", "corpus.json", "report.html", "report.md", "report.tex"),

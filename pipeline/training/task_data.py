@@ -44,6 +44,7 @@ class TaskData(lightning.LightningDataModule):
         epochs: passes over the training part.
         workers: loader processes.
         train_rows: train on this many rows only.
+        characters: also test with the first so many characters of each text, for each of these numbers.
         seed: of the order and of the `train_rows`; rows split off for validation or test are the same for every seed.
     """
 
@@ -58,6 +59,7 @@ class TaskData(lightning.LightningDataModule):
         workers: int,
         files: str | None = None,
         train_rows: int | None = None,
+        characters: list[int] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -72,6 +74,11 @@ class TaskData(lightning.LightningDataModule):
         self.task, self.files, self.batch_size, self.max_length, self.cut = task, files, batch_size, max_length, cut
         self.epochs, self.workers, self.train_rows, self.seed = epochs, workers, train_rows, seed
         self.head_name, self.head = task.head, head_class(task.head)
+        self.characters = sorted(set(characters or ()))
+        if self.characters and self.characters[0] < 1:
+            raise UserError(f"data.characters has {self.characters[0]}; a number of characters is at least 1.")
+        if self.characters and self.head.by_word:
+            raise UserError("data.characters is for texts of one label: a sentence to be tagged is tested whole.")
         if self.head.by_word and cut != "head":
             raise UserError("data.cut is for texts of one label; a sentence to be tagged is read in windows, whole.")
         self.examples: dict[str, list[Example]] = {}
