@@ -25,6 +25,7 @@ class Toy:
 
 TRANSFORMER = "size=64 layers=2 heads=2 max_length=48 inner_size="
 RECURRENT = "size=64 embedding_size=48 layers=2 max_length=48"
+FEED_FORWARD = "order=4 embedding_size=32 hidden_size=64 max_length=48"
 SPELLED = "character_size=8 filters=[[1,8],[2,16],[3,24]] projection=24 cell=48 cutoffs=[100,200]"
 ADAMW = "model.optimization.optimizer=adamw"
 TOYS = {
@@ -33,6 +34,7 @@ TOYS = {
     "recurrent": Toy(
         RECURRENT, learning_rate=1e-2, variants=("model.objective.init_args.stateful=true",), preset="lstm"
     ),
+    "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
     "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.carry=true")),
 }
 

@@ -145,6 +145,11 @@ class Encoder(nn.Module):
         """The table with a vector for each token (V, D), where there is one."""
         return None
 
+    @property
+    def output_embedding(self) -> nn.Parameter | None:
+        """The output matrix with a vector for each token (V, D), where it is not the table of the input."""
+        return None
+
     def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """Log-probability of the token at each position, as `scoring` has it.
 

@@ -149,6 +149,10 @@ class Recurrent(Encoder):
     def token_embedding(self) -> nn.Embedding:
         return self.word_embedding
 
+    @property
+    def output_embedding(self) -> nn.Parameter | None:
+        return self.output.weight
+
     def pooled(self, encoded: Encoded) -> Tensor:
         """The last token of the top layer, which has seen the whole text."""
         last = encoded.mask.sum(1) - 1

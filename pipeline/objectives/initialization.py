@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import torch
+
 from pipeline.console.messages import inform
 from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder
 from pipeline.objectives.ppmi_init import initialize_from_ppmi
 
-EmbeddingStart = Literal["random", "cooccurrence"]
+EmbeddingStart = Literal["random", "cooccurrence", "one-vector"]
 
 
 def keep_random(encoder: Encoder, store: TokenStore, seed: int) -> None:
@@ -24,7 +26,17 @@ def from_cooccurrences(encoder: Encoder, store: TokenStore, seed: int) -> None:
     initialize_from_ppmi(encoder.token_embedding.weight, store, special=encoder.tokenizer.special_ids, seed=seed)
 
 
+@torch.no_grad()
+def from_one_vector(encoder: Encoder, store: TokenStore, seed: int) -> None:
+    """All tokens have the same random vector, so that rare ones are near all others (Le et al. 2010, section 3)."""
+    assert encoder.token_embedding is not None
+    for weight in (encoder.token_embedding.weight, encoder.output_embedding):
+        if weight is not None:
+            weight.copy_(weight[0].clone().expand_as(weight))
+
+
 INITIALIZERS: dict[EmbeddingStart, Callable[[Encoder, TokenStore, int], None]] = {
     "random": keep_random,
     "cooccurrence": from_cooccurrences,
+    "one-vector": from_one_vector,
 }

@@ -30,7 +30,8 @@ class Pretraining(Training):
     Args:
         encoder: class and sizes; it is built when the tokenizer is known.
         objective: what it learns; its data module has the same one.
-        embeddings: the vectors of tokens at the start: `random` as the rest, or `cooccurrence` (see ppmi_init.py).
+        embeddings: the vectors of tokens at the start: `random` as the rest, `cooccurrence` (see ppmi_init.py) or
+            `one-vector` (the same for all: Le et al. 2010).
         optimization: rate, schedule and the rest.
         seed: of the initial weights and dropout.
     """

@@ -34,11 +34,12 @@ from pipeline.tracking.wandb import (
     WandbOptions,
     closing_run,
     log_artifact,
+    public,
     tolerated,
     use_artifact,
     wandb_logger,
 )
-from pipeline.training import checkpoints
+from pipeline.training import checkpoints, loggers
 from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks, check_blocks
 from pipeline.training.checkpoints import Latest
 from pipeline.training.energy import Energy
@@ -127,6 +128,7 @@ class Run:
         self.last = out / "checkpoints" / checkpoints.LAST
         self.history = History(out)
         self.wandb: ResumableWandb | None = None
+        self.named: list[Logger] = []  # beside these, by trainer.logger
         self.energy = Energy()
         self.ended = False  # a run that had trained to its end when it was resumed
 
@@ -180,6 +182,8 @@ class Run:
         )
         self.stages = [*record.stages, run_stage()]  # with its id in W&B
         lineage.write(self.out, self.stages)
+        self.named = loggers.make_loggers(config["trainer"]["logger"], self.out)
+        loggers.log_configuration(self.named, flat(public(config)))
         if self.wandb is not None and self.resume_from is not None:
             self.wandb.send_missing(self.history)
         if self.wandb is not None and record.uses is not None:
@@ -213,9 +217,7 @@ class Run:
         every = min(validate_every or self.settings.validate_every, steps)
         self.trainer = self._make_trainer(
             callbacks=[*watching, *self._callbacks(best, patience), Latest(self.last)],
-            logger=[
-                logger for logger in (self.history, self.wandb, *own_loggers(trainer.logger)) if logger is not None
-            ],
+            logger=[logger for logger in (self.history, self.wandb, *self.named) if logger is not None],
             max_steps=steps,
             val_check_interval=every * trainer.accumulate_grad_batches,
         )
@@ -394,13 +396,8 @@ class Run:
                     run.log({name: wandb.Table(columns=list(columns), data=rows)})
                 if self.public:
                     log_artifact(run, *artifact, plain, self.record.tags[2:])
+        loggers.log_final(self.named, metrics, self.steps)
         write_metrics(self.out, metrics)
-
-
-def own_loggers(configured: Any) -> list[Logger]:
-    """The loggers of Lightning that the user has named; they log beside the run's own."""
-    named = configured if isinstance(configured, (list, tuple)) else [configured]
-    return [logger for logger in named if isinstance(logger, Logger)]
 
 
 def card_name(stages: Sequence[lineage.Stage], tags: Sequence[str]) -> str:
