@@ -50,6 +50,8 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--trainer.gradient_clip_algorithm=value"], "gradient_clip_algorithm is not used here"),
         (["--trainer.logger=false"], "logger is not used here; set WANDB_MODE"),
         (["--trainer.logger=WandbLogger"], "each run has its own already: set WANDB_MODE"),
+        (["--trainer.logger=CSVLoger"], "trainer.logger is CSVLoger; it must be the name of a class"),
+        (["--trainer.logger=CSVLogger", "--trainer.logger.nam=x"], r"Did you mean trainer\.logger\.init_args\.name"),
         (["--trainer.logger=CometLogger"], "loggers.CometLogger needs a package: .*comet"),
         (["--corpus", "wikitextt"], "no corpus 'wikitextt'.*sample.*wikitext2"),
         (["--corpus", "empty.txt"], "holds no text"),

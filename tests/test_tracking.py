@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 import torch
 import wandb
+import yaml
+from lightning.pytorch.loggers import CSVLogger
 
 import pipeline
 from pipeline.errors import UserError
@@ -24,7 +27,7 @@ from pipeline.storage.checksums import sha256
 from pipeline.tracking import lineage
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.wandb import public
-from pipeline.training import run_folder
+from pipeline.training import loggers, run_folder
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import SMALL, command, figures, run, surroundings
 from tests.fork_server import python
@@ -221,12 +224,36 @@ def test_what_weights_and_biases_has_of_a_fine_tune(pretrained: Path, tmp_path: 
     assert charts == {"charts/confusion", "charts/precision_recall"}
 
 
-def test_a_logger_of_lightning_logs_beside_the_run(pretrained: Path, tmp_path: Path) -> None:
-    flags = ["--data.epochs=1", "--data.train_rows=32", "--trainer.logger=CSVLogger"]
-    run("finetune", "--from", str(pretrained / "encoder"), "--out", str(tmp_path / "tuned"), *flags)
-    [written] = (tmp_path / "runs/logs").rglob("metrics.csv")
-    assert "val/accuracy" in written.read_text()
-    assert (tmp_path / "tuned/metrics.csv").exists()
+def test_a_logger_of_lightning_writes_into_the_run_folder(pretrained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    flags = ["--data.epochs=1", "--data.train_rows=32", "--trainer.logger=CSVLogger", "--trainer.logger.name=own"]
+    run("finetune", "--from", str(pretrained / "encoder"), "--out", str(out), *flags)
+    [written] = (out / "loggers").rglob("metrics.csv")
+    assert "loggers" in run_folder.RUN_FILES  # which --overwrite clears
+    *_, last = csv.DictReader(written.read_text().splitlines())
+    assert written.parent.parent.name == "own"
+    assert float(last["test/accuracy"]) == pytest.approx(figures(out)["test/accuracy"])
+    settings = yaml.safe_load((written.parent / "hparams.yaml").read_text())
+    assert settings["trainer.logger.init_args.save_dir"] == "{out}/loggers"  # the same in another run folder
+    assert settings["data.epochs"] == 1
+
+
+class Recorder(CSVLogger):
+    """In place of MLflow's logger, with its arguments."""
+
+    def __init__(self, tracking_uri: str | None = None, artifact_location: str | None = None) -> None:
+        super().__init__(".")
+        self.settings = (tracking_uri, artifact_location)
+
+
+def test_mlflow_has_its_database_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its versions since 3.13 refuse the plain files that Lightning would have."""
+    places = loggers.places("MLFlowLogger")
+    [made] = loggers.make_loggers({"class_path": f"{__name__}.Recorder", "init_args": places}, tmp_path)
+    assert isinstance(made, Recorder)
+    assert made.settings == (f"sqlite:///{tmp_path}/loggers/mlflow.db", f"{tmp_path}/loggers/artifacts")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
+    assert not loggers.places("MLFlowLogger")
 
 
 def state() -> dict[str, Any]:

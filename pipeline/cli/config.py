@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pydoc import locate
 from typing import Any, Literal, get_args
 
 import torch
@@ -32,11 +34,13 @@ from pipeline.presets import (
 )
 from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb import WandbOptions
+from pipeline.training import loggers
 from pipeline.training.corpus_data import CorpusData
+from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
 from pipeline.training.pretraining import Pretraining
-from pipeline.training.requests import CorpusRequest, FineTuneRequest
+from pipeline.training.requests import CorpusRequest, FineTuneRequest, by_setting
 from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 from pipeline.training.task_data import TaskData
@@ -105,6 +109,13 @@ class CLI(LightningCLI):
             )
         set_rank_of_node(trainer.num_nodes)
 
+    def instantiate_classes(self) -> None:
+        """All but the user's loggers, which write into the run folder: the run makes them when it has one."""
+        trainer = self.config.trainer
+        named, trainer.logger = trainer.logger, None
+        super().instantiate_classes()
+        trainer.logger = named
+
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         if not kwargs:
             return None
@@ -137,7 +148,8 @@ class FineTuneCLI(CLI):
         parser.add_class_arguments(WandbOptions, "wandb")
 
 
-CLASS_OF_OTHERS = re.compile(r"Problem with given class_path '(lightning[^']+)'")  # loggers, callbacks, ...
+LOGGER = "trainer.logger"
+CLASS_OF_OTHERS = re.compile(r"Problem with given class_path '(lightning[^']+)'")  # callbacks, plugins, ...
 
 
 def parse(
@@ -150,7 +162,7 @@ def parse(
     """
     flags = former_names.flags(flags)
     given = {file: content_of(file) for file in [*files, *files_in(flags)]}
-    args = [part for file in files for part in ("--config", str(file))] + [*flags, *place_of_logs(flags)]
+    args = [part for file in files for part in ("--config", str(file))] + [*flags, *places_of_logger(given, flags)]
     try:
         cli = (cli_class or CLI)(model, data, args)
     except RecursionError:
@@ -172,10 +184,12 @@ def parse(
     if level() == Level.VERBOSE:
         inform(*(f"read        {file}" for file in given))
     check_settings(cli.config)
+    resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
+    loggers.check_loggers(resolved["trainer"]["logger"])
     return Configuration(
         module=cli.model,
         data=cli.datamodule,
-        resolved=yaml.safe_load(cli.parser.dump(cli.config, skip_none=False)),
+        resolved=resolved,
         settings=cli.config_init,
         make_trainer=cli.instantiate_trainer,
         given=files_in(flags),
@@ -183,12 +197,14 @@ def parse(
     )
 
 
-def place_of_logs(flags: list[str]) -> list[str]:
-    """Where a logger writes that must be told: `runs/logs`, unless the user says where."""
-    named = [flag for flag in flags if flag.startswith("--trainer.logger=")]
-    if not named or not named[-1].endswith(("TensorBoardLogger", "CSVLogger")) or "save_dir" in " ".join(flags):
-        return []
-    return ["--trainer.logger.save_dir=runs/logs"]
+def places_of_logger(given: Mapping[Path, dict[str, Any]], flags: list[str]) -> list[str]:
+    """Flags that have a logger of Lightning write into the run folder, unless files or flags say where."""
+    settings = {name: value for content in given.values() for name, value in flat(content).items()}
+    settings |= {name: " ".join(words).partition("=")[2] or words[-1] for name, words in by_setting(flags)}
+    named = [settings[name] for name in ("trainer.logger.class_path", LOGGER) if isinstance(settings.get(name), str)]
+    chosen = loggers.places(named[-1]) if named else {}
+    said = {name.rpartition(".")[2] for name in settings if name.startswith(f"{LOGGER}.")}
+    return [] if said & {"save_dir", *chosen} else [f"--{LOGGER}.{name}={place}" for name, place in chosen.items()]
 
 
 def files_in(flags: list[str]) -> list[Path]:
@@ -273,7 +289,15 @@ def pretraining(request: CorpusRequest) -> Configuration:
     corpus_files, corpus_flags = corpus_config(request.corpus, request.data, request.model)
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
     files = [CONFIGS / "base.yaml", model_file, *corpus_files]
-    return parse(Pretraining, CorpusData, files, [*corpus_flags, *seeds, *request.overrides])
+    flags = [*corpus_flags, *seeds, *request.overrides]
+    return parse(module_for(files, flags), CorpusData, files, flags)
+
+
+def module_for(files: Sequence[Path], flags: Sequence[str]) -> type[Pretraining]:
+    """Training, or counting, as the encoder learns that files and flags name."""
+    named = classes_of([content_of(file) for file in [*files, *files_in([*flags])]], [*flags])
+    encoder: Any = locate(named.get("model.encoder", ""))
+    return Counting if getattr(encoder, "learning", None) == "counting" else Pretraining
 
 
 def finetuning(request: FineTuneRequest) -> Configuration:

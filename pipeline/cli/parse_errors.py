@@ -26,14 +26,15 @@ KINDS = {"int": "a whole number", "float": "a finite number", "bool": "true or f
 NOT_KNOWN = (  # what names a key that there is not
     r"nrecognized arguments: --(?P<flag>[^\s=]+)",
     r"Group '(?P<group>[^']+)' does not accept option '(?P<option>[^']+)'",
-    r"Parser key \"(?P<parent>[^\"]+)\".*Option '(?P<argument>[^']+)' is not accepted",
+    r"Parser key \"(?P<parent>[^\"]+)\"(?:.*?class_path '(?P<path>[^']+)')?"
+    r".*Option '(?P<argument>[^']+)' is not accepted",
 )
 WRONG = r'Parser key "(?P<key>[^"]+)": Expected a (?:<class \'(?P<kind>\w+)\'>|typing\.Literal(?P<choices>\[[^]]*\]))'
 UNION = (
     r'Parser key "(?P<key>[^"]+)": Does not validate.* Subtypes: (?P<kinds>.*) Errors: .* Given value: (?P<value>.*)\.$'
 )
 CLASS = r"Parser key \"(?P<key>[^\"]+)\": .*Problem with given class_path '(?P<path>[^']+)': (?P<why>.*)$"
-
+NO_CLASS = r'Parser key "(?P<key>[^"]+)":.* Expected a dot import path string: (?P<path>\S+)'
 OTHER_CLASS = (
     r'Parser key "(?P<key>[^"]+)": .*Import path (?P<path>\S+) does not correspond to a subclass of (?P<base>\w+)'
 )
@@ -60,6 +61,8 @@ def plain(said: str, keys: Iterable[str], classes: Mapping[str, str]) -> str:
         kind, choices = found["kind"], found["choices"]
         may_be = KINDS.get(kind, kind) if kind else "one of " + ", ".join(map(str, ast.literal_eval(choices)))
         return f"{found['key']} is {found['value']}; it must be {may_be}."
+    if found := re.search(NO_CLASS, said):
+        return f"{found['key']} is {found['path']}; it must be the name of a class."
     if found := re.search(UNION, said):
         kinds = re.findall(r"<class '(\w+)'>|Literal\[([^]]*)\]", found["kinds"])
         may_be = " or ".join(KINDS.get(kind, choices.replace("'", "")) for kind, choices in kinds if kind != "NoneType")
@@ -81,8 +84,8 @@ def _not_known(found: Mapping[str, str], keys: list[str], classes: Mapping[str, 
         return f"There is no setting or flag --{flag}." + (f" Did you mean --{named[meant]}?" if meant else "")
     if parent := found.get("parent"):
         prefix, name = f"{parent}.init_args", found["argument"]
-        kind: Any = locate(classes.get(parent, ""))
-        keys = [f"{prefix}.{argument}" for argument in inspect.signature(kind).parameters] if kind else []
+        kind: Any = locate(found.get("path") or classes[parent])
+        keys = [f"{prefix}.{argument}" for argument in inspect.signature(kind).parameters]
     else:
         prefix, name = found["group"], found["option"]
     meant = similar(f"{prefix}.{name}", keys)

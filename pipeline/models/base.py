@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +27,7 @@ from pipeline.tokenization.base import Tokenizer
 
 Scoring = Literal["causal", "masked", "bidirectional"]
 Side = Literal["left", "right", "full"]
+Learning = Literal["gradient", "counting"]
 
 
 class Encoder(nn.Module):
@@ -36,13 +38,17 @@ class Encoder(nn.Module):
         hf_model_types: what Hugging Face calls the same model, where it is something else.
         scoring: how it gives probabilities, and so which scorer prompting takes: of each token given those to its
             left (`causal`), given all others (`masked`), or given either side (`bidirectional`).
+        learning: `gradient`, step by step, or `counting`: at once, by `fit`, without parameters and vectors.
         context: what its output may depend on: the D features in as many equal parts, and for each part the side of
             the input that it sees beside the position itself. The audit's leak checks follow from it.
         special: how many special tokens a row has.
-        offers: further capabilities that an objective may require: `next_sentence`, `packing` (reads `documents`).
+        offers: further capabilities: `next_sentence`, `packing` (reads `documents` in a batch), `attend` (reads
+            `positions` (B, T) and `attend` (B, T, T): what a token may see), `state` (gives one without being handed
+            one, and of one size: rows may continue those of the batch before).
         token_input: the input that says which token is where (B, T).
         shared_inputs: inputs that do not have a row for each row of the batch.
         shardable: whether each process may hold a part of the weights only.
+        whole_numbers: whether tensors of its folder may hold whole numbers.
         schema: of `config.json`, see validation.py.
         heads: prefixes of the tensors that no layer needs: what only pretraining and its probabilities use.
         lm_head: those of them that `logits` needs.
@@ -59,12 +65,14 @@ class Encoder(nn.Module):
     model_type: ClassVar[str]
     hf_model_types: ClassVar[tuple[str, ...]] = ()
     scoring: ClassVar[Scoring]
+    learning: ClassVar[Learning] = "gradient"
     context: ClassVar[tuple[Side, ...]]
     special: ClassVar[SpecialTokens]
     offers: ClassVar[tuple[str, ...]] = ()
     token_input: ClassVar[str] = "input_ids"
     shared_inputs: ClassVar[tuple[str, ...]] = ()
     shardable: ClassVar[bool] = True
+    whole_numbers: ClassVar[bool] = False
     schema: ClassVar[Any]
     heads: ClassVar[tuple[str, ...]] = ()
     lm_head: ClassVar[tuple[str, ...]] = ()
@@ -88,6 +96,18 @@ class Encoder(nn.Module):
 
     def forget_between_batches(self) -> None:
         """Begins each batch from zero, from now on."""
+
+    def fit(self, tokens: np.ndarray, starts: np.ndarray) -> int:
+        """Learns from texts by counting; what was counted before is forgotten.
+
+        Args:
+            tokens: (N,) of all texts.
+            starts: (D + 1,) first token of each text, then N.
+
+        Returns:
+            How many counts are kept: its parameters.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def forward(self, batch: Batch, state: Any = None) -> Encoded:
@@ -171,10 +191,10 @@ class Encoder(nn.Module):
         """Top layer (N, D) of a bidirectional model -> the likeliest next token of each, (N,)."""
         return self.logits(hidden)[..., 0, :].argmax(-1)
 
-    def new_cache(self) -> generation.Cache | None:
-        """An empty cache, which `forward` takes as its second argument and extends; None: the model has none.
+    def new_state(self) -> Any:
+        """What `forward` takes as `state` where a text begins that is read in parts; None: nothing.
 
-        A model that has one also reads `positions` (B, T) and `attend` (B, T, T) in its batch.
+        The parts that follow take `Encoded.state`; where that is None, the model has no state, and reads all again.
         """
         return None
 
