@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report results wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,7 +58,7 @@ help: ## this list
 	@echo "             Face's; for compare with {model} in place of a name"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
-	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth"
+	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth, ladder"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
 	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME] what is written"
 	@echo "  RESUME=1   resume the run in OUT (0, no, false: do not)"
@@ -66,8 +66,8 @@ help: ## this list
 	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
 	@echo "  NAME       [sample] for compare, [real] for results: a name in configs/compare or a YAML file; for new-task: its name;"
-	@echo "             [finetune] for sweep: pretrain or finetune"
-	@echo "  MODELS     for compare: some of those in its file, as MODELS=\"bert gpt\""
+	@echo "             [sample] for ladder: a name in configs/ladder or a YAML file; [finetune] for sweep: pretrain or finetune"
+	@echo "  MODELS     for compare and ladder: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
 	@echo "  ARMS       for compare: some of those in its file"
 	@echo "  KIND       for new-task: sentence, pair, regression or tagging; without it, what DATA looks like"
@@ -131,6 +131,9 @@ compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; r
 
 results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretrains and fine-tunes what is missing; resumable
 	$(call run,NAME CORPUS MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
+
+ladder: $(BIN)/.installed-core ## language models from counting to GPT on one text, one report: NAME [sample], real, cells or units; resumable
+	$(call run,NAME CORPUS MODELS SEEDS DATA OUT OVERWRITE ARGS)
 
 wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that the table of real text is made with (needs the hub)
 	$(call run,OUT OVERWRITE ARGS)

@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from pipeline.cli.commands import sweep
-from pipeline.cli.config import CLI, FineTuneCLI, parse, pretraining
+from pipeline.cli.config import CLI, FineTuneCLI, module_for, parse, pretraining
 from pipeline.experiments import grid as compare
+from pipeline.experiments import ladder, ladder_training
 from pipeline.presets import CONFIGS, REPOSITORY, named_config
 from pipeline.training.corpus_data import CorpusData
+from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import CorpusRequest
@@ -121,10 +123,11 @@ TASKS = sorted((CONFIGS / "tasks").glob("*.yaml"))
 def test_every_pretraining_configuration_builds(model: Path, corpus: Path) -> None:
     own = CONFIGS / "corpora" / corpus.stem / model.name
     files = [CONFIGS / "base.yaml", model, corpus, *([own] if own.exists() else [])]
-    cli = CLI(Pretraining, CorpusData, [part for file in files for part in ("--config", str(file))])
+    kind = module_for(files, [])
+    cli = CLI(kind, CorpusData, [part for file in files for part in ("--config", str(file))])
     sizes = cli.config.model.encoder.init_args
     assert cli.datamodule.length <= sizes.max_length
-    assert cli.config_init.trainer.max_steps > cli.model.optimization.warmup_steps
+    assert kind is Counting or cli.config_init.trainer.max_steps > cli.model.optimization.warmup_steps
 
 
 class Pieces(UserList):
@@ -163,6 +166,14 @@ def test_every_grid_builds(grid: Path) -> None:
     assert found.size() >= len(found.models) * len(found.tasks) * sum(arm.seeds for arm in found.arms.values())
 
 
+@pytest.mark.parametrize("file", sorted((CONFIGS / "ladder").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_ladder_builds(file: Path, tmp_path: Path) -> None:
+    found = ladder.load(file, corpus="sample")
+    plans = ladder_training.plans(found, tmp_path, pretraining, ())
+    assert set(plans) == {rung.name for rung in found.rungs if rung.model is not None}
+    assert all(plan.counts or plan.steps(found.trial) > 10 for plan in plans.values())
+
+
 @pytest.mark.parametrize("machine", sorted((CONFIGS / "machines").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_machine_builds(machine: Path) -> None:
     files = [CONFIGS / "base.yaml", CONFIGS / "pretrain/bert.yaml", CONFIGS / "corpora/sample.yaml", machine]
@@ -192,7 +203,7 @@ def test_every_sweep_names_what_its_command_knows(file: Path) -> None:
 def test_no_configuration_is_overlooked() -> None:
     """A folder of configurations that no test above reads would be."""
     built = {path for pair in PRETRAINING for path in pair} | set(TASKS)
-    folders = {path.parent for path in built} | {CONFIGS / name for name in ("compare", "machines", "sweeps")}
+    folders = {path.parent for path in built} | {CONFIGS / name for name in ("compare", "ladder", "machines", "sweeps")}
     own = {CONFIGS / "corpora" / corpus.stem / model.name for model, corpus in PRETRAINING}
     for path in CONFIGS.rglob("*.yaml"):
         assert path.parent in {CONFIGS, *folders} or path in own, path

@@ -9,6 +9,7 @@ import lightning
 
 from pipeline.training.base_module import Training
 from pipeline.training.hardware import device_name
+from pipeline.training.optimizers import Optimization
 
 
 def header(trainer: lightning.Trainer, module: Training, batch_size: int, out: Path, wandb: Any) -> str:
@@ -17,16 +18,16 @@ def header(trainer: lightning.Trainer, module: Training, batch_size: int, out: P
     Args:
         wandb: the logger of Weights & Biases; None: it is disabled.
     """
-    parts = trainer.accumulate_grad_batches
-    rows = f"{batch_size:,} rows" + (f" in {parts} parts" if parts > 1 else "")
     devices = device_name(trainer.strategy.root_device)
     if trainer.world_size > 1:
         devices = f"{trainer.world_size} x {devices}"
-    options, warmup = module.optimization, module.warmup_steps(trainer.max_steps)
-    rate = f"learning rate {options.learning_rate:g}" + (f", warm-up to step {warmup:,}" if warmup else "")
+    options: Optimization | None = module.optimization
+    if options is None:
+        how = "counting"
+    else:
+        parts, warmup = trainer.accumulate_grad_batches, module.warmup_steps(trainer.max_steps)
+        how = f"{trainer.max_steps:,} steps of {batch_size:,} rows" + (f" in {parts} parts" if parts > 1 else "")
+        how += f"; {options.optimizer}, learning rate {options.learning_rate:g}"
+        how += (f", warm-up to step {warmup:,}" if warmup else "") + f", {options.schedule} decay"
     where = "disabled" if wandb is None else f"{wandb.mode} in {out / 'wandb'}"
-    return (
-        f"run         {devices}, {trainer.precision}; {trainer.max_steps:,} steps of {rows}; "
-        f"{options.optimizer}, {rate}, {options.schedule} decay\n"
-        f"output      {out}; Weights & Biases {where}"
-    )
+    return f"run         {devices}, {trainer.precision}; {how}\noutput      {out}; Weights & Biases {where}"

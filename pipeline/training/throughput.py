@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,31 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.storage.atomic import write_atomically
 from pipeline.training.hardware import matrix_peak
+
+
+def _recurrent(factor: int) -> Any:
+    """The count of a recurrent layer that is one operation, from the shapes of its input (T, B, D) and weights."""
+
+    def flops(inputs: Any, *weights: Any, **_: Any) -> int:
+        matrices = weights[0] if isinstance(weights[0], list) else weights[:2]
+        products = sum(math.prod(shape) for shape in matrices if shape is not None and len(shape) == 2)
+        return factor * 2 * math.prod(inputs[:-1]) * products
+
+    return flops
+
+
+# torch counts the products of RNN and GRU on processors, which are operations of their own there.
+RECURRENT = {
+    torch.ops.aten.mkldnn_rnn_layer: _recurrent(1),
+    torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent(2),
+    torch.ops.aten._cudnn_rnn: _recurrent(1),
+    torch.ops.aten._cudnn_rnn_backward: _recurrent(2),
+}
+
+
+def flop_counter() -> FlopCounterMode:
+    """Counts the operations of matrix products, and of the recurrent layers that are one operation of their own."""
+    return FlopCounterMode(display=False, custom_mapping=RECURRENT)
 
 
 class Speed(lightning.Callback):
@@ -37,7 +63,7 @@ class Speed(lightning.Callback):
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         if not self.counted:
-            self.counter = self.counting.enter_context(FlopCounterMode(display=False))
+            self.counter = self.counting.enter_context(flop_counter())
         self.begin = time.perf_counter()
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:

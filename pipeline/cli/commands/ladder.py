@@ -1,0 +1,67 @@
+"""`make ladder`: language models from counting to GPT on one text, and one report."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli.arguments import Parser, add_overrides, natural, place, positive
+from pipeline.presets import named_config
+
+if TYPE_CHECKING:
+    from pipeline.experiments.ladder_run import LadderRun
+
+HELP = "a history of language models on one text: train, measure, one report"
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--name", default="sample", help="a name in configs/ladder or a path to a YAML file")
+    parser.add_argument("--corpus", default=None, help="a name in configs/corpora, or a path; as the file says")
+    parser.add_argument("--data", default=None, help="folder that holds the data of the tasks: BLiMP is asked")
+    parser.add_argument("--models", default=None, help="some of its rungs, separated by spaces")
+    parser.add_argument("--tokens", type=positive, default=None, help="that each model is trained on; as the file says")
+    parser.add_argument("--seeds", type=natural, default=0, help="seeds of each whole run; 0: the number in the file")
+    parser.add_argument("--out", type=place, default=None, help="folder of the report and its runs [runs/ladder/NAME]")
+    parser.add_argument("--overwrite", action="store_true", help="run what is finished too")
+    parser.add_argument("--dry-run", action="store_true", help="say what is missing, and run nothing")
+    add_overrides(parser, "pretrain")
+
+
+def run(options: argparse.Namespace) -> None:
+    wanted = requested(options)
+    if options.dry_run:
+        from pipeline.experiments.ladder_training import what_is_missing
+
+        print(what_is_missing(wanted.plans.values()))
+        return
+    from pipeline.experiments import ladder_table
+
+    results = wanted.run(lambda results: ladder_table.write(results, wanted.out))
+    print(ladder_table.main_table(results))
+    print(f"Saved {', '.join(path.name for path in sorted(wanted.out.glob('ladder.*')))} in {wanted.out}")
+
+
+def requested(options: argparse.Namespace) -> LadderRun:
+    """Raises: UserError, there is no such ladder, or it cannot be run."""
+    from pipeline.cli.config import pretraining
+    from pipeline.experiments.ladder import load, unknown_ladder
+    from pipeline.experiments.ladder_run import LadderRun
+
+    file = named_config("ladder", options.name) or Path(options.name)
+    if not file.is_file():
+        raise unknown_ladder(options.name)
+    ladder = load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None)
+    given = {"name": options.name, "corpus": options.corpus, "data": options.data, "tokens": options.tokens}
+    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    return LadderRun(
+        ladder,
+        out=options.out or Path("runs/ladder") / file.stem,
+        configure=pretraining,
+        overrides=options.overrides,
+        data=options.data,
+        command=shlex.join(["python", "-m", "pipeline", "ladder", *words, *options.overrides]),
+        overwrite=options.overwrite,
+        chosen=(options.models or "").split(),
+    )

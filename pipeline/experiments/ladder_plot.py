@@ -1,0 +1,75 @@
+"""The plot of a ladder: bits per byte against the year of each model, and against the seconds of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.tracking import plots
+
+LOOKS = {  # marker and color of each kind
+    "baseline": ("x", plots.GREY),
+    "counting": ("s", plots.COLORS[4]),
+    "feed-forward": ("^", plots.COLORS[2]),
+    "recurrent": ("D", plots.COLORS[1]),
+    "attention": ("o", plots.COLORS[0]),
+}
+GAP = 0.042  # least distance of two labels, of the height of the axes
+
+
+def plot(results: dict[str, Any], file: Path) -> None:
+    """Two axes with the same scale of bits per byte."""
+    models = results["models"]
+    figure, (years, seconds) = plots.subplots(1, 2, figsize=(13, 6), sharey=True)
+    for row in models:
+        marker, color = LOOKS[row["kind"]]
+        years.plot(row["year"], row["bits_per_byte"], marker, color=color, markersize=7)
+        if row["history"]:
+            points = [(p["seconds"], p["bits_per_byte"]) for p in row["history"] if p["seconds"] > 0]
+            seconds.plot(*zip(*points, strict=True), color=color, linewidth=1.5)
+            seconds.plot(*points[-1], marker, color=color, markersize=6)
+        elif row["seconds"]:
+            seconds.plot(row["seconds"], row["validation_rows_bits_per_byte"], marker, color=color, markersize=7)
+    years.set_xlabel("year")
+    years.set_ylabel("bits per byte of the validation text (less is better)")
+    seconds.set_xlabel("seconds of training (on the validation rows of training)")
+    if any(row["seconds"] for row in models):
+        seconds.set_xscale("log")
+        seconds.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        seconds.xaxis.set_minor_formatter(lambda value, _: "")
+    counting = [row for row in models if row["kind"] == "counting"]
+    if counting:
+        best = min(counting, key=lambda row: row["validation_rows_bits_per_byte"])
+        value = best["validation_rows_bits_per_byte"]
+        seconds.axhline(value, linestyle=(0, (4, 3)), color=LOOKS["counting"][1], linewidth=1)
+    years.margins(x=0.05)
+    name_points(years, [(row["year"], row["bits_per_byte"], row) for row in models])
+    ends = [(row["seconds"], last_of(row), row) for row in models if row["seconds"]]
+    seconds.margins(x=0.04)
+    name_points(seconds, ends)
+    figure.suptitle(f"Language models on {results['corpus']}")
+    plots.save_figure(figure, file)
+
+
+def last_of(row: dict[str, Any]) -> float:
+    """Where the curve of a model ends, or its point is."""
+    return row["history"][-1]["bits_per_byte"] if row["history"] else row["validation_rows_bits_per_byte"]
+
+
+def name_points(axes: Any, points: list[tuple[float, float, dict[str, Any]]]) -> None:
+    """The title of each point to its right; labels that would meet are moved apart, and joined to their points."""
+    low, high = axes.get_ylim()
+    points = sorted(points, key=lambda point: point[1])
+    heights = plots.spread([(bits - low) / (high - low) for _, bits, _ in points], GAP)
+    for (x, bits, row), height in zip(points, heights, strict=True):
+        axes.annotate(
+            f"{row['title']} {bits:.2f}",
+            xy=(x, bits),
+            xytext=(1.04, height),
+            textcoords="axes fraction",
+            fontsize="small",
+            va="center",
+            color=LOOKS[row["kind"]][1],
+            arrowprops={"arrowstyle": "-", "color": "#cccccc", "linewidth": 0.7, "relpos": (0, 0.5)},
+            annotation_clip=False,
+        )

@@ -1,0 +1,129 @@
+"""A ladder as a run: each rung is trained and measured, and after each one the results so far are published.
+
+What is finished is skipped, so a ladder can be stopped and continued at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.console import typed
+from pipeline.console.messages import inform
+from pipeline.console.progress import progress, write
+from pipeline.errors import UserError
+from pipeline.experiments.ladder import Ladder
+from pipeline.experiments.ladder_results import Found, Results
+from pipeline.experiments.ladder_training import Configure, Plan, Unfinished, plans, train
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.paths import path_of
+from pipeline.storage.validation import read_json
+from pipeline.training.requests import Overrides
+from pipeline.training.run_folder import check_place
+
+SETTINGS = "settings.json"  # what all runs of a folder share
+
+
+@dataclass
+class LadderRun:
+    """A ladder with where its runs and data are.
+
+    Args:
+        out: folder of the runs, the measures and the results.
+        configure: a request -> its configuration.
+        overrides: settings of every run, as a user types them.
+        data: the folder that the data of tasks are in; None: no task is asked.
+        command: that makes the same ladder.
+        overwrite: run what is finished too.
+        chosen: rungs that are run; of others what is finished is in the results. None: all.
+    """
+
+    ladder: Ladder
+    out: Path
+    configure: Configure
+    overrides: Overrides = ()
+    data: str | None = None
+    command: str = ""
+    overwrite: bool = False
+    chosen: Sequence[str] = ()
+    plans: dict[str, Plan] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises: UserError, what is asked for cannot be run."""
+        ladder, names = self.ladder, [rung.name for rung in self.ladder.rungs]
+        if ladder.corpus is None:
+            raise UserError(f"The ladder names no corpus: name it with {typed.flag('corpus', 'folder')}.")
+        if all(rung.model is None for rung in ladder.rungs):
+            raise UserError("The ladder has no model to train or to count: give a rung a `model`.")
+        if wrong := [name for name in self.chosen if name not in names]:
+            raise UserError(f"The ladder has no rung '{wrong[0]}'; it has {', '.join(names)}.")
+        if self.blimp is not None and not self.blimp.exists():
+            raise UserError(f"There are no minimal pairs in {self.blimp}: {typed.flag('data')} is the folder above.")
+        check_place(self.out)
+        if self.out.is_dir() and any(self.out.iterdir()) and not (self.out / SETTINGS).is_file():
+            raise UserError(f"{self.out} holds something else than a ladder; choose another {typed.flag('out')}.")
+        self.plans = plans(ladder, self.out, self.configure, self.overrides)
+
+    @property
+    def blimp(self) -> Path | None:
+        """The folder of the minimal pairs, where they are asked."""
+        return path_of(self.data) / self.ladder.blimp if self.data and self.ladder.blimp else None
+
+    def run(self, publish: Callable[[Results], None]) -> Results:
+        """Trains and measures what is missing.
+
+        Args:
+            publish: called after each rung with the results so far.
+
+        Raises:
+            UserError: a run is refused, or the folder holds a ladder of other settings, or no rung is finished.
+        """
+        for plan in self.plans.values():
+            plan.data.prepare()
+        self._check_settings()
+        if self.ladder.blimp and self.data is None:
+            inform(f"BLiMP is left out: set {typed.flag('data')} to the folder of its data.")
+        found = Found(self.ladder, self.out / "measures", blimp=self.blimp, command=self.command)
+        total = sum(plan.tokens() for plan in self.plans.values())
+        with progress(total=total, desc="ladder", unit=" tokens", unit_scale=True, smoothing=0) as bar:
+
+            def advance(tokens: int, before: bool) -> None:
+                if before:
+                    bar.initial += tokens  # which says nothing about the time of a run
+                bar.update(tokens)
+
+            for name, plan in self.plans.items():
+                bar.set_postfix_str(name)
+                wanted = not self.chosen or name in self.chosen
+                again = self.overwrite and wanted
+                try:
+                    trained = train(plan, self.configure, advance, overwrite=again, only_finished=not wanted)
+                except Unfinished:
+                    continue
+                row = found.add(plan, trained)
+                write(f"{row['title']}: {row['bits_per_byte']:.3f} bits per byte, {row['seconds']:,.0f} s")
+                publish(found.results())
+        return found.results()
+
+    def _check_settings(self) -> None:
+        """Raises: UserError, the folder holds a ladder of other settings."""
+        first = next(iter(self.plans.values())).data
+        shared = {
+            "corpus": first.train.meta["corpus"],
+            "tokenizer": first.tokenizer.hash if self.ladder.one_tokenizer else None,
+            "length": first.length,
+            "tokens": self.ladder.tokens,
+            "settings": self.ladder.settings,
+            "flags": list(self.overrides),
+        }
+        file = self.out / SETTINGS
+        before = read_json(file, dict[str, Any]) if file.is_file() else shared
+        if (other := [name for name in shared if before.get(name) != shared[name]]) and not self.overwrite:
+            raise UserError(
+                f"{self.out} holds a ladder that differs in {', '.join(other)}: choose another "
+                f"{typed.flag('out')}, or set {typed.flag('overwrite')} to make it again."
+            )
+        write_atomically(file, json.dumps(shared, indent=1) + "\n")

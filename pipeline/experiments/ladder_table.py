@@ -1,0 +1,160 @@
+"""The results of a ladder as files: ladder.json, ladder.md, ladder.png."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.experiments import ladder_plot
+from pipeline.storage.atomic import write_atomically
+from pipeline.tracking.tables import markdown_table
+
+Rows = Sequence[dict[str, Any]]
+NOTE = """\
+All models have the same text{shared}. Bits per byte are those of the whole validation part, less is better; the best
+is bold. Seconds and FLOPs are those of the whole training run with the best learning rate, without the choice of it.
+"Beats counting": when the validation curve first falls below the best counting model.
+"""
+HALVES = (
+    "\nThe weight, of the first model, is fitted on the first half of the validation text; bits are of the second.\n"
+)
+HOLDS = {True: "holds", False: "does not hold", None: "not tried"}
+
+
+def write(results: dict[str, Any], out: Path) -> None:
+    """Writes ladder.json, ladder.md and ladder.png into `out`."""
+    write_atomically(out / "ladder.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_atomically(out / "ladder.md", markdown(results))
+    ladder_plot.plot(results, out / "ladder.png")
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """All tables, those that have no row left out."""
+    parts = [
+        ("", main_table(results)),
+        ("Choices", choices_table(results["models"])),
+        ("Loss by context", context_table(results["models"])),
+        ("Minimal pairs of grammar (BLiMP)", blimp_table(results["models"])),
+        ("Mixtures", mixtures_table(results)),
+        ("Claims", claims_table(results["claims"])),
+        ("Continuations", continuations(results)),
+    ]
+    text = "\n".join((f"## {title}\n\n" if title else "") + part for title, part in parts if part)
+    return f"# Language models on {results['corpus']}\n\n{text}"
+
+
+def main_table(results: dict[str, Any]) -> str:
+    models = results["models"]
+    best = min(row["bits_per_byte"] for row in models)
+    head = [
+        "model",
+        "year",
+        "source",
+        "parameters",
+        "bits per byte",
+        "perplexity",
+        "seconds",
+        "FLOPs",
+        "beats counting",
+    ]
+    rows = []
+    for row in models:
+        bits = f"{row['bits_per_byte']:.3f}"
+        beats = row["beats_counting"]
+        rows.append(
+            [
+                row["title"],
+                str(row["year"]),
+                row["source"],
+                f"{row['parameters']:,}",
+                f"**{bits}**" if row["bits_per_byte"] == best else bits,
+                f"{row['perplexity']:,.1f}",
+                f"{row['seconds']:,.0f}",
+                f"{row['flops']:.2g}" if row["flops"] else "",
+                f"{beats['seconds']:,.0f} s" if beats else "",
+            ]
+        )
+    shared = ", tokenizer and validation tokens" if results["tokenizer"] else ""
+    made = f"Version {results['version']}, {results['precision']}, {results['device']}. `{results['command']}`\n"
+    return f"{markdown_table(head, rows)}\n{NOTE.format(shared=shared)}{made}"
+
+
+def choices_table(models: Rows) -> str:
+    """Of a product of choices: the last axis as columns, all combinations of the others as rows."""
+    if not all(row["axes"] for row in models) or len(models[0]["axes"]) < 2:
+        return ""
+    *others, last = models[0]["axes"]
+    bits = {tuple(row["axes"].values()): row["bits_per_byte"] for row in models}
+    columns = list(dict.fromkeys(row["axes"][last] for row in models))
+    begins = list(dict.fromkeys(key[:-1] for key in bits))
+
+    def cell(key: tuple[str, ...]) -> str:
+        if key not in bits:
+            return ""
+        return f"**{bits[key]:.3f}**" if bits[key] == min(bits.values()) else f"{bits[key]:.3f}"
+
+    head = [*others, *(f"{last} {column}" for column in columns)]
+    return markdown_table(head, [[*begin, *(cell((*begin, column)) for column in columns)] for begin in begins])
+
+
+def context_table(models: Rows) -> str:
+    """Nats per token by the number of tokens that a model was given before it."""
+    places = list(dict.fromkeys((first, last) for row in models for first, last, _ in row["by_context"]))
+    if len(places) < 2:
+        return ""
+    names = [str(first) if first == last else f"{first:,}-{last:,}" for first, last in places]
+    rows = []
+    for row in models:
+        loss = {(first, last): f"{nats:.2f}" for first, last, nats in row["by_context"]}
+        rows.append([row["title"], *(loss.get(place, "") for place in places)])
+    return markdown_table(["tokens of context", *names], rows) + "\nNats per token.\n"
+
+
+def blimp_table(models: Rows) -> str:
+    scored = [row for row in models if row["blimp"]]
+    if not scored:
+        return ""
+    names = list(scored[0]["blimp"]["phenomena"])
+    best = [max(row["blimp"]["phenomena"][name] for row in scored) for name in names]
+    lines = [["all", *(f"{row['blimp']['accuracy']:.1%}" for row in scored)]]
+    for name, top in zip(names, best, strict=True):
+        values = [row["blimp"]["phenomena"][name] for row in scored]
+        lines.append([name.replace("_", " "), *(f"**{v:.1%}**" if v == top else f"{v:.1%}" for v in values)])
+    return markdown_table(["phenomenon", *(row["title"] for row in scored)], lines)
+
+
+def mixtures_table(results: dict[str, Any]) -> str:
+    titles = {row["name"]: row["title"] for row in results["models"]}
+    rows = [
+        [
+            " + ".join(titles[name] for name in pair["models"]),
+            f"{pair['weight']:.2f}",
+            f"{pair['bits_per_byte']:.3f}",
+            titles[pair["better_half"]],
+            f"{pair['gain']:+.3f} [{pair['interval'][0]:+.3f}, {pair['interval'][1]:+.3f}]",
+        ]
+        for pair in sorted(results["mixtures"], key=lambda pair: pair["bits_per_byte"])
+    ]
+    if not rows:
+        return ""
+    note = (
+        "\nThe weight of the first model is fitted on the first half of the validation text; bits are of the second.\n"
+    )
+    return (
+        markdown_table(["mixture", "weight", "bits per byte", "better alone", "gain with 95 % interval"], rows) + note
+    )
+
+
+def claims_table(claims: Rows) -> str:
+    rows = [
+        [claim["claim"], claim["source"], HOLDS[claim["holds"]], claim["by"] or "", claim["seeds"] or ""]
+        for claim in claims
+    ]
+    return markdown_table(["claim", "source", "here", "by", "seeds"], rows) if rows else ""
+
+
+def continuations(results: dict[str, Any]) -> str:
+    rows = [[row["title"], row["continuation"]] for row in results["models"] if row["continuation"] is not None]
+    return markdown_table(["model", f"{results['prompt']} ..."], rows) if rows else ""

@@ -1,0 +1,171 @@
+"""`make ladder`: rungs are trained once, measured alike, and what does not fit is refused before hours are spent."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from pipeline.cli.config import pretraining
+from pipeline.errors import UserError
+from pipeline.experiments import ladder, ladder_measures, ladder_training
+from pipeline.training.throughput import flop_counter
+from tests.conftest import assert_plot, run
+
+SMALL = {
+    "data.sample_documents": 300,
+    "data.tokenizer.vocab_size": 500,
+    "data.length": 48,
+    "data.batch_size": 16,
+    "data.validation_rows": 64,
+    "precision": "32-true",
+}
+SIZES = {"size": 32, "heads": 2, "inner_size": 64, "layers": 1}
+GPT = {
+    "name": "gpt",
+    "title": "GPT",
+    "year": 2018,
+    "source": "Radford et al. 2018",
+    "kind": "attention",
+    "model": "gpt",
+    "settings": {f"model.encoder.init_args.{name}": value for name, value in SIZES.items()},
+}
+UNIFORM = {"name": "uniform", "title": "Uniform", "year": 1948, "source": "Shannon 1948", "kind": "baseline"}
+
+
+def write(folder: Path, **fields: Any) -> str:
+    content = {"corpus": "sample", "tokens": 16_000, "settings": SMALL, "rungs": [UNIFORM, GPT], **fields}
+    file = folder / "toy.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return str(file)
+
+
+@pytest.mark.slow
+def test_a_ladder_is_climbed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {"prompt": "the cook", "continuation": 8, "paragraph": 30}
+    name = write(tmp_path, rates=[1, 0.5], trial=0.5, **told)
+    run("ladder", "--name", name)
+    out = tmp_path / "runs/ladder/toy"
+    found = json.loads((out / "ladder.json").read_text())
+    models = {row["name"]: row for row in found["models"]}
+    uniform, gpt = models["uniform"], models["gpt"]
+    assert uniform["perplexity"] == pytest.approx(found["tokenizer"]["vocabulary"])
+    assert uniform["bits_per_byte"] > gpt["bits_per_byte"]
+    rates = [rate["learning_rate"] for rate in gpt["rates"]]
+    best = min(gpt["rates"], key=lambda rate: rate["bits_per_byte"])
+    assert rates == [0.002, 0.001]
+    assert gpt["learning_rate"] == best["learning_rate"]
+    assert gpt["steps"] * 48 * 16 == gpt["tokens"] == pytest.approx(16_000, rel=0.05)
+    assert gpt["history"][-1]["step"] == gpt["steps"]
+    assert gpt["flops"] == gpt["history"][-1]["flops"] > 6 * gpt["tokens"] * 32 * 500  # the output matrix alone
+    assert found["paragraph"]["nats"]["uniform"][0] == pytest.approx(math.log(500))
+    assert len(found["paragraph"]["tokens"]) == len(found["paragraph"]["nats"]["gpt"]) == 30
+    assert_plot(out / "ladder.png")
+    table = (out / "ladder.md").read_text()
+    assert f"**{gpt['bits_per_byte']:.3f}**" in table
+    assert "## Loss by context" in table
+    capsys.readouterr()
+    run(
+        "evaluate",
+        "--model",
+        "gpt",
+        "--from",
+        gpt["folder"],
+        *(f"--{key}={SMALL[key]}" for key in SMALL if "sample" in key),
+    )
+    assert f"bits_per_byte            {gpt['bits_per_byte']:.4f}" in capsys.readouterr().out
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError("trained or measured again")
+
+    monkeypatch.setattr(ladder_training, "pretrain", refuse)
+    monkeypatch.setattr(ladder_measures, "token_log_probs", refuse)
+    run("ladder", "--name", name, "--dry-run")
+    assert capsys.readouterr().out.split() == ["gpt", "finished"]
+    run("ladder", "--name", name)
+    again = json.loads((out / "ladder.json").read_text())
+    assert {**again, "date": ""} == {**found, "date": ""}
+    with pytest.raises(UserError, match=r"differs in tokens: choose another --out"):
+        run("ladder", "--name", name, "--tokens", "20000")
+
+
+@pytest.mark.parametrize(
+    ("fields", "flags", "said"),
+    [
+        ({"corpus": None}, [], "names no corpus: name it with --corpus"),
+        ({"rungs": [UNIFORM]}, [], "no model to train or to count"),
+        ({"rungs": [{**GPT, "model": "gtp"}]}, [], "The rung gpt: There is no model 'gtp'.*Did you mean gpt"),
+        ({"rungs": [{**GPT, "model": "bert", "settings": {}}]}, [], "The rung gpt: --model bert is masked"),
+        ({"rungs": [GPT, GPT]}, [], "two rungs called 'gpt'"),
+        ({"rungs": [{**GPT, "name": "../gpt"}]}, [], "names a folder"),
+        ({"rungs": [{**GPT, "kind": "magic"}]}, [], "rungs.0.kind is 'magic'"),
+        (
+            {"rungs": [GPT, {**GPT, "name": "other", "settings": {"data.tokenizer.lowercase": True}}], "settings": {}},
+            [],
+            "gpt and other differ in data.tokenizer.lowercase: False and True",
+        ),
+        ({"trial": 2}, [], "trial is 2"),
+        ({}, ["--models", "gpt lstm"], "no rung 'lstm'; it has uniform, gpt"),
+        ({}, ["--trainer.max_steps=5"], "trainer.max_steps follows from the ladder's"),
+        ({"settings": {"model.seed": 3}}, [], "has its own seed"),
+        ({"blimp": "pairs"}, ["--data", "nowhere"], "no minimal pairs in nowhere/pairs"),
+    ],
+)
+def test_what_cannot_be_climbed_is_refused(fields: dict[str, Any], flags: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        run("ladder", "--name", write(tmp_path, **fields), *flags)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds something else than a ladder"):
+        run("ladder", "--name", write(tmp_path), "--out", "mine")
+
+
+def test_a_product_of_choices_is_a_ladder(tmp_path: Path) -> None:
+    rung = {name: value for name, value in GPT.items() if name not in ("name", "title", "settings")}
+    axes = {
+        "heads": {"two": {**rung, "settings": {"model.encoder.init_args.heads": 2}}},
+        "layers": {str(n): {"settings": {"model.encoder.init_args.layers": n}} for n in (1, 2)},
+    }
+    content = {"corpus": "sample", "tokens": 16_000, "axes": axes}
+    (tmp_path / "axes.yaml").write_text(yaml.safe_dump(content))
+    made = ladder.load(tmp_path / "axes.yaml")
+    assert [rung.name for rung in made.rungs] == ["two-1", "two-2"]
+    assert made.rungs[1].title == "two, layers 2"
+    assert made.rungs[1].axes == {"heads": "two", "layers": "2"}
+    plans = ladder_training.plans(made, tmp_path, pretraining, ())
+    sizes = plans["two-2"].configuration.resolved["model"]["encoder"]["init_args"]
+    assert (sizes["heads"], sizes["layers"]) == (2, 2)
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_operations_of_recurrent_layers_are_counted(kind: type[nn.RNNBase]) -> None:
+    """6 for each weight and position, forward and backward; at the first one no gradient goes to the state."""
+    layer, inputs = kind(16, 32, num_layers=2), torch.randn(8, 4, 16, requires_grad=True)
+    with flop_counter() as counter:
+        layer(inputs)[0].sum().backward()
+    weights = sum(p.numel() for p in layer.parameters() if p.ndim == 2)
+    assert counter.get_total_flops() == pytest.approx(6 * weights * 8 * 4, rel=0.05)
+
+
+def test_tokens_as_text_join_to_the_text() -> None:
+    class Bytes:
+        def decode(self, ids: list[int]) -> str:
+            return bytes(ids).decode("utf-8", "replace")
+
+    ids = list("né 字!".encode())
+    texts = ladder_measures.texts_of(Bytes(), ids)  # type: ignore[arg-type]
+    assert "".join(texts) == "né 字!"
+    assert len(texts) == len(ids)
+    assert texts[1:3] == ["", "é"]
