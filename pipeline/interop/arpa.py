@@ -83,11 +83,14 @@ def _parts(model: Ngram) -> Iterator[str]:
             starts = _names(levels[: n - 1], owners, first)
             columns = zip(costs.tolist(), starts, tokens.tolist(), weights[part].tolist(), strict=True)
             yield "".join(
-                f"{cost:.6f}\t{start}{last[token]}\n" if rest != rest else f"{cost:.6f}\t{start}{last[token]}\t{rest:.6f}\n"
+                f"{cost:.6f}\t{start}{last[token]}\n"
+                if rest != rest
+                else f"{cost:.6f}\t{start}{last[token]}\t{rest:.6f}\n"
                 for cost, start, token, rest in columns
             )
         if n == 1:
             yield f"{NEVER:.0f}\t{BEGIN}\t{np.nan_to_num(weights[end]):.6f}\n"
+    yield "\n\\end\\\n"
 
 
 def _weights(above: Smoothed) -> np.ndarray:
