@@ -50,7 +50,7 @@ class Plan:
     def counts(self) -> bool:
         """Whether it counts instead of training: no steps, no rate, no seed."""
         encoder: Any = locate(self.configuration.resolved["model"]["encoder"]["class_path"])
-        return getattr(encoder, "learning", "gradient") == "counting"
+        return encoder.learning == "counting"
 
     @property
     def data(self) -> CorpusData:
@@ -62,6 +62,7 @@ class Plan:
 
     def steps(self, share: float = 1.0) -> int:
         """Optimizer steps of a run on a share of the ladder's tokens."""
+        assert self.ladder.tokens is not None
         return max(1, round(self.ladder.tokens * share / self.step_tokens))
 
     def rate(self, factor: float) -> float:
@@ -168,7 +169,9 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
                 f"The rung {rung.name}: {typed.flag('model', rung.model)} is {encoder.scoring}, and a ladder compares "
                 "models that predict each token from those before it."
             )
-        found[rung.name] = Plan(ladder, rung, request, configuration, out / "runs")
+        plan = found[rung.name] = Plan(ladder, rung, request, configuration, out / "runs")
+        if ladder.tokens is None and not plan.counts:
+            raise UserError(f"The rung {rung.name} is trained: give the ladder the `tokens` that it is trained on.")
     check_alike(ladder, list(found.values()))
     return found
 
