@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import UserError
+from pipeline.tokenization.base import Tokenizer
 
 # `mask` (B, T) bool, and `input_ids` (B, T) or what else the model reads, see its `forward`; beside them what
 # objectives and heads need, such as `labels`.
@@ -29,6 +30,12 @@ class SpecialTokens(NamedTuple):
     def count(self, texts: int = 1) -> int:
         """Special tokens of a row of one text or two."""
         return self.prefix + self.between * (texts - 1) + self.suffix
+
+
+def check_generative(tokenizer: Tokenizer, model: str) -> None:
+    """Raises UserError for a tokenizer whose tokens a causal model cannot predict."""
+    if not tokenizer.generative:
+        raise UserError(f"{model} needs a tokenizer of scheme bpe or whole-words, not {tokenizer.scheme}.")
 
 
 def check_texts(texts: Any) -> None:
@@ -54,6 +61,22 @@ def padded(rows: Sequence[Sequence[int]], *, pad: int) -> Batch:
         "input_ids": torch.tensor([[*row, *[pad] * (length - len(row))] for row in rows]),
         "mask": torch.tensor([[True] * len(row) + [False] * (length - len(row)) for row in rows]),
     }
+
+
+def between_ends(texts: Sequence[Any], *, end: int, max_length: int) -> list[list[int]]:
+    """[end] a [end] or [end] a [end] b [end]: the end of text also begins one, as in pretraining.
+
+    Too long a text loses its end, too long a pair the end of its longer text.
+    """
+    rows = []
+    for text in texts:
+        a, b = text if isinstance(text, tuple) else (text, None)
+        if b is None:
+            rows.append([end, *a[: max_length - 2], end])
+            continue
+        first = first_segment_length(len(a), len(b), max_length - 3)
+        rows.append([end, *a[:first], end, *b[: max_length - 3 - first], end])
+    return rows
 
 
 def flatten_pairs(batch: Batch) -> Batch:

@@ -31,17 +31,19 @@ class CausalLM(Objective):
     Args:
         packing: `concat` (a block is one text, whatever documents it holds) or `document` (attention and
             positions do not cross the boundaries of documents, as if each had its own row).
+        stateful: rows continue those of the step before, and so does the state of the model, without its gradient
+            (truncated backpropagation through time: Williams and Peng 1990).
     """
 
     requires = frozenset({"causal"})
     main = "lm"
     shown = ("lm_loss", "lm_accuracy", "perplexity", "bits_per_byte")
 
-    def __init__(self, packing: Literal["concat", "document"] = "concat") -> None:
+    def __init__(self, packing: Literal["concat", "document"] = "concat", stateful: bool = False) -> None:
         super().__init__()
-        self.packing = packing
-        if packing == "document":
-            self.requires = self.requires | {"packing"}
+        self.packing, self.consecutive = packing, stateful
+        needed = {"packing": packing == "document", "state": stateful}
+        self.requires = self.requires | {name for name, is_needed in needed.items() if is_needed}
 
     def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PackedBlocks:
         return PackedBlocks(store, length, boundary=tokenizer.id("eos"), phase=phase)
@@ -54,19 +56,28 @@ class CausalLM(Objective):
         if self.packing == "document":
             inputs["documents"] = torch.from_numpy(documents[:, :-1].copy())
         target = Target(labels=torch.from_numpy(labels), count=torch.tensor((labels >= 0).sum()))
+        if rows.store.unknown_nats:  # on average: the tokens do not say which words they were
+            unknown = torch.from_numpy((labels == tokenizer.id("unk")).sum(1))
+            target.spelling = unknown.double() * rows.store.unknown_nats
         return Batch(inputs=inputs, targets={"lm": target}, rows=torch.from_numpy(index))
 
     def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
-        hidden = model(batch.inputs).layers[-1].flatten(0, 1)
+        encoded = model(batch.inputs, batch.state if self.consecutive else None)
+        batch.state = encoded.state if self.consecutive else None
+        hidden = encoded.layers[-1].flatten(0, 1)
         labels = batch.targets["lm"].labels.flatten()
         predicted = (labels >= 0).nonzero()[:, 0]
         if len(predicted) < len(labels):
             hidden, labels = hidden.index_select(0, predicted), labels[predicted]
-        return {"lm": model.token_loss(hidden, labels)}
+        loss = model.token_loss(hidden, labels)
+        spelling = batch.targets["lm"].spelling
+        loss.spelling = None if spelling is None else spelling.sum()
+        return {"lm": loss}
 
     def report(self, metrics: dict[str, float], *, per_byte: float) -> dict[str, float]:
-        loss = metrics["lm_loss"]
-        return {"perplexity": perplexity(loss), "bits_per_byte": loss * per_byte / math.log(2)}
+        """Bits per byte charge each unknown word its [UNK] and its spelling, where the tokenizer has whole words."""
+        loss, spelling = metrics["lm_loss"], metrics.get("lm_spelling", 0.0)
+        return {"perplexity": perplexity(loss), "bits_per_byte": (loss + spelling) * per_byte / math.log(2)}
 
     def samples(self, model: Encoder, store: TokenStore) -> Table:
         return continuations(model, store)
