@@ -16,7 +16,7 @@ import torch
 
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.inspection.token_log_probs import TokenLogProbs, token_log_probs
+from pipeline.inspection.token_log_probs import TokenLogProbs, bits_per_byte, token_log_probs
 from pipeline.models.base import Encoder, eval_mode
 from pipeline.presets import task_file, task_of
 from pipeline.prompting import report as prompting
@@ -71,6 +71,13 @@ class Kept:
 def scores_of(encoder: Encoder, data: CorpusData) -> TokenLogProbs:
     """Each token of the validation text, in the rows of pretraining."""
     return token_log_probs(encoder, data.valid, data.objective, length=data.length)
+
+
+def bits_of(scores: TokenLogProbs, data: CorpusData) -> float:
+    """Bits per byte, with the cost of spelling the words that the tokenizer does not have."""
+    nats = data.valid.unknown_nats
+    unknown = float((scores.tokens == data.tokenizer.id("unk")).mean()) if nats else 0.0
+    return bits_per_byte(scores.loss + unknown * nats, scores.per_byte)
 
 
 # ---------------------------------------------------------------------- a text to look at

@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeline import encoders
 from pipeline.experiments import ladder_measures as measures
+from pipeline.experiments.claims import claims_of
 from pipeline.experiments.ladder import Ladder, Rung
 from pipeline.experiments.ladder_training import BITS, Plan, Trained
 from pipeline.inspection.context_loss import loss_by_context
@@ -67,7 +68,7 @@ class Found:
             parameters=metrics["parameters"],
             seconds=metrics["seconds"],
             flops=flops * metrics["steps"],
-            by_seed=[score.bits_per_byte for score in scores],
+            by_seed=[measures.bits_of(score, data) for score in scores],
             steps=metrics["steps"],
             tokens=metrics["tokens"],
             learning_rate=trained.rate,
@@ -103,7 +104,7 @@ class Found:
             nats = {row["name"]: self.nats.get(row["name"], uniform) for row in models}
             results["paragraph"] = {"tokens": measures.texts_of(tokenizer, self.paragraph), "nats": nats}
         results["prompt"] = self.ladder.prompt
-        return {**results, "claims": []}
+        return {**results, "claims": claims_of(results)}
 
     def _about(self) -> dict[str, Any]:
         data = self.first.data
@@ -187,7 +188,7 @@ class Measured:
 
 def row_of(rung: Rung, scores: TokenLogProbs, tokenizer: Tokenizer, **known: Any) -> Row:
     """A model of ladder.json."""
-    bits = scores.bits_per_byte
+    bits = known.get("by_seed", [scores.bits_per_byte])[0]
     return {
         **{name: getattr(rung, name) for name in ("name", "title", "year", "source", "kind", "axes")},
         "folder": None,

@@ -228,7 +228,13 @@ def train(
         if only_finished and not before:
             raise Unfinished(request.out.name)
         start = lambda *, resume: begin(replace(request, resume=resume, overwrite=not resume), configure)  # noqa: E731
-        metrics = once(request.out, cell, start, overwrite=overwrite, taken=validated)
+        try:
+            metrics = once(request.out, cell, start, overwrite=overwrite, taken=validated)
+        except LookupError:
+            raise UserError(
+                f"The rung {plan.rung.name} thinks a token of the validation text impossible, so its bits per byte are "
+                "infinite: choose a smoothing, or leave the rung out."
+            ) from None
         advance(0 if plan.counts else int(metrics["tokens"]), before)
         return metrics
 
@@ -277,7 +283,7 @@ def _missing(plan: Plan) -> str:
     if plan.counts:
         return "to be counted"
     share = plan.ladder.trial
-    about = f"{plan.steps():,} steps, {plan.tokens() / 1e6:,.1f} M tokens in {len(runs)} runs"
+    about = f"{plan.steps():,} steps, {plan.tokens() / 1e6:,.1f} M tokens in {len(runs)} run{'s' * (len(runs) > 1)}"
     about += f" ({len(trials)} of them on {share:.0%} of the tokens)" if trials and share < 1 else ""
     timed = [read_metrics(folder) for folder in made]
     if not timed:
