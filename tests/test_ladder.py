@@ -79,7 +79,8 @@ def test_a_ladder_is_climbed_once(
     assert len(found["paragraph"]["tokens"]) == len(found["paragraph"]["nats"]["gpt"]) == 30
     assert_plot(out / "ladder.png")
     table = (out / "ladder.md").read_text()
-    assert f"**{gpt['bits_per_byte']:.3f}**" in table
+    assert f"**{trigram['bits_per_byte']:.3f}**" in table
+    assert (out / "ladder.html").stat().st_size < 400_000
     assert "## Loss by context" in table
     capsys.readouterr()
     run(

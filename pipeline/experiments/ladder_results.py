@@ -68,7 +68,7 @@ class Found:
             parameters=metrics["parameters"],
             seconds=metrics["seconds"],
             flops=flops * metrics["steps"],
-            by_seed=[measures.bits_of(score, data) for score in scores],
+            by_seed=[score.bits_per_byte for score in scores],
             steps=metrics["steps"],
             tokens=metrics["tokens"],
             learning_rate=trained.rate,
@@ -188,7 +188,7 @@ class Measured:
 
 def row_of(rung: Rung, scores: TokenLogProbs, tokenizer: Tokenizer, **known: Any) -> Row:
     """A model of ladder.json."""
-    bits = known.get("by_seed", [scores.bits_per_byte])[0]
+    bits = scores.bits_per_byte
     return {
         **{name: getattr(rung, name) for name in ("name", "title", "year", "source", "kind", "axes")},
         "folder": None,

@@ -221,8 +221,12 @@ def train(
         Unfinished: a run is not finished, where nothing is to be trained.
     """
 
+    done: dict[Path, dict[str, Any]] = {}  # a trial on all tokens is the whole run too
+
     def run(request: PretrainRequest) -> dict[str, Any]:
         assert request.out is not None
+        if request.out in done:
+            return done[request.out]
         cell = plan.cell(request)
         before = not overwrite and finished(request.out, cell, validated)[0] is not None
         if only_finished and not before:
@@ -236,6 +240,7 @@ def train(
                 "infinite: choose a smoothing, or leave the rung out."
             ) from None
         advance(0 if plan.counts else int(metrics["tokens"]), before)
+        done[request.out] = metrics
         return metrics
 
     factors, trials = plan.ladder.rates_of(plan.rung), plan.trials()
