@@ -59,7 +59,7 @@ class Kept:
             with np.load(file, allow_pickle=False) as kept:
                 if str(kept["key"]) == self.key:
                     arrays = {name: kept[name] for name in ("tokens", "log_probs", "context", "documents")}
-                    return TokenLogProbs(**arrays, per_byte=float(kept["per_byte"]))
+                    return TokenLogProbs(**arrays, per_byte=float(kept["per_byte"]), spelling=float(kept["spelling"]))
         except (OSError, ValueError, KeyError, EOFError):  # missing or damaged
             pass
         scores = make()

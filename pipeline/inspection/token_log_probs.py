@@ -34,6 +34,7 @@ class TokenLogProbs:
         context: (N,) tokens to the left that the model was given.
         documents: (N,) the document of each token.
         per_byte: predictions of the whole text per UTF-8 byte of it.
+        spelling: nats of spelling the unknown words among them, per token: bits per byte add them.
     """
 
     tokens: np.ndarray
@@ -41,6 +42,7 @@ class TokenLogProbs:
     context: np.ndarray
     documents: np.ndarray
     per_byte: float
+    spelling: float = 0.0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -56,7 +58,7 @@ class TokenLogProbs:
 
     @property
     def bits_per_byte(self) -> float:
-        return bits_per_byte(self.loss, self.per_byte)
+        return bits_per_byte(self.loss + self.spelling, self.per_byte)
 
 
 def bits_per_byte(loss: float, per_byte: float) -> float:
@@ -100,7 +102,9 @@ def token_log_probs(
     places, tokens, log_probs, context = (np.concatenate(part) for part in zip(*parts, strict=True))
     order = np.argsort(places)
     documents = np.searchsorted(blocks.starts, places[order] + 1, side="right") - 1
-    return TokenLogProbs(tokens[order], log_probs[order], context[order], documents, blocks.predictions_per_byte)
+    spelling = store.unknown_nats * float((tokens == encoder.tokenizer.id("unk")).mean()) if store.unknown_nats else 0.0
+    per_byte = blocks.predictions_per_byte
+    return TokenLogProbs(tokens[order], log_probs[order], context[order], documents, per_byte, spelling)
 
 
 def _scored(encoder: Encoder, objective: Objective, rows: OverlappingBlocks, lanes: Iterable[Any]) -> Iterator[Arrays]:
