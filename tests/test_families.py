@@ -51,7 +51,7 @@ def test_accumulated_parts_of_a_fine_tune_give_the_same_weights(encoders: dict[s
 
 
 def test_a_carried_state_goes_without_accumulation(tmp_path: Path) -> None:
-    more = ["trainer.accumulate_grad_batches=2", "model.objective.init_args.carry=true"]
+    more = ["trainer.accumulate_grad_batches=2", "model.objective.init_args.stateful=true"]
     with pytest.raises(UserError, match="without accumulation"):
         run("pretrain", "--out", str(tmp_path / "carry"), *flags("elmo", *more))
 
@@ -181,7 +181,7 @@ def test_the_tokenizer_must_be_of_the_right_scheme(encoders: dict[str, Path], tm
     file = encoders["gpt"] / "encoder/tokenizer.json"
     with pytest.raises(UserError, match="is a bpe tokenizer; this model needs words"):
         run("pretrain", "--out", str(tmp_path / "run"), *flags("elmo", f"data.tokenizer.file={file}"))
-    with pytest.raises(UserError, match="GPT needs a tokenizer of scheme bpe"):
+    with pytest.raises(UserError, match="GPT needs a tokenizer of scheme bpe or whole-words"):
         run("pretrain", "--out", str(tmp_path / "run"), *flags("gpt", "data.tokenizer.scheme=wordpiece"))
     for setting, message in (("filters=[[9,8]]", "from 1 to 7"), ("cutoffs=[200,100]", "must be positive and rise")):
         with pytest.raises(UserError, match=message):
