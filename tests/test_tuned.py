@@ -204,9 +204,8 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     run("finetune", "--task", "tagging", "--from", str(pretrained / "encoder"), "--out", str(out), *TINY)
     (tmp_path / "in.txt").write_text("Anna saw Bonn.\n")
     given = ["predict", "--model", str(out / "model"), "--input", str(tmp_path / "in.txt")]
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "pipeline", *given], capture_output=True, text=True
-    )
+    fresh = [sys.executable, "-X", "importtime", "-m", "pipeline", *given]
+    done = subprocess.run(fresh, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "torch" in imported
