@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +17,9 @@ from pipeline.reporting import charts, finetuning, render, shared
 from pipeline.reporting.page import Figure, Page, Section, Table
 from pipeline.tracking.tables import latex_table
 from pipeline.training import energy
+from tests import browser
 from tests.conftest import figures, run
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
-)
 TINY = ["--precision=32-true", "--data.max_length=24", "--data.train_rows=32", "--data.epochs=1", "--validations=2"]
 
 
@@ -105,29 +101,13 @@ def test_a_place_without_a_run_is_said(tmp_path: Path) -> None:
         run("report", "--from", str(tmp_path))
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
+@browser.needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_the_page_without_scrolling_sideways(width: int, tuned: Path, tmp_path: Path) -> None:
     run("report", "--from", str(tuned), "--out", str(tmp_path))
     html = page_in(tmp_path)
-    # The page forbids scripts: a copy that allows one says how wide it is.
-    probe = (
-        "<script>document.title = [document.documentElement.scrollWidth, innerWidth, "
-        "document.querySelectorAll('svg').length].join(' ')</script></body>"
-    )
-    open_page = re.sub(r"<meta http-equiv=.*?>", "", html).replace("</body>", probe)
-    frame = f'<iframe srcdoc="{open_page.replace("&", "&amp;").replace(chr(34), "&quot;")}" '
-    frame += f'style="width:{width}px;height:2000px" onload="document.title=this.contentDocument.title"></iframe>'
-    (tmp_path / "probe.html").write_text(f"<!doctype html><title></title>{frame}")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    picture = tmp_path / "page.png"
-    shot = [f"--screenshot={picture}", f"--window-size={width},1500", f"file://{tmp_path}/report.html"]
-    subprocess.run([CHROMIUM, *options, *shot], check=True, capture_output=True, timeout=120)
-    assert picture.stat().st_size > 20_000
-    dump = [CHROMIUM, *options, "--dump-dom", f"file://{tmp_path}/probe.html"]
-    seen = subprocess.run(dump, check=True, capture_output=True, text=True, timeout=120).stdout
-    [title] = re.findall(r"<title>(.+?)</title>", seen)[:1]
-    needed, inner, drawings = map(int, title.split())
+    assert browser.picture(tmp_path / "report.html", width, tmp_path).stat().st_size > 20_000
+    needed, inner, drawings = browser.measured(html, width, tmp_path)
     assert needed <= inner == width
     assert drawings >= 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from markupsafe import Markup
 
@@ -147,7 +148,11 @@ class Tree:
         return "tree"
 
 
-Block = Table | Heatmap | Chart | Charts | Text | Code | Errors | Tree
+class Block(Protocol):
+    """What a section holds: templates/blocks/KIND.html.j2 shows it."""
+
+    @property
+    def kind(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -175,12 +180,15 @@ class Page:
 
     Args:
         about: a line below the title.
+        styles, script: templates that this page has beside those of all pages.
     """
 
     title: str
     about: str
     figures: Sequence[Figure]
     sections: Sequence[Section]
+    styles: Sequence[str] = ()
+    script: str | None = None
 
     @property
     def shown(self) -> list[Section]:

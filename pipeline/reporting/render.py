@@ -1,7 +1,9 @@
-"""A page as HTML (self-contained: no script, no address of another machine), as Markdown and as LaTeX."""
+"""A page as HTML (self-contained: no address of another machine), as Markdown and as LaTeX."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from functools import cache
 
@@ -29,7 +31,11 @@ def environment() -> jinja2.Environment:
 
 
 def html(page: Page) -> str:
-    return environment().get_template("page.html.j2").render(page=page, version=__version__)
+    """The page in one file. It runs no script but its own, which the browser knows by its hash."""
+    script = Markup(environment().get_template(page.script).render()) if page.script else Markup("")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = environment().get_template("page.html.j2")
+    return template.render(page=page, version=__version__, script=script, hash=digest)
 
 
 def bold(cell: str) -> Markup:

@@ -1,0 +1,91 @@
+"""Where labels stand in a chart, so that none covers another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+Point = tuple[float, float]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+LINE = 16  # least distance of two labels, one above the other
+
+
+def spread(heights: Sequence[float], top: float, bottom: float, gap: float = LINE) -> list[float]:
+    """Heights near the given ones, at least `gap` apart where there is room, between `top` and `bottom`."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    gap = min(gap, (bottom - top) / max(1, len(order) - 1))
+    placed: list[list[float]] = []  # groups of labels that touch: [sum of wishes, number]
+    for place in order:
+        placed.append([heights[place], 1])
+        while len(placed) > 1 and _first(placed[-1], gap) < _first(placed[-2], gap) + placed[-2][1] * gap:
+            total, count = placed.pop()
+            placed[-1] = [placed[-1][0] + total, placed[-1][1] + count]
+    spots = [_first(group, gap) + number * gap for group in placed for number in range(int(group[1]))]
+    for number, spot in enumerate(spots):
+        spots[number] = max(spot, top + number * gap)
+    for number in range(1, len(spots) + 1):
+        spots[-number] = min(spots[-number], bottom - (number - 1) * gap)
+    found = [0.0] * len(order)
+    for place, spot in zip(order, spots, strict=True):
+        found[place] = round(spot, 1)
+    return found
+
+
+def _first(group: Sequence[float], gap: float) -> float:
+    return group[0] / group[1] - gap * (group[1] - 1) / 2
+
+
+def near(
+    points: Sequence[Point], labels: Sequence[str], area: Box, taken: Sequence[Box], letter: float
+) -> list[tuple[float, float, str, bool]]:
+    """For each point the place of its label: x, y, anchor, and whether it is so far that a line leads to it.
+
+    Args:
+        area: where labels may stand.
+        taken: what they should not cover, beside points and other labels.
+        letter: the mean width of one.
+    """
+    blocks = [*taken, *((x - 8, y - 8, x + 8, y + 8) for x, y in points)]
+    found: dict[int, tuple[float, float, str, bool]] = {}
+    crowd = [sum(math.hypot(x - a, y - b) < 70 for a, b in points) for x, y in points]
+    for number in sorted(range(len(points)), key=crowd.__getitem__, reverse=True):
+        (x, y), width = points[number], len(labels[number]) * letter
+        options = [_place(x, y, width, *offset) for offset in _offsets()]
+        costs = [_cost(box, distance, blocks, area) for _, box, distance in options]
+        spot, box, distance = options[costs.index(min(costs))]
+        blocks.append(box)
+        found[number] = (*spot, distance > 14)
+    return [found[number] for number in range(len(points))]
+
+
+def _offsets() -> list[tuple[float, float]]:
+    """Distance and direction of labels, the best first."""
+    turns = (0, 180, 270, 90, 330, 30, 210, 150, 300, 60, 240, 120)
+    return [(distance, math.radians(turn)) for distance in (11, 13, 24, 36, 50, 66, 84, 105, 130) for turn in turns]
+
+
+def _place(
+    x: float, y: float, width: float, distance: float, turn: float
+) -> tuple[tuple[float, float, str], Box, float]:
+    """Where the text stands, the box that it takes, and how far it is."""
+    across, down = distance * math.cos(turn), distance * math.sin(turn)
+    middle = y + down + (2 if down > 1 else -2 if down < -1 else 0)
+    if abs(across) < 1:
+        anchor, left = "middle", x - width / 2
+    else:
+        anchor, left = ("start", x + across) if across > 0 else ("end", x + across - width)
+    spot = (round(x + across, 1), round(middle + 4.5, 1), anchor)
+    return spot, (left - 2, middle - 8, left + width + 2, middle + 8), distance
+
+
+def _cost(box: Box, distance: float, blocks: Sequence[Box], area: Box) -> float:
+    left, top, right, bottom = area
+    covered = sum(_overlap(box, block) for block in blocks)
+    outside = max(0, left - box[0]) + max(0, box[2] - right) + max(0, top - box[1]) + max(0, box[3] - bottom)
+    return distance + 2 * covered + 100 * outside
+
+
+def _overlap(one: Box, other: Box) -> float:
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return width * height if width > 0 and height > 0 else 0.0

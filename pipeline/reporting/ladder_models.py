@@ -1,0 +1,81 @@
+"""The models of a ladder: their kinds, the looks of these in charts, and numbers as a reader wants them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.reporting.ladder_charts import Look
+
+KINDS = ("counting", "feed-forward", "recurrent", "attention", "baseline")  # the order of shapes and colors
+COLORS = {"counting": "s4", "feed-forward": "s2", "recurrent": "s0", "attention": "s1", "baseline": "s5"}
+
+Model = Mapping[str, Any]  # an entry of `models` in ladder.json
+
+
+def is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def best_of(models: Sequence[Model], *kinds: str) -> Model | None:
+    chosen = [model for model in models if not kinds or model["kind"] in kinds]
+    return min(chosen, key=lambda model: model["bits_per_byte"], default=None)
+
+
+def looks_of(models: Sequence[Model]) -> dict[str, Look]:
+    """By name: the color and shape of its kind, and dashes that tell it from others of it."""
+    seen = dict.fromkeys(KINDS, 0)
+    looks = {}
+    for model in models:
+        kind = model["kind"] if model["kind"] in KINDS else KINDS[0]
+        looks[model["name"]] = Look(COLORS[kind], KINDS.index(kind), seen[kind] % 5)
+        seen[kind] += 1
+    return looks
+
+
+def is_trained(model: Model) -> bool:
+    return model["kind"] not in ("baseline", "counting")
+
+
+def title_of(model: Model) -> str:
+    return f"{model['title']} ({model['year']}): {model['bits_per_byte']:.3f} bits per byte"
+
+
+def legend(models: Sequence[Model]) -> list[tuple[str, str]]:
+    kinds = [kind for kind in KINDS if any(model["kind"] == kind for model in models)]
+    return [(f"shape {kind} {COLORS[kind]}", kind) for kind in kinds]
+
+
+def titles_of(ladder: Mapping[str, Any]) -> dict[str, str]:
+    return {model["name"]: model["title"] for model in ladder["models"]}
+
+
+def count(value: float) -> str:
+    """1234567 -> `1.23 M`."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 0.95:
+        return f"{seconds:.1g} s"
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def operations(flops: float) -> str:
+    """1.5e15 -> `1.5 × 10¹⁵`."""
+    if not flops:
+        return "0"
+    power = math.floor(math.log10(flops))
+    return f"{flops / 10**power:.1f} × 10{str(power).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
+def readable(text: str) -> str:
+    """Without control characters; what a byte-level model drew that is no character stays a replacement character."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text)
