@@ -13,12 +13,14 @@ class Toy:
         sizes: of its architecture: settings of model.encoder.init_args.
         steps, learning_rate: of the pretraining that all tests share.
         variants: settings of the run under which it must resume and run in two processes as well as with its own.
+        counts: whether it counts, so that it has neither optimization nor vectors, and no step to resume at.
     """
 
     sizes: str
     steps: int = 120
     learning_rate: float = 4e-3
     variants: tuple[str, ...] = ()
+    counts: bool = False
 
 
 TRANSFORMER = "size=64 layers=2 heads=2 max_length=48 inner_size="
@@ -30,7 +32,9 @@ TOYS = {
     "gpt": Toy(TRANSFORMER + "256", variants=(ADAMW, "model.objective.init_args.packing=document")),
     "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
     "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.carry=true")),
+    "ngram": Toy("order=3 smoothing=modified-kneser-ney max_length=48", counts=True),
 }
+TRAINED = sorted(model for model, toy in TOYS.items() if not toy.counts)
 
 RUN = ["data.sample_documents=300", "data.tokenizer.vocab_size=500", "data.length=48", "data.batch_size=16"]
 RUN += ["data.validation_rows=64", "trainer.log_every_n_steps=2", "precision=32-true"]
@@ -40,7 +44,10 @@ RUN += ["model.optimization.warmup_steps=2"]
 def flags(model: str, *settings: str) -> list[str]:
     """Flags of a toy run of a model; later settings win."""
     sizes = [f"model.encoder.init_args.{size}" for size in TOYS[model].sizes.split()]
-    return ["--model", model, *(f"--{setting}" for setting in (*RUN, *sizes, *settings))]
+    chosen = [*RUN, *sizes, *settings]
+    if TOYS[model].counts:
+        chosen = [setting for setting in chosen if not setting.startswith("model.optimization.")]
+    return ["--model", model, *(f"--{setting}" for setting in chosen)]
 
 
 def pretraining(model: str) -> list[str]:

@@ -17,11 +17,13 @@ from pipeline.models import registry
 from pipeline.models.base import Encoder
 from pipeline.models.outputs import Encoded
 from pipeline.prompting import log_likelihoods
-from tests.conformance import TOYS
+from tests.conformance import TOYS, TRAINED
 
 MODELS = sorted(TOYS)
 WORDS = ["The", "soup", "was", "good", ".", "Anna", "liked", "the", "bread"]
 TEXTS = ["The soup was good.", "A robin", "Anna adored the strawberries, and so we were happy again!", "Zürich 日本 🙂"]
+
+trained = pytest.mark.parametrize("model", TRAINED, indirect=True)  # of those that give vectors
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -52,6 +54,7 @@ def fresh(encoder: Encoder) -> Encoder:
 def test_every_registered_model_has_a_toy() -> None:
     for name in registry.names():
         assert name in TOYS, f"{name} is registered, but has no line in tests/conformance.py: no claim is tested on it"
+        assert TOYS[name].counts == (registry.encoder_class(name).learning == "counting")
 
 
 # ---------------------------------------------------------------------- what it says of itself
@@ -83,6 +86,7 @@ def real(encoded: Encoded, row: int) -> list[Tensor]:
     return [layer[row][encoded.mask[row]] for layer in encoded.layers]
 
 
+@trained
 def test_neither_padding_nor_company_nor_order_matters(fresh: Encoder) -> None:
     texts = [*TEXTS, ("One text", "and another one")] if fresh.joint_pairs else TEXTS
     together, turned = fresh.encode(texts), fresh.encode(texts[::-1], batch_size=2)
@@ -142,6 +146,7 @@ def test_no_output_changes_with_what_it_may_not_see(fresh: Encoder) -> None:
         assert (moved[hidden | before & ~near_before | after & ~near_after] == 0).all()
 
 
+@trained
 def test_no_gradient_reaches_what_may_not_be_seen(fresh: Encoder) -> None:
     if set(fresh.context) == {"full"}:
         pytest.skip("it may see everything")
@@ -167,6 +172,7 @@ def test_no_gradient_reaches_what_may_not_be_seen(fresh: Encoder) -> None:
 # ---------------------------------------------------------------------- encode
 
 
+@trained
 def test_encode_gives_layers_mask_and_ids(encoder: Encoder) -> None:
     out = encoder.encode(TEXTS)
     rows, length = out.mask.shape
@@ -187,6 +193,7 @@ def test_encode_gives_logits_when_asked(encoder: Encoder) -> None:
     torch.testing.assert_close(encoder.logits(out.layers[-1])[out.mask], out.logits[out.mask])
 
 
+@trained
 def test_encode_aligns_words(encoder: Encoder) -> None:
     out = encoder.encode([WORDS, ["One"]])
     assert out.words is not None
@@ -241,6 +248,7 @@ def test_a_folder_holds_nothing_that_runs(toy: Path) -> None:
     assert needed <= files <= needed | {"SHA256SUMS", "lineage.json", "curves.png"}  # the card shows the curves
 
 
+@trained
 def test_the_saved_encoder_is_the_trained_one(toy: Path, encoder: Encoder) -> None:
     state = torch.load(toy / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     for name, value in encoder.state_dict().items():

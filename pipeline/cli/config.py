@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pydoc import locate
 from typing import Any, Literal, get_args
 
 import torch
@@ -35,6 +36,7 @@ from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb import WandbOptions
 from pipeline.training import loggers
 from pipeline.training.corpus_data import CorpusData
+from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
 from pipeline.training.pretraining import Pretraining
@@ -287,7 +289,15 @@ def pretraining(request: CorpusRequest) -> Configuration:
     corpus_files, corpus_flags = corpus_config(request.corpus, request.data, request.model)
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
     files = [CONFIGS / "base.yaml", model_file, *corpus_files]
-    return parse(Pretraining, CorpusData, files, [*corpus_flags, *seeds, *request.overrides])
+    flags = [*corpus_flags, *seeds, *request.overrides]
+    return parse(module_for(files, flags), CorpusData, files, flags)
+
+
+def module_for(files: Sequence[Path], flags: Sequence[str]) -> type[Pretraining]:
+    """Training, or counting, as the encoder learns that files and flags name."""
+    named = classes_of([content_of(file) for file in [*files, *files_in([*flags])]], [*flags])
+    encoder: Any = locate(named.get("model.encoder", ""))
+    return Counting if getattr(encoder, "learning", None) == "counting" else Pretraining
 
 
 def finetuning(request: FineTuneRequest) -> Configuration:

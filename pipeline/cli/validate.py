@@ -87,9 +87,10 @@ def pretraining_ranges(config: Any) -> dict[str, Range]:
     }
     if "highways" in sizes:
         ranges["model.encoder.init_args.highways"] = (sizes.highways, 0, MOST_LAYERS)
+    if "optimization" in config.model:  # what counts has no steps
+        ranges["trainer.max_steps"] = (config.trainer.max_steps, 1, math.inf)
     return {
         **ranges,
-        "trainer.max_steps": (config.trainer.max_steps, 1, math.inf),
         "validate_every": (config.validate_every, 1, math.inf),
         "data.tokenizer.vocab_size": (tokenizer.vocab_size, 1, MOST_PIECES),
         "data.sample_documents": (1 if documents is None else documents, 1, MOST_DOCUMENTS),

@@ -37,19 +37,27 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
         UserError: a setting, the corpus or the folder does not allow it.
     """
     run, speed = start(request, configuration, stage="pretrain"), Speed()
-    if not run.fit(watching=[speed]) or not is_main():
-        return
-    inform(str(speed))
     data, module = configuration.data, configuration.module
+    counted = module.encoder.learning == "counting"
+    once = 1 if counted else None  # validated once
+    watching = [] if counted else [speed]
+    if not run.fit(watching=watching, max_steps=once, validate_every=once) or not is_main():
+        return
+    if not counted:
+        inform(str(speed))
     encoder = module.trained_encoder()
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
     metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
-    title = f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, {shown_tokens(metrics)}"
-    panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
-    plots.plot_curves(run.history, run.out / "curves.png", title=title, panels=panels)
+    pictures = [] if counted else ["curves.png"]
+    for picture in pictures:
+        title = (
+            f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, {shown_tokens(metrics)}"
+        )
+        panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
+        plots.plot_curves(run.history, run.out / picture, title=title, panels=panels)
     card = partial(encoder_card, encoder, main=data.objective.main)
-    saved = run.keep("encoder", encoder.save, card, metrics, pictures=["curves.png"])
+    saved = run.keep("encoder", encoder.save, card, metrics, pictures=pictures)
     columns, rows = data.objective.samples(encoder, data.valid)
     if columns:
         write_atomically(run.out / "examples.md", markdown_table(columns, rows))
@@ -120,10 +128,9 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     with enough_memory(f"this {request.model}"):
         module.build(data)
     uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
-    inform(
-        f"{request.model}: {sum(p.numel() for p in module.encoder.parameters()):,} parameters; "
-        f"baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats"
-    )
+    parameters = sum(p.numel() for p in module.encoder.parameters())
+    size = f"{parameters:,} parameters" if parameters else "no parameters, it counts"
+    inform(f"{request.model}: {size}; baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats")
     corpus = Path(request.corpus).name
     record = Record(
         job_type=stage,
@@ -148,6 +155,10 @@ def check_processes(configuration: Configuration) -> None:
     """Raises: UserError, these batches, this optimizer or this objective cannot be split as the settings ask."""
     data, module, trainer = configuration.data, configuration.module, configuration.settings.trainer
     alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
+    if module.optimization is None:
+        if not alone:
+            raise UserError("Counting takes one process: leave trainer.devices and trainer.num_nodes at 1.")
+        return
     if data.objective.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
         raise UserError(
             "With carry each row continues the state of the previous step: set model.objective.init_args.carry to "

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch
@@ -42,6 +43,8 @@ def audit(encoder: Encoder, data: CorpusData, *, uniform: float) -> Iterator[Che
     yield from leaks(encoder, batches[0])
     with torch.no_grad():
         yield from stepwise(encoder, batches[0])
+        if encoder.learning == "counting":
+            yield from distributions(encoder, data.valid, batches[0])
 
 
 def fresh_loss(encoder: Encoder, objective: Objective, batch: Batch, uniform: float) -> Check:
@@ -84,11 +87,11 @@ def leaks(encoder: Encoder, batch: Batch) -> Iterator[Check]:
     unit = "words" if encoder.tokenizer.spells else "tokens"
     first, second = slice(0, length // 2), slice(length // 2, None)
     for number, side in enumerate(context):
-        if side != "full":
+        if side != "full" and encoder.reach != 0:
             part = slice(number * size, (number + 1) * size)
             hidden, others = (second, first) if side == "left" else (first, second)
             yield from no_leak(f"{HIDDEN_SIDE[side]} {unit}", encoder, batch, part, hidden=hidden, others=others)
-    if (reach := encoder.reach) is not None and reach < length:
+    if (reach := encoder.reach) is not None and 0 < reach < length:
         begin = max(reach, length // 2)
         far, others = slice(0, begin - reach + 1), slice(begin, None)
         yield from no_leak(f"{unit} beyond the last {reach}", encoder, batch, slice(None), hidden=far, others=others)
@@ -114,7 +117,8 @@ def no_leak(what: str, encoder: Encoder, batch: Batch, part: slice, *, hidden: s
     moved, own = float(difference[:, others].max()), float(difference[:, hidden].max())
     detail = f"moved by {moved:.2g}, their own outputs by {own:.2g}"
     yield Check(f"changing {what} moves no other output", moved == 0 and own > 0, detail)
-
+    if encoder.learning == "counting":  # it has no gradient
+        return
     with watched_embedding(encoder) as seen:
         encoder(inputs).layers[-1][:, others, part].square().sum().backward()
     gradient = seen[0].grad if seen else None
@@ -149,6 +153,23 @@ def watched_embedding(encoder: Encoder) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         del encoder.embed
+
+
+def distributions(encoder: Encoder, store: TokenStore, batch: Batch) -> Iterator[Check]:
+    """Of what counts: each distribution sums to 1, single tokens have what it gives them, and any text can end.
+
+    Args:
+        store: a text to count; `batch` is of another one, so that some histories are unseen.
+    """
+    encoder.fit(store.tokens, store.document_starts)
+    few = batch.select(slice(0, ROWS))
+    p = encoder.logits(encoder(few.inputs).layers[-1]).double().exp()
+    yield equal("each distribution sums to 1", float((p.sum(-1) - 1).abs().max()))
+    looked_up = encoder.log_probs(few.inputs)[:, 1:].exp()
+    own = p[:, :-1].gather(-1, few.inputs["input_ids"][:, 1:, None])[..., 0]
+    yield equal("a token has the probability that its distribution gives it", float((own - looked_up).abs().max()))
+    least = float(p[..., encoder.tokenizer.id("eos")].min())
+    yield Check("a text can end anywhere", least > 0, f"least probability {least:.2g}")
 
 
 def stepwise(encoder: Encoder, batch: Batch) -> Iterator[Check]:

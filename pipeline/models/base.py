@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +27,7 @@ from pipeline.tokenization.base import Tokenizer
 
 Scoring = Literal["causal", "masked", "bidirectional"]
 Side = Literal["left", "right", "full"]
+Learning = Literal["gradient", "counting"]
 
 
 class Encoder(nn.Module):
@@ -36,6 +38,7 @@ class Encoder(nn.Module):
         hf_model_types: what Hugging Face calls the same model, where it is something else.
         scoring: how it gives probabilities, and so which scorer prompting takes: of each token given those to its
             left (`causal`), given all others (`masked`), or given either side (`bidirectional`).
+        learning: `gradient`, step by step, or `counting`: at once, by `fit`, without parameters and vectors.
         context: what its output may depend on: the D features in as many equal parts, and for each part the side of
             the input that it sees beside the position itself. The audit's leak checks follow from it.
         special: how many special tokens a row has.
@@ -43,6 +46,7 @@ class Encoder(nn.Module):
         token_input: the input that says which token is where (B, T).
         shared_inputs: inputs that do not have a row for each row of the batch.
         shardable: whether each process may hold a part of the weights only.
+        whole_numbers: whether tensors of its folder may hold whole numbers.
         schema: of `config.json`, see validation.py.
         heads: prefixes of the tensors that no layer needs: what only pretraining and its probabilities use.
         lm_head: those of them that `logits` needs.
@@ -59,12 +63,14 @@ class Encoder(nn.Module):
     model_type: ClassVar[str]
     hf_model_types: ClassVar[tuple[str, ...]] = ()
     scoring: ClassVar[Scoring]
+    learning: ClassVar[Learning] = "gradient"
     context: ClassVar[tuple[Side, ...]]
     special: ClassVar[SpecialTokens]
     offers: ClassVar[tuple[str, ...]] = ()
     token_input: ClassVar[str] = "input_ids"
     shared_inputs: ClassVar[tuple[str, ...]] = ()
     shardable: ClassVar[bool] = True
+    whole_numbers: ClassVar[bool] = False
     schema: ClassVar[Any]
     heads: ClassVar[tuple[str, ...]] = ()
     lm_head: ClassVar[tuple[str, ...]] = ()
@@ -88,6 +94,18 @@ class Encoder(nn.Module):
 
     def forget_between_batches(self) -> None:
         """Begins each batch from zero, from now on."""
+
+    def fit(self, tokens: np.ndarray, starts: np.ndarray) -> int:
+        """Learns from texts by counting; what was counted before is forgotten.
+
+        Args:
+            tokens: (N,) of all texts.
+            starts: (D + 1,) first token of each text, then N.
+
+        Returns:
+            How many counts are kept: its parameters.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def forward(self, batch: Batch, state: Any = None) -> Encoded:

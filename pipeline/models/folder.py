@@ -29,6 +29,7 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 
 BUFFER = re.compile(r"(.*\.)?(position_ids|attn\.(bias|masked_bias))")  # constants that some folders contain
 LARGEST = torch.finfo(torch.float32).max
+INTEGERS = (torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -79,8 +80,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_state(folder: Path) -> dict[str, Tensor]:
+def read_state(folder: Path, *, whole_numbers: bool = False) -> dict[str, Tensor]:
     """The weights of a folder.
+
+    Args:
+        whole_numbers: whether tensors may be of a type for these.
 
     Raises:
         UserError: the file is damaged, or a tensor holds something other than finite numbers.
@@ -91,7 +95,7 @@ def read_state(folder: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError) as error:
         raise UserError(f"{file} is damaged ({error}).") from None
     for name, value in state.items():
-        if BUFFER.fullmatch(name) or not value.numel():
+        if BUFFER.fullmatch(name) or not value.numel() or (whole_numbers and value.dtype in INTEGERS):
             continue
         if value.dtype not in FLOATS:
             kind = str(value.dtype).removeprefix("torch.")

@@ -162,7 +162,7 @@ def fresh(folder: Path) -> tuple[Encoder, dict[str, Tensor]]:
             f"The tokenizer in {folder} has {len(tokenizer):,} tokens, the encoder's embedding only "
             f"{config['vocab_size']:,}: they do not belong together."
         )
-    state = read_state(folder)
+    state = read_state(folder, whole_numbers=kind.whole_numbers)
     check_sizes(kind, config, state, folder)
     try:
         encoder = kind.from_config(config, tokenizer)

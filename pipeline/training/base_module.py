@@ -23,6 +23,7 @@ from pipeline.objectives.batch import Batch
 from pipeline.storage.checksums import digest
 from pipeline.tracking.history import History
 from pipeline.training import checkpoints, optimizers
+from pipeline.training.hardware import keep_memory
 from pipeline.training.loss_sums import EMPTY, LossSums
 from pipeline.training.optimizers import Optimization
 from pipeline.training.schedules import apply_configured_rates
@@ -216,6 +217,11 @@ class Training(lightning.LightningModule):
         return optimizers.build(options, layers, rest, total=total, decay_parameters=decay, half=half, fused=fused)
 
     # ------------------------------------------------------------------ the run and its checkpoints
+
+    def learn(self, trainer: lightning.Trainer, data: lightning.LightningDataModule, checkpoint: Path | None) -> None:
+        """Trains to the last step, from a checkpoint if there is one."""
+        keep_memory()
+        trainer.fit(self, data, ckpt_path=checkpoint, weights_only=True)
 
     def on_train_start(self) -> None:
         self._compare_processes()

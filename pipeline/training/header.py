@@ -11,18 +11,25 @@ import torch
 from pipeline.training.optimizers import Optimization
 
 
-def header(trainer: lightning.Trainer, optimization: Optimization, batch_size: int, out: Path, wandb: Any) -> str:
+def header(
+    trainer: lightning.Trainer, optimization: Optimization | None, batch_size: int, out: Path, wandb: Any
+) -> str:
     """Device, precision, steps, rows, rate; run folder, and where Weights & Biases writes.
 
     Args:
+        optimization: None: the model counts.
         wandb: the logger of Weights & Biases; None: it is disabled.
     """
     parts = trainer.accumulate_grad_batches
     rows = f"{batch_size:,} rows" + (f" in {parts} parts" if parts > 1 else "")
+    steps = f"{trainer.max_steps:,} steps of {rows}; "
+    if optimization is None:
+        steps, how = "", "counting"
+    else:
+        how = f"{optimization.optimizer}, learning rate {optimization.learning_rate:g}, {optimization.schedule} decay"
     where = "disabled" if wandb is None else f"{wandb.mode} in {out / 'wandb'}"
     return (
-        f"run         {device_of(trainer)}, {trainer.precision}; {trainer.max_steps:,} steps of {rows}; "
-        f"{optimization.optimizer}, learning rate {optimization.learning_rate:g}, {optimization.schedule} decay\n"
+        f"run         {device_of(trainer)}, {trainer.precision}; {steps}{how}\n"
         f"output      {out}; Weights & Biases {where}"
     )
 

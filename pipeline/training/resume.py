@@ -9,7 +9,7 @@ from pipeline import former_names
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.storage.checksums import damage, sha256
-from pipeline.storage.validation import read_json
+from pipeline.storage.validation import read_json, read_yaml
 from pipeline.tracking import lineage
 from pipeline.training import checkpoints
 from pipeline.training.base_module import Training
@@ -79,6 +79,20 @@ def newest_checkpoint(out: Path, module: Training, identity: dict[str, Any]) -> 
             f"{out} has {made[0]} and no checkpoint to resume; set {typed.flag('overwrite')} to start over."
         )
     return newest
+
+
+def is_finished(out: Path, identity: dict[str, Any]) -> bool:
+    """Whether a folder holds this run, finished: of runs that write no checkpoints.
+
+    Raises:
+        UserError: it is another run: the difference is named.
+    """
+    if finished_product(out) is None:
+        return False
+    content = {f"content of the {stage['stage']}": stage["sha256"] for stage in lineage.read(out) if "sha256" in stage}
+    before = flat(read_yaml(out / "config.yaml", dict[str, Any])) | content
+    check_same_run(out / "config.yaml", identity, {name: before.get(name, value) for name, value in identity.items()})
+    return True
 
 
 def finished_product(out: Path) -> Path | None:

@@ -43,11 +43,11 @@ from pipeline.training import checkpoints, loggers
 from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks, check_blocks
 from pipeline.training.checkpoints import Latest
 from pipeline.training.energy import Energy
-from pipeline.training.hardware import announce_nodes, device_name, keep_memory
+from pipeline.training.hardware import announce_nodes, device_name
 from pipeline.training.header import header
 from pipeline.training.progress import Progress
-from pipeline.training.resume import finished_product, flat, newest_checkpoint
-from pipeline.training.run_folder import clear
+from pipeline.training.resume import finished_product, flat, is_finished, newest_checkpoint
+from pipeline.training.run_folder import begun, clear
 from pipeline.training.trainer import make_trainer, plain_error
 from pipeline.version import __version__
 
@@ -141,7 +141,9 @@ class Run:
         # Texts, and words of them in a vocabulary, go to W&B only if the texts of pretraining may.
         self.public = self.log_text and (lineage.is_public(stages) or self.settings.log_text)
 
-        newest = newest_checkpoint(out, self.module, self.module.identity) if resume else None
+        self.checkpointed = self.module.trained.learning == "gradient"
+        newest = newest_checkpoint(out, self.module, self.module.identity) if resume and self.checkpointed else None
+        self.finished = resume and not self.checkpointed and is_finished(out, self.module.identity)
         self.resume_from: Path | None
         self.state: dict[str, Any]  # of the checkpoint that is resumed
         self.resume_from, self.state = newest if newest is not None else (None, {})
@@ -157,10 +159,11 @@ class Run:
 
     def begin(self) -> None:
         """Sets aside the files of an earlier run, unless it is resumed; writes config and lineage; opens W&B."""
-        if self.resume and self.resume_from is None:
-            inform(f"Nothing to resume in {self.out}: starting from the beginning.")
-        if not is_main():
+        if not is_main() or self.finished:
             return
+        if self.resume and self.resume_from is None:
+            why = f"Nothing to resume in {self.out}" if self.checkpointed else "Counting writes no checkpoints"
+            inform(f"{why}: starting from the beginning.")
         if self.resume_from is None:
             clear(self.out)
         self.history.restore(self.resume_step)
@@ -210,6 +213,9 @@ class Run:
             patience: stop after this many validations without improvement; None: train to the end.
             watching: further callbacks, which change nothing.
         """
+        if self.finished:
+            print(f"The run in {self.out} is finished: nothing left to do.")
+            return False
         trainer = self.settings.trainer
         if self.wandb is not None and best is not None:
             self.wandb.best = dict([best])
@@ -261,7 +267,6 @@ class Run:
         return callbacks
 
     def _train(self, steps: int) -> None:
-        keep_memory()
         announce_nodes(self.trainer)
         inform(header(self.trainer, self.module.optimization, self.data.batch_size, self.out, self.wandb))
         if self.resume_step:
@@ -269,7 +274,7 @@ class Run:
             if is_main():  # a run that is resumed is not finished
                 (self.out / "metrics.json").unlink(missing_ok=True)
         try:
-            self.trainer.fit(self.module, self.data, ckpt_path=self.resume_from, weights_only=True)
+            self.module.learn(self.trainer, self.data, self.resume_from)
         except BaseException as error:
             interrupted = isinstance(error, Interrupted)  # for which all processes stop
             if self.wandb is not None:
@@ -398,6 +403,7 @@ class Run:
                     log_artifact(run, *artifact, plain, self.record.tags[2:])
         loggers.log_final(self.named, metrics, self.steps)
         write_metrics(self.out, metrics)
+        begun(self.out)
 
 
 def card_name(stages: Sequence[lineage.Stage], tags: Sequence[str]) -> str:
