@@ -55,11 +55,25 @@ def after_pretraining(model: str, encoder: Path, *, synthetic: bool, default: st
 
 
 def after_finetuning(
-    *, model: str, task: str, data: str | None, encoder: Path, arm: str, out: Path, default: str = "bert"
+    *,
+    model: str,
+    task: str,
+    data: str | None,
+    encoder: Path | None,
+    arm: str,
+    out: Path,
+    has_scratch: bool = True,
+    default: str = "bert",
 ) -> str:
-    """Labels of new texts; and the other arm, without which a score says little of pretraining."""
+    """Labels of new texts; and the other arm, without which a score says little of pretraining.
+
+    Args:
+        has_scratch: whether the model has that arm.
+    """
     named = None if model == default else model
     predict = (typed.command("predict", model=out / "model", input="FILE"), "labels of new texts")
+    if not has_scratch or encoder is None:
+        return next_steps(predict)
     again = {"model": named, "task": task, "data": data, "from_": _unless_default(encoder, model)}
     if arm == "scratch":
         return next_steps(

@@ -36,4 +36,6 @@ def head_for(name: str, learning: Learning) -> str | None:
     if head_class(name).learning == learning:
         return name
     others = [module.name for module in pkgutil.iter_modules(__path__)]
-    return next((other for other in others for cls in _defined(other) if (cls.replaces, cls.learning) == (name, learning)), None)
+    return next(
+        (other for other in others for cls in _defined(other) if (cls.replaces, cls.learning) == (name, learning)), None
+    )

@@ -55,9 +55,9 @@ class NaiveBayesHead(Head):
             parts = feature.ids if isinstance(feature.ids, tuple) else (feature.ids,)
             texts[label] += [np.asarray(part, dtype=np.int64) for part in parts]
         stored = 0
-        for model, parts in zip(self.models, texts, strict=True):
-            if parts:
-                stored += model.fit(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
+        for model, own in zip(self.models, texts, strict=True):
+            if own:
+                stored += model.fit(np.concatenate(own), np.cumsum([0, *map(len, own)]))
         counts = np.bincount(labels, minlength=len(self.models))
         # A label that training does not have is unlikely, not impossible: as if it had half a text.
         self.log_prior = torch.from_numpy(np.log(np.maximum(counts, 0.5) / len(labels)))
