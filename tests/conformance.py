@@ -20,16 +20,21 @@ class Toy:
     steps: int = 120
     learning_rate: float = 4e-3
     variants: tuple[str, ...] = ()
+    preset: str | None = None
     counts: bool = False
 
 
 TRANSFORMER = "size=64 layers=2 heads=2 max_length=48 inner_size="
+RECURRENT = "size=64 embedding_size=48 layers=2 max_length=48"
 FEED_FORWARD = "order=4 embedding_size=32 hidden_size=64 max_length=48"
 SPELLED = "character_size=8 filters=[[1,8],[2,16],[3,24]] projection=24 cell=48 cutoffs=[100,200]"
 ADAMW = "model.optimization.optimizer=adamw"
 TOYS = {
     "bert": Toy(TRANSFORMER + "128", 300, 3e-3, ("model.embeddings=random",)),
     "gpt": Toy(TRANSFORMER + "256", variants=(ADAMW, "model.objective.init_args.packing=document")),
+    "recurrent": Toy(
+        RECURRENT, learning_rate=1e-2, variants=("model.objective.init_args.stateful=true",), preset="lstm"
+    ),
     "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
     "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.carry=true")),
     "ngram": Toy("order=3 smoothing=modified-kneser-ney max_length=48", counts=True),
@@ -41,13 +46,18 @@ RUN += ["data.validation_rows=64", "trainer.log_every_n_steps=2", "precision=32-
 RUN += ["model.optimization.warmup_steps=2"]
 
 
+def preset(model: str) -> str:
+    """MODEL= of a `model_type`."""
+    return TOYS[model].preset or model
+
+
 def flags(model: str, *settings: str) -> list[str]:
     """Flags of a toy run of a model; later settings win."""
     sizes = [f"model.encoder.init_args.{size}" for size in TOYS[model].sizes.split()]
     chosen = [*RUN, *sizes, *settings]
     if TOYS[model].counts:
         chosen = [setting for setting in chosen if not setting.startswith("model.optimization.")]
-    return ["--model", model, *(f"--{setting}" for setting in chosen)]
+    return ["--model", preset(model), *(f"--{setting}" for setting in chosen)]
 
 
 def pretraining(model: str) -> list[str]:

@@ -192,7 +192,7 @@ BREAKAGES: list[tuple[str, str, object, str, Callable]] = [
     ("gpt", "no gradient reaches later tokens", transformer_block, "attention", lambda f: not_causal(f)),
     (
         "gpt",
-        "the cache of generation changes nothing",
+        "the state of generation changes nothing",
         generation.KeyValues,
         "extend",
         lambda f: lambda self, keys, values: f(self, keys * 0, values),

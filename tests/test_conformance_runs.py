@@ -19,7 +19,7 @@ from torch import Tensor
 import pipeline
 from pipeline.errors import Interrupted, UserError
 from pipeline.training.checkpoints import Latest
-from tests.conformance import TOYS, TRAINED, flags
+from tests.conformance import TOYS, TRAINED, flags, preset
 from tests.conftest import figures, run, surroundings
 from tests.fork_server import python
 
@@ -192,7 +192,7 @@ def test_two_processes_are_as_one(two_processes: Path, model: str, tmp_path: Pat
 
 def test_evaluate_gives_the_losses_of_validation(toy: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--from", str(toy / "encoder"), "--data.batch_size=16", "--data.sample_documents=300"]
-    run("evaluate", "--model", model, *args)
+    run("evaluate", "--model", preset(model), *args)
     shown = dict(line.split() for line in capsys.readouterr().out.splitlines() if len(line.split()) == 2)
     end = figures(toy)
     for name in ("perplexity", "bits_per_byte", "unknown"):
@@ -204,7 +204,7 @@ def fine_tune(toy: Path, model: str, task: str, arm: str, out: Path) -> tuple[An
     """The saved model, and the predictions of its test."""
     small = ["--data.epochs=1", "--data.train_rows=64", "--validations=1", "--precision=32-true"]
     where = ["--from", str(toy / "encoder"), "--out", str(out)]
-    run("finetune", "--model", model, "--task", task, "--arm", arm, *where, *small)
+    run("finetune", "--model", preset(model), "--task", task, "--arm", arm, *where, *small)
     tuned, before = load_file(out / "model/model.safetensors"), weights(toy)
     assert all(torch.equal(tuned[name], before[name]) for name in before) == (arm == "frozen")
     assert (out / "mix.png").exists() == (arm == "frozen")

@@ -51,7 +51,7 @@ def test_a_ladder_is_climbed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = {"prompt": "the cook", "continuation": 8, "paragraph": 30}
-    name = write(tmp_path, rates=[1, 0.5], trial=0.5, **told)
+    name = write(tmp_path, rates=[1, 0.5], **told)
     run("ladder", "--name", name)
     out = tmp_path / "runs/ladder/toy"
     found = json.loads((out / "ladder.json").read_text())
@@ -147,6 +147,20 @@ def test_a_product_of_choices_is_a_ladder(tmp_path: Path) -> None:
     plans = ladder_training.plans(made, tmp_path, pretraining, ())
     sizes = plans["two-2"].configuration.resolved["model"]["encoder"]["init_args"]
     assert (sizes["heads"], sizes["layers"]) == (2, 2)
+
+
+def test_rates_are_tried_on_a_share_of_the_tokens(tmp_path: Path) -> None:
+    made = ladder.load(Path(write(tmp_path, rates=[1, 0.5], trial=0.25, seeds=2)))
+    plan = ladder_training.plans(made, tmp_path, pretraining, ())["gpt"]
+    trials, whole = plan.trials(), plan.whole(1)
+    assert [request.out.name for request in (*trials, *whole) if request.out] == [
+        *("gpt-rate-0.002", "gpt-rate-0.001"),
+        *("gpt", "gpt-seed-1"),
+    ]
+    steps = {request.out: pretraining(request).settings.trainer.max_steps for request in (*trials, *whole)}
+    assert list(steps.values()) == [5, 5, 21, 21]
+    assert plan.tokens() == (5 + 5 + 21 + 21) * 48 * 16
+    assert pretraining(whole[1]).settings.model.optimization.learning_rate == 1e-3
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])

@@ -116,6 +116,12 @@ def test_a_page_has_every_section_and_no_more_than_its_ladder(ladder: dict[str, 
     write_page(ladder, file)
     assert re.findall(r"<h2>(.*?)</h2>", file.read_text()) == SECTIONS[:1]
     assert "infinite" in file.read_text()
+    # A product of choices is no history, and its tokenizers may differ.
+    for number, entry in enumerate(ladder["models"]):
+        entry |= {"bits_per_byte": 2.0 + number, "axes": {"unit": "ab"[number % 2], "order": str(number // 2)}}
+    write_page(ladder | {"tokenizer": None}, file)
+    assert re.findall(r"<h2>(.*?)</h2>", file.read_text()) == ["Choices"]
+    assert "tokenizers differ" in file.read_text()
 
 
 @browser.needs_browser

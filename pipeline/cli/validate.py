@@ -83,7 +83,7 @@ def pretraining_ranges(config: Any) -> dict[str, Range]:
     ranges: dict[str, Range] = {
         f"model.encoder.init_args.{name}": (sizes[name], 1, MOST_LAYERS if name == "layers" else math.inf)
         for name in SIZES
-        if name in sizes
+        if name in sizes and not isinstance(sizes[name], str)  # a cell may have a width, or be of a kind
     }
     if "highways" in sizes:
         ranges["model.encoder.init_args.highways"] = (sizes.highways, 0, MOST_LAYERS)

@@ -174,14 +174,12 @@ def distributions(encoder: Encoder, store: TokenStore, batch: Batch) -> Iterator
 
 def stepwise(encoder: Encoder, batch: Batch) -> Iterator[Check]:
     """Token by token with the state of the model, compared with all tokens in one pass."""
-    state = encoder.new_cache()
-    if state is None:
-        return
     ids = batch.inputs["input_ids"][:STEPWISE_ROWS, :STEPWISE_LENGTH]
-    mask, parts = torch.ones_like(ids, dtype=torch.bool), []
+    mask, parts, state = torch.ones_like(ids, dtype=torch.bool), [], encoder.new_state()
     for t in range(ids.shape[1]):
         encoded = encoder({"input_ids": ids[:, [t]], "mask": mask[:, [t]]}, state)
-        state = encoded.state
+        if (state := encoded.state) is None:
+            return
         parts.append(encoded.layers[-1])
     whole = encoder({"input_ids": ids, "mask": mask}).layers[-1]
-    yield equal("the cache of generation changes nothing", float((torch.cat(parts, 1) - whole).abs().max()))
+    yield equal("the state of generation changes nothing", float((torch.cat(parts, 1) - whole).abs().max()))

@@ -41,6 +41,16 @@ def loss_by_context(scores: TokenLogProbs) -> list[Bucket]:
     ]
 
 
+def table(curves: Mapping[str, Sequence[Bucket]]) -> str:
+    """Mean losses in nats by tokens of context, a column for each model."""
+    longest = max(curves.values(), key=len)
+    lines = ["  ".join(["context", f"{'tokens':>9}", *(f"{f'nats, {name}':>12}" for name in curves)])]
+    for number, bucket in enumerate(longest):
+        cells = [f"{buckets[number].loss:>{max(12, len(name) + 6)}.4f}" for name, buckets in curves.items()]
+        lines.append("  ".join([f"{bucket.name:<7}", f"{bucket.tokens:>9,}", *cells]))
+    return "\n".join(lines)
+
+
 def plot(curves: Mapping[str, Sequence[Bucket]], file: Path, *, title: str) -> None:
     """Nats against tokens of context, a line for each model."""
     figure, axes = plots.subplots(figsize=(6.5, 4))

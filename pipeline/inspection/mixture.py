@@ -6,12 +6,14 @@ trigram. Shapes: N tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pipeline.errors import UserError
 from pipeline.inspection.token_log_probs import TokenLogProbs, bits_per_byte
+from pipeline.objectives.base import perplexity
 
 RESAMPLES = 1000
 FEWEST_DOCUMENTS, BLOCKS = 30, 100  # fewer documents say little of each other: then blocks of text are drawn again
@@ -74,6 +76,25 @@ def mix(first: TokenLogProbs, second: TokenLogProbs) -> Mixture:
         units=units,
         tokens=len(mixed),
     )
+
+
+def table(mixture: Mixture, names: Sequence[str]) -> str:
+    """Weights, perplexities and bits per byte of both models and their mixture, and the gain with its interval."""
+    weights, width = (mixture.weight, 1 - mixture.weight), max(map(len, [*names, "mixture"]))
+    lines = [
+        f"Mixture, its weight fitted on the first half of the text, scored on the second ({mixture.tokens:,} tokens):",
+        f"{'':<{width}}  weight  perplexity  bits per byte",
+    ]
+    for number, name in enumerate([*names, "mixture"]):
+        weight = f"{weights[number]:.3f}" if number < 2 else ""
+        figures = f"{perplexity(mixture.losses[number]):>10.4f}  {mixture.bits_per_byte[number]:>13.4f}"
+        lines.append(f"{name:<{width}}  {weight:>6}  {figures}")
+    low, high = mixture.interval
+    lines.append(
+        f"Gain over {names[mixture.better_half]} alone: {mixture.gain:.4f} bits per byte, 95 % interval {low:.4f} to "
+        f"{high:.4f} (bootstrap over {mixture.units})"
+    )
+    return "\n".join(lines)
 
 
 def mixed_log_probs(first: np.ndarray, second: np.ndarray, weight: float) -> np.ndarray:

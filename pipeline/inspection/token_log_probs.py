@@ -88,8 +88,10 @@ def token_log_probs(
     Raises:
         UserError: the model is not causal; the stride is above `length`, or the objective has consecutive rows.
     """
+    check(encoder, objective, length=length, stride=stride)
     blocks = objective.rows(store, encoder.tokenizer, length=length, phase=0, seed=0)
-    check(encoder, blocks, objective, length, stride)
+    if not isinstance(blocks, PackedBlocks):
+        raise UserError(f"{type(objective).__name__} does not cut a text into rows: its tokens cannot be scored.")
     rows = OverlappingBlocks(blocks, stride or length)
     lanes = Lanes(len(rows), batch_size, consecutive=objective.consecutive)
     bar = progress(lanes, total=len(lanes), desc="tokens", unit="batch", leave=False, delay=1)
@@ -118,22 +120,23 @@ def _scored(encoder: Encoder, objective: Objective, rows: OverlappingBlocks, lan
         yield places[wanted], labels[here].cpu().numpy(), scores.float().cpu().numpy(), context[wanted]
 
 
-def check(encoder: Encoder, blocks: Any, objective: Objective, length: int, stride: int | None) -> None:
-    """Raises UserError where tokens cannot be scored so."""
-    if encoder.scoring != "causal" or not isinstance(blocks, PackedBlocks):
+def check(encoder: Encoder, objective: Objective, *, length: int, stride: int | None, name: str | None = None) -> None:
+    """Raises UserError where tokens cannot be scored so; `name`: of the model, in messages."""
+    name = name or encoder.model_type
+    if encoder.scoring != "causal":
         raise UserError(
-            "Token by token, a text is scored only by causal models, whose rows are cut from one stream; "
-            f"{encoder.model_type} is {encoder.scoring}."
+            f"{name} is {encoder.scoring}: only causal models, which read from left to right, score a text token by "
+            "token."
         )
     if length > encoder.max_length:
         raise UserError(
-            f"data.length is {length}, but {encoder.model_type} has only {encoder.max_length} positions; "
+            f"data.length is {length}, but {name} has only {encoder.max_length} positions; "
             f"set {typed.setting('data.length', encoder.max_length)}."
         )
     if stride is not None and stride > length:
         raise UserError(f"The stride is {stride}, but rows have {length} tokens: set it to 1 to {length}.")
     if stride is not None and objective.consecutive:
-        raise UserError("With rows that continue each other every token has all context: leave the stride out.")
+        raise UserError("Where rows continue each other, every token has all its context: leave the stride out.")
 
 
 class Lanes:

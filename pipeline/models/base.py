@@ -42,7 +42,9 @@ class Encoder(nn.Module):
         context: what its output may depend on: the D features in as many equal parts, and for each part the side of
             the input that it sees beside the position itself. The audit's leak checks follow from it.
         special: how many special tokens a row has.
-        offers: further capabilities that an objective may require: `next_sentence`, `packing` (reads `documents`).
+        offers: further capabilities: `next_sentence`, `packing` (reads `documents` in a batch), `attend` (reads
+            `positions` (B, T) and `attend` (B, T, T): what a token may see), `state` (gives one without being handed
+            one, and of one size: rows may continue those of the batch before).
         token_input: the input that says which token is where (B, T).
         shared_inputs: inputs that do not have a row for each row of the batch.
         shardable: whether each process may hold a part of the weights only.
@@ -189,10 +191,10 @@ class Encoder(nn.Module):
         """Top layer (N, D) of a bidirectional model -> the likeliest next token of each, (N,)."""
         return self.logits(hidden)[..., 0, :].argmax(-1)
 
-    def new_cache(self) -> generation.Cache | None:
-        """An empty cache, which `forward` takes as its second argument and extends; None: the model has none.
+    def new_state(self) -> Any:
+        """What `forward` takes as `state` where a text begins that is read in parts; None: nothing.
 
-        A model that has one also reads `positions` (B, T) and `attend` (B, T, T) in its batch.
+        The parts that follow take `Encoded.state`; where that is None, the model has no state, and reads all again.
         """
         return None
 

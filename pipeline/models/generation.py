@@ -1,4 +1,4 @@
-"""Text from causal models: sampling, and the cache of keys and values that makes the next token cost one row.
+"""Text from causal models: sampling, and the state that makes the next token cost one row.
 
 Shapes: B batch, T positions, V vocabulary, H heads, d size of a head.
 """
@@ -6,7 +6,7 @@ Shapes: B batch, T positions, V vocabulary, H heads, d size of a head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -42,7 +42,13 @@ class KeyValues:
         return result
 
 
-Cache = list[KeyValues]  # of each block
+def copies(state: Any, count: int) -> Any:
+    """The state of one row, for `count` rows: tensors (1, ...), key-value caches, or lists and tuples of them."""
+    if isinstance(state, Tensor):
+        return state.expand(count, *state.shape[1:])
+    if isinstance(state, (list, tuple)):
+        return type(state)(copies(part, count) for part in state)
+    return None if state is None else state.copies(count)
 
 
 @torch.no_grad()
@@ -57,19 +63,20 @@ def generate(
         top_p: and only from the fewest tokens that hold this share of probability (Holtzman et al. 2019).
     """
     generator = torch.Generator().manual_seed(seed)
-    cache, end = model.new_cache(), model.tokenizer.id("eos")
+    state, end = model.new_state(), model.tokenizer.id("eos")
     result: list[int] = []
     step = list(prompt)
     for _ in range(min(tokens, model.max_length - len(prompt))):
         ids = torch.tensor([step], device=model.device)
         batch = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}
-        encoded = model(batch, cache)
+        encoded = model(batch, state)
+        state = encoded.state
         logits = model.logits(encoded.layers[-1][0, -1]).float().cpu()
         token = sample_token(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
         if token == end:
             break
         result.append(token)
-        step = [*prompt, *result] if cache is None else [token]
+        step = [*prompt, *result] if state is None else [token]
     return result
 
 

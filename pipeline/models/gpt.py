@@ -18,8 +18,8 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
-from pipeline.models.generation import Cache, KeyValues
-from pipeline.models.inputs import Batch, SpecialTokens, first_segment_length, padded
+from pipeline.models.generation import KeyValues
+from pipeline.models.inputs import Batch, SpecialTokens, between_ends, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.transformer_block import Block
 from pipeline.models.losses import Loss, linear_cross_entropy
@@ -61,7 +61,7 @@ class Gpt(Encoder):
     scoring = "causal"
     context = ("left",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
-    offers = ("packing",)
+    offers = ("packing", "attend")
     learned_positions = True
     schema = GptConfig
 
@@ -135,7 +135,7 @@ class Gpt(Encoder):
             for part in (block.out, block.down):
                 nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * layers))
 
-    def forward(self, batch: Batch, state: Cache | None = None) -> Encoded:
+    def forward(self, batch: Batch, state: list[KeyValues] | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
 
         With `documents` (B, T) in the batch, attention and positions restart with each document. With `state`
@@ -200,24 +200,15 @@ class Gpt(Encoder):
         return groups
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[end] a [end] or [end] a [end] b [end]: the end of text also begins one, as in pretraining.
+        """[end] a [end] or [end] a [end] b [end], see `between_ends`.
 
         The first GPT had special tokens for start, delimiter and extraction (Radford et al. 2018, 3.3).
-        Too long a text loses its end, too long a pair the end of its longer text.
         """
-        end, rows = self.tokenizer.id("eos"), []
-        for text in texts:
-            a, b = text if isinstance(text, tuple) else (text, None)
-            if b is None:
-                rows.append([end, *a[: self.max_length - self.special.count()], end])
-                continue
-            room = self.max_length - self.special.count(2)
-            first = first_segment_length(len(a), len(b), room)
-            rows.append([end, *a[:first], end, *b[: room - first], end])
-        return padded(rows, pad=end)
+        end = self.tokenizer.id("eos")
+        return padded(between_ends(texts, end=end, max_length=self.max_length), pad=end)
 
-    def new_cache(self) -> Cache:
-        """Keys and values of each block."""
+    def new_state(self) -> list[KeyValues]:
+        """Keys and values of each block: none yet."""
         return [KeyValues() for _ in self.blocks]
 
     # ------------------------------------------------------------------ Hugging Face's layout

@@ -56,6 +56,22 @@ def padded(rows: Sequence[Sequence[int]], *, pad: int) -> Batch:
     }
 
 
+def between_ends(texts: Sequence[Any], *, end: int, max_length: int) -> list[list[int]]:
+    """[end] a [end] or [end] a [end] b [end]: the end of text also begins one, as in pretraining.
+
+    Too long a text loses its end, too long a pair the end of its longer text.
+    """
+    rows = []
+    for text in texts:
+        a, b = text if isinstance(text, tuple) else (text, None)
+        if b is None:
+            rows.append([end, *a[: max_length - 2], end])
+            continue
+        first = first_segment_length(len(a), len(b), max_length - 3)
+        rows.append([end, *a[:first], end, *b[: max_length - 3 - first], end])
+    return rows
+
+
 def flatten_pairs(batch: Batch) -> Batch:
     """Pairs (B, 2, T) as the rows (2 B, T) that an encoder reads in one pass; another batch unchanged."""
     if batch["mask"].ndim == 2:

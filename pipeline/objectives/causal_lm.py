@@ -31,17 +31,19 @@ class CausalLM(Objective):
     Args:
         packing: `concat` (a block is one text, whatever documents it holds) or `document` (attention and
             positions do not cross the boundaries of documents, as if each had its own row).
+        stateful: rows continue those of the step before, and so does the state of the model, without its gradient
+            (truncated backpropagation through time: Williams and Peng 1990).
     """
 
     requires = frozenset({"causal"})
     main = "lm"
     shown = ("lm_loss", "lm_accuracy", "perplexity", "bits_per_byte")
 
-    def __init__(self, packing: Literal["concat", "document"] = "concat") -> None:
+    def __init__(self, packing: Literal["concat", "document"] = "concat", stateful: bool = False) -> None:
         super().__init__()
-        self.packing = packing
-        if packing == "document":
-            self.requires = self.requires | {"packing"}
+        self.packing, self.consecutive = packing, stateful
+        needed = {"packing": packing == "document", "state": stateful}
+        self.requires = self.requires | {name for name, is_needed in needed.items() if is_needed}
 
     def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PackedBlocks:
         return PackedBlocks(store, length, boundary=tokenizer.id("eos"), phase=phase)
@@ -57,7 +59,9 @@ class CausalLM(Objective):
         return Batch(inputs=inputs, targets={"lm": target}, rows=torch.from_numpy(index))
 
     def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
-        hidden = model(batch.inputs).layers[-1].flatten(0, 1)
+        encoded = model(batch.inputs, batch.state if self.consecutive else None)
+        batch.state = encoded.state if self.consecutive else None
+        hidden = encoded.layers[-1].flatten(0, 1)
         labels = batch.targets["lm"].labels.flatten()
         predicted = (labels >= 0).nonzero()[:, 0]
         if len(predicted) < len(labels):

@@ -1,7 +1,8 @@
 """Scores of causal models: log p(continuation | context), as lm-evaluation-harness has it.
 
 An empty context is the token that begins a text, and what is too long loses its left end. Continuations of one
-context share a row, and contexts that begin alike share keys and values, where the model can cache them.
+context share a row where the model can keep them apart (`attend`), and contexts that begin alike share the state of
+their beginning where it has one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pipeline.models.generation import Cache
+from pipeline.models.generation import copies
 from pipeline.models.inputs import Batch
 from pipeline.prompting.requests import (
     Progress,
@@ -65,12 +66,12 @@ class CausalScorer(Scorer):
     def _score_distinct(self, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
         rows, cuts = self._rows(pairs)
         shared = common_prefix([row.context[:-1] for row in rows]) if len(rows) > 1 else 0
-        cache = self._read(rows[0].context[:shared]) if shared >= SHARED else None
-        read = 0 if cache is None else shared
+        state = self._read(rows[0].context[:shared]) if shared >= SHARED else None
+        read = 0 if state is None else shared
         scores: dict[int, Scored] = {}
         for indices in length_batches(self.encoder, [len(row) - read for row in rows]):
             chosen = [rows[i] for i in indices]
-            for row, results in zip(chosen, self._score_rows(chosen, cache, read), strict=True):
+            for row, results in zip(chosen, self._score_rows(chosen, state, read), strict=True):
                 for number, target, (total, greedy) in zip(row.requests, row.targets, results, strict=True):
                     scores[number] = Scored(total, len(target), cuts[number], greedy)
                 progress(len(row.requests))
@@ -78,7 +79,7 @@ class CausalScorer(Scorer):
 
     def _rows(self, pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[list[_Row], list[int]]:
         """Pairs as rows, and how many tokens of each do not fit."""
-        longest, packs = self.encoder.max_length, self.encoder.new_cache() is not None
+        longest, packs = self.encoder.max_length, "attend" in self.encoder.offers
         rows: list[_Row] = []
         cuts = []
         for number, (context, target) in enumerate(pairs):
@@ -95,21 +96,18 @@ class CausalScorer(Scorer):
                 rows.append(_Row(kept, [target], [number]))
         return rows, cuts
 
-    def _read(self, tokens: Sequence[int]) -> Cache | None:
-        """Keys and values of the beginning of all contexts; None: the model has no cache."""
-        if (cache := self.encoder.new_cache()) is not None:
-            ids = torch.tensor([list(tokens)], device=self.encoder.device)
-            self.encoder({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}, cache)
-        return cache
+    def _read(self, tokens: Sequence[int]) -> Any:
+        """The state after the beginning of all contexts; None: the model has none."""
+        ids = torch.tensor([list(tokens)], device=self.encoder.device)
+        batch = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}
+        return self.encoder(batch, self.encoder.new_state()).state
 
-    def _score_rows(self, rows: Sequence[_Row], cache: Cache | None, read: int) -> list[list[tuple[float, bool]]]:
-        """Nats of each continuation of each row, and whether it is the greedy one; `read` tokens are in the cache."""
+    def _score_rows(self, rows: Sequence[_Row], state: Any, read: int) -> list[list[tuple[float, bool]]]:
+        """Nats of each continuation of each row, and whether it is the greedy one; `state` has seen `read` tokens."""
         batch, places = _batch(rows, read)
         device = self.encoder.device
         batch = {name: value.to(device) for name, value in batch.items()}
-        encoded = (
-            self.encoder(batch) if cache is None else self.encoder(batch, [part.copies(len(rows)) for part in cache])
-        )
+        encoded = self.encoder(batch, copies(state, len(rows)))
         at = torch.tensor([(row, place) for row, columns in places for place in columns], device=device)
         labels = torch.tensor([token for row in rows for target in row.targets for token in target], device=device)
         log_probs, greedy = log_probs_of(self.encoder, encoded.layers[-1][at[:, 0], at[:, 1]], labels)

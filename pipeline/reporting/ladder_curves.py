@@ -9,13 +9,13 @@ from pipeline.reporting import ladder_charts
 from pipeline.reporting.ladder_charts import Item, Look
 from pipeline.reporting.ladder_models import (
     Model,
-    best_of,
     count,
     duration,
     is_finite,
     is_trained,
     legend,
     looks_of,
+    on_curve,
     operations,
     title_of,
 )
@@ -25,18 +25,22 @@ MOST_POINTS = 60  # of a curve
 
 
 def cost_section(models: Sequence[Model]) -> Section:
+    """Validation while training against seconds and FLOPs, beside counting."""
     title = "Cost"
     trained = [model for model in models if is_trained(model) and model.get("history")]
-    counting = best_of(models, "counting")
+    counting = min((model for model in models if model["kind"] == "counting"), key=on_curve, default=None)
     if not trained:
         return Section(title, [])
     looks = looks_of(models)
-    ends = [model["bits_per_byte"] for model in models if model["kind"] != "baseline"]
-    high = max(ends) + 0.08 * ((max(ends) - min(ends)) or 0.5)
+    ends = [on_curve(model) for model in models if model["kind"] != "baseline"]
+    early = [
+        model["history"][len(model["history"]) // 5]["bits_per_byte"] for model in trained
+    ]  # the first fifth is steep
+    high = max(filter(is_finite, [*ends, *early])) * 1.02
     blocks: list[Block] = []
     for key, x_label, scale in (
-        ("seconds", "seconds of training", ladder_charts.durations),
-        ("flops", "floating-point operations of training", ladder_charts.powers),
+        ("seconds", "training time", ladder_charts.durations),
+        ("flops", "floating-point operations of training (FLOPs)", ladder_charts.powers),
     ):
         curves = [curve for model in trained if (curve := _curve(model, key, looks, high))]
         dots = [_dot(model, key, looks) for model in models if model["kind"] == "counting" and model[key] > 0]
@@ -45,10 +49,11 @@ def cost_section(models: Sequence[Model]) -> Section:
             continue
         up = ladder_charts.linear([min(ends), high], margin=0.03)
         label = f"best of counting: {counting['title']}" if counting else ""
-        level = (counting["bits_per_byte"], label, "best of counting") if counting else None
+        level = (on_curve(counting), label, "best of counting") if counting else None
         svg = ladder_charts.plot([*curves, *dots], scale(xs), up, x_label=x_label, y_label="bits per byte", level=level)
         caption = (
-            f"Validation while training, against {x_label}. A ring marks where a model passes the best of counting."
+            f"On the rows that training validates on, against {x_label}. A ring marks where a model passes the best of "
+            "counting."
         )
         blocks.append(
             Chart(svg, caption, legend([m for m in models if m in trained or (dots and m["kind"] == "counting")]))
@@ -77,7 +82,7 @@ def _curve(model: Model, key: str, looks: Mapping[str, Look], high: float) -> It
 
 
 def _dot(model: Model, key: str, looks: Mapping[str, Look]) -> Item:
-    point = (model[key], model["bits_per_byte"])
+    point = (model[key], on_curve(model))
     return Item(
         model["title"], model["name"], looks[model["name"]], [point], f"{title_of(model)}, {duration(model['seconds'])}"
     )
@@ -102,6 +107,7 @@ def _passing(trained: Sequence[Model], counting: Model) -> Table:
 
 
 def context_section(models: Sequence[Model]) -> Section:
+    """Loss by the number of tokens before one."""
     title = "Reach"
     looks, items = looks_of(models), []
     for model in models:

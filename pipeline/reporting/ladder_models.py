@@ -38,6 +38,16 @@ def is_trained(model: Model) -> bool:
     return model["kind"] not in ("baseline", "counting")
 
 
+def has_axes(models: Sequence[Model]) -> bool:
+    """Whether they are a product of choices instead of a history."""
+    return bool(models) and all(model.get("axes") for model in models)
+
+
+def on_curve(model: Model) -> float:
+    """Bits per byte on the rows that training validates on, where its curve ends."""
+    return model.get("validation_rows_bits_per_byte") or model["bits_per_byte"]
+
+
 def title_of(model: Model) -> str:
     return f"{model['title']} ({model['year']}): {model['bits_per_byte']:.3f} bits per byte"
 

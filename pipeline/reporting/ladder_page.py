@@ -8,26 +8,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.reporting import ladder_charts, render
+from pipeline.reporting import render
 from pipeline.reporting.ladder_blocks import Cell, Claims, Continuations, Matrix
-from pipeline.reporting.ladder_charts import Item
 from pipeline.reporting.ladder_curves import context_section, cost_section
 from pipeline.reporting.ladder_models import (
     Model,
-    best_of,
     count,
-    duration,
+    has_axes,
     is_finite,
-    is_trained,
-    legend,
-    looks_of,
-    operations,
     readable,
-    title_of,
     titles_of,
 )
+from pipeline.reporting.ladder_overview import figures, overview_section
 from pipeline.reporting.ladder_reading import paragraph_section
-from pipeline.reporting.page import Block, Chart, Code, Figure, Page, Section, Table, Text
+from pipeline.reporting.page import Block, Code, Page, Section, Table, Text
 from pipeline.storage.atomic import write_atomically
 
 
@@ -43,11 +37,11 @@ def write_page(ladder: Mapping[str, Any], file: Path) -> None:
 def page_of(ladder: Mapping[str, Any]) -> Page:
     models = [model for model in ladder["models"] if is_finite(model.get("bits_per_byte"))]
     return Page(
-        title="Seventy years of language models on one text",
+        title="Language models on one text" if has_axes(models) else "Seventy years of language models on one text",
         about=_about(ladder),
-        figures=_figures(models, ladder.get("mixtures") or []),
+        figures=figures(models, ladder.get("mixtures") or []),
         sections=[
-            _years(ladder, models),
+            overview_section(ladder, models),
             _continuations(ladder),
             paragraph_section(ladder),
             cost_section(models),
@@ -64,112 +58,16 @@ def page_of(ladder: Mapping[str, Any]) -> Page:
 
 def _about(ladder: Mapping[str, Any]) -> str:
     tokenizer = ladder["tokenizer"]
+    pieces = (
+        f"{tokenizer['scheme']} tokenizer, {tokenizer['vocabulary']:,} pieces" if tokenizer else "tokenizers differ"
+    )
     parts = [
         f"Corpus {ladder['corpus']}: {count(ladder['train_tokens'])} tokens to learn from, "
         f"{count(ladder['validation_bytes'])} bytes held out",
-        f"{tokenizer['scheme']} tokenizer, {tokenizer['vocabulary']:,} pieces",
-        f"version {ladder['version']}, {ladder['precision']}, {ladder['device']}, {ladder['date']}",
+        pieces,
+        f"version {ladder['version']}, {ladder['precision']}, {ladder['device']}, {ladder['date'][:10]}",
     ]
     return "; ".join(parts)
-
-
-def _figures(models: Sequence[Model], mixtures: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    best, counting, worst = (
-        best_of(models),
-        best_of(models, "counting"),
-        max(models, key=lambda m: m["bits_per_byte"], default=None),
-    )
-    if best is None or worst is None:
-        return []
-    figures = [
-        Figure("Best model", best["title"], f"{best['year']}, {best['bits_per_byte']:.3f} bits per byte"),
-        Figure(
-            "From first to best",
-            f"{worst['bits_per_byte']:.2f} → {best['bits_per_byte']:.2f}",
-            f"bits per byte; a text shrinks to {best['bits_per_byte'] / 8:.0%} of its size",
-        ),
-    ]
-    if counting is not None:
-        beside = f"{counting['title']}, {duration(counting['seconds'])}"
-        figures.append(Figure("Best of counting", f"{counting['bits_per_byte']:.2f}", beside))
-        ahead = [m for m in models if is_trained(m) and m["bits_per_byte"] < counting["bits_per_byte"]]
-        trained = sum(map(is_trained, models))
-        figures.append(
-            Figure("Neural models ahead of counting", f"{len(ahead)} of {trained}", "at the end of training")
-        )
-    if mixtures:
-        top = min(mixtures, key=lambda mixture: mixture["bits_per_byte"])
-        names = {model["name"]: model["title"] for model in models}
-        pair = " + ".join(names.get(name, name) for name in top["models"])
-        figures.append(Figure("Best mixture", f"{top['bits_per_byte']:.2f}", pair))
-    return figures
-
-
-def _years(ladder: Mapping[str, Any], models: Sequence[Model]) -> Section:
-    if not models:
-        return Section("Seventy years", [])
-    looks, lowest = looks_of(models), math.inf
-    stairs: list[ladder_charts.Point] = []
-    records: set[str] = set()
-    by_year = sorted(models, key=lambda model: (model["year"], model["bits_per_byte"]))
-    for model in by_year:
-        if model["bits_per_byte"] < lowest:
-            stairs += [(model["year"], lowest)] if stairs else []
-            lowest = model["bits_per_byte"]
-            stairs.append((model["year"], lowest))
-            records.add(model["name"])
-    years = [model["year"] for model in models]
-    stairs.append((max(years) + 2, lowest))
-    items = [
-        Item(
-            f"{model['title']} {model['bits_per_byte']:.2f}",
-            model["name"],
-            looks[model["name"]],
-            [(model["year"], model["bits_per_byte"])],
-            f"{title_of(model)}; {model['source']}",
-            bold=model["name"] in records,
-        )
-        for model in models
-    ]
-    span = [min(years), max(years) + 2]
-    across = ladder_charts.linear(span, margin=0.04, form=".0f")
-    up = ladder_charts.linear([model["bits_per_byte"] for model in models])
-    svg = ladder_charts.plot(items, across, up, x_label="year", y_label="bits per byte", stairs=stairs)
-    caption = (
-        "Held-out text. The stepped line is the best of its time; all models were trained here, on the same tokens."
-    )
-    blocks: list[Block] = [
-        Text(
-            "Bits per byte: how many bits a model spends on one byte of text that it has not seen. Without a model a "
-            "byte costs 8. The better a model predicts what comes next, the fewer it needs."
-        ),
-        Chart(svg, caption, legend(models)),
-        _table(ladder["models"]),
-    ]
-    return Section("Seventy years", blocks)
-
-
-def _table(models: Sequence[Model]) -> Table:
-    best = best_of([model for model in models if is_finite(model.get("bits_per_byte"))])
-    rows = []
-    for model in models:
-        bits = f"{model['bits_per_byte']:.3f}" if is_finite(model.get("bits_per_byte")) else "infinite"
-        perplexity = model.get("perplexity")
-        rows.append(
-            [
-                model["title"],
-                str(model["year"]),
-                f"**{bits}**" if model is best else bits,
-                f"{perplexity:,.1f}" if is_finite(perplexity) else "infinite",
-                count(model["parameters"]),
-                duration(model["seconds"]),
-                operations(model["flops"]),
-                model["source"],
-            ]
-        )
-    head = ["model", "year", "bits per byte", "perplexity", "parameters", "training", "FLOPs", "source"]
-    caption = "Every model. Perplexity is by token. Parameters of a counting model: its entries."
-    return Table(head, rows, caption, numbers=(1, 2, 3, 4, 5, 6))
 
 
 def _continuations(ladder: Mapping[str, Any]) -> Section:
@@ -271,7 +169,7 @@ def _method(ladder: Mapping[str, Any], models: Sequence[Model]) -> Section:
     rows = []
     for model in models:
         if len(model.get("rates") or ()) > 1:
-            tried = [f"{rate['learning_rate']:g}: {rate['bits_per_byte']:.3f}" for rate in model["rates"]]
+            tried = [f"{rate['learning_rate']:g}: {_bits(rate['bits_per_byte'])}" for rate in model["rates"]]
             rows.append([model["title"], f"{model['steps']:,}", count(model["tokens"]), "; ".join(tried)])
     if rows:
         caption = "Each neural model was trained with several learning rates; the best on the held-out text is shown."
@@ -280,3 +178,7 @@ def _method(ladder: Mapping[str, Any], models: Sequence[Model]) -> Section:
     if ladder.get("command"):
         blocks += [Text("This trains what is missing and writes the page again."), Code(ladder["command"])]
     return Section("How it was made", blocks)
+
+
+def _bits(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.3f}"

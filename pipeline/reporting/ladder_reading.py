@@ -39,6 +39,7 @@ class Readings:
 
 
 def paragraph_section(ladder: Mapping[str, Any]) -> Section:
+    """A paragraph in fixed colors for every model, and the data with which a script colors it."""
     title, paragraph = "One paragraph", ladder.get("paragraph")
     models = [m for m in ladder["models"] if paragraph and m["name"] in paragraph["nats"]]
     if not paragraph or not models:

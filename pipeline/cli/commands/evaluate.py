@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from pipeline.cli.arguments import (
+    INPUT,
     OUTPUT,
     Parser,
     add_corpus,
@@ -13,6 +15,7 @@ from pipeline.cli.arguments import (
     add_model,
     add_overrides,
     place,
+    positive,
     request_of,
 )
 from pipeline.console import typed
@@ -27,7 +30,15 @@ def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_corpus(parser)
     add_encoder(parser)
-    parser.group(OUTPUT).add_argument("--out", type=place, default=None, help="JSON file to write the figures into")
+    parser.group(INPUT).add_argument(
+        "--mix", type=place, default=None, help="encoder folder of the same tokenizer: score the mixture of both, too"
+    )
+    group = parser.group(OUTPUT)
+    group.add_argument("--out", type=place, default=None, help="JSON file to write the figures into")
+    group.add_argument("--by-context", action="store_true", help="loss by tokens of context; with --out, a plot too")
+    group.add_argument(
+        "--stride", type=positive, default=None, help="also score with rows that overlap, one every so many tokens"
+    )
     add_overrides(parser, "pretrain")
 
 
@@ -35,34 +46,66 @@ def run(options: argparse.Namespace) -> None:
     from pipeline import encoders
     from pipeline.cli.config import pretraining
     from pipeline.cli.encoder_folders import encoder_folder
+    from pipeline.inspection import context_loss
     from pipeline.inspection import evaluate as evaluating
+    from pipeline.inspection.token_report import Wanted, check_models, token_report
     from pipeline.storage.atomic import write_atomically
-    from pipeline.training.run_folder import check_place
     from pipeline.version import __version__
 
     for name, words in by_setting(options.overrides):
         if name.startswith(FIXED):
             raise UserError(f"evaluate takes an encoder as it was saved, and all rows of a text: leave out {words[0]}.")
-    if options.out is not None:
-        check_place(options.out)
-        if options.out.exists():
-            raise UserError(f"{options.out} is there already; choose another {typed.flag('out')}.")
+    plot = options.out.with_suffix(".png") if options.out is not None and options.by_context else None
+    check_free(options.out, plot)
     folder = encoder_folder(options.model, options.encoder)
-    encoder = encoders.load_with_heads(folder)
+    folders = [folder, *([] if options.mix is None else [options.mix])]
+    if len({file.resolve() for file in folders}) < len(folders):
+        raise UserError(f"{typed.flag('mix', options.mix)} is the evaluated encoder itself: give another one.")
+    models = [encoders.load_with_heads(file) for file in folders]
     request = request_of(CorpusRequest, options)
-    trained = evaluating.training_length(encoder, folder)
-    configuration = pretraining(request if trained is None else request.override({"data.length": trained}, first=True))
-    if note := evaluating.note_on_length(encoder, configuration.data.length, trained):
-        print(note)
-    metrics = evaluating.evaluate(encoder, configuration.data)
+    trained = [evaluating.training_length(*model) for model in zip(models, folders, strict=True)]
+    settings = {} if trained[0] is None else {"data.length": trained[0]}
+    data = pretraining(request.override(settings, first=True)).data
+    for encoder, length in zip(models, trained, strict=True):
+        if note := evaluating.note_on_length(encoder, data.length, length):
+            print(note)
+    wanted = Wanted(by_context=options.by_context, stride=options.stride, mixed=options.mix is not None)
+    named = dict(zip(map(name_of, folders), models, strict=True))
+    if wanted:
+        check_models(named, data, wanted)
+    metrics = evaluating.evaluate(models[0], data)
     for name, value in metrics.items():
         print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}")
+    report = token_report(named, data, wanted) if wanted else None
+    if report is not None:
+        print(f"\n{report}")
     if options.out is not None:
         about = {"encoder": str(folder), "corpus": options.corpus, "data": options.data, "version": __version__}
-        write_atomically(options.out, json.dumps({**about, **metrics}, indent=2) + "\n")
+        figures = {**about, **metrics, **(report.figures() if report else {})}
+        write_atomically(options.out, json.dumps(figures, indent=2) + "\n")
         print(f"Saved {options.out}")
+    if plot is not None and report is not None:
+        context_loss.plot(report.by_context, plot, title=f"Loss by context on {Path(options.corpus).name}")
+        print(f"Saved {plot}")
     if (unknown := metrics["unknown"]) > evaluating.FEW_UNKNOWN:
         print(
             f"Warning: {unknown:.1%} of what is predicted is unknown to this encoder, and [UNK] is an easy guess: its "
             "perplexity here compares with none of another text or vocabulary."
         )
+
+
+def check_free(*files: Path | None) -> None:
+    """Raises: UserError, one of the files to be written is there already, or cannot be."""
+    from pipeline.training.run_folder import check_place
+
+    for file in files:
+        if file is None:
+            continue
+        check_place(file)
+        if file.exists():
+            raise UserError(f"{file} is there already; choose another {typed.flag('out')}.")
+
+
+def name_of(folder: Path) -> str:
+    """The encoder of a run is called as its run folder."""
+    return str(folder.parent if folder.name == "encoder" else folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.arguments import Parser, add_overrides, natural, place, positive
 from pipeline.presets import named_config
@@ -37,9 +37,13 @@ def run(options: argparse.Namespace) -> None:
         print(what_is_missing(wanted.plans.values()))
         return
     from pipeline.experiments import ladder_table
+    from pipeline.reporting import ladder_page
 
-    results = wanted.run(lambda results: ladder_table.write(results, wanted.out))
-    print(ladder_table.main_table(results))
+    def publish(results: dict[str, Any]) -> None:
+        ladder_table.write(results, wanted.out)
+        ladder_page.write_page(results, wanted.out / "ladder.html")
+
+    print(ladder_table.main_table(wanted.run(publish)))
     print(f"Saved {', '.join(path.name for path in sorted(wanted.out.glob('ladder.*')))} in {wanted.out}")
 
 

@@ -59,7 +59,7 @@ class Output(nn.Module):
             self.adaptive = _adaptive(size, vocab_size, cutoffs)
             return
         if kind == "full":
-            self.weight = nn.Parameter(torch.randn(vocab_size, size) * 0.02)
+            self.weight = nn.Parameter(nn.Linear(size, vocab_size).weight.detach())
         elif size != embedding_size:
             self.project = nn.Linear(size, embedding_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
@@ -89,18 +89,6 @@ class Output(nn.Module):
             sums.append(linear_cross_entropy(cluster, wide.weight, labels[rows] - first).sum)
         sums.append(linear_cross_entropy(hidden, head.weight, classes, head.bias).sum)
         return Loss(torch.stack(sums).sum(), len(labels))
-
-    @staticmethod
-    def shapes(
-        kind: OutputKind, *, size: int, embedding_size: int, vocab_size: int, cutoffs: Sequence[int] | None = None
-    ) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the tensors that bound the layer's size, see `Encoder.sizes`."""
-        if kind == "adaptive":
-            cuts = _cuts(vocab_size, cutoffs)
-            return {"adaptive.head.weight": (cuts[0] + len(cuts), size)}
-        if kind == "full":
-            return {"weight": (vocab_size, size)}
-        return {} if size == embedding_size else {"project.weight": (embedding_size, size)}
 
     def _projected(self, hidden: Tensor) -> Tensor:
         return hidden if self.project is None else self.project(hidden)

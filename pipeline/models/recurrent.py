@@ -1,0 +1,201 @@
+"""Recurrent language models: the simple network (Elman 1990), GRU (Cho et al. 2014), LSTM (Hochreiter and Schmidhuber
+1997), each a stack of torch's own layers.
+
+Shapes: B batch, T positions, E size of an embedding, D model size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import TypedDict
+
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder
+from pipeline.models.folder import Rate, Size
+from pipeline.models.inputs import Batch, SpecialTokens, between_ends, padded
+from pipeline.models.layers.dropout import Dropout
+from pipeline.models.layers.output import Output, OutputKind
+from pipeline.models.losses import Loss
+from pipeline.models.outputs import Encoded
+from pipeline.tokenization.base import Tokenizer
+
+Cell = Literal["rnn", "gru", "lstm"]
+State = list[tuple[Tensor, ...]]  # of each layer what goes from step to step, (B, D) each: h, and of an LSTM c
+
+
+class RecurrentConfig(TypedDict):
+    """The keys of `config.json` that are read."""
+
+    vocab_size: Size
+    cell: Cell
+    size: Size
+    embedding_size: Size
+    layers: Size
+    max_length: Size
+    output: OutputKind
+    cutoffs: list[Size] | None
+    dropout_prob: Rate
+
+
+class Recurrent(Encoder):
+    """Each token from a state that has read all tokens before it (Mikolov et al. 2010).
+
+    The embedding is multiplied by the root of E on its way in (Vaswani et al. 2017, 3.4): as an output matrix it must
+    begin small, and gates that read so small numbers learn frequencies alone for hundreds of steps.
+
+    Args:
+        tokenizer: its length is V.
+        cell: `rnn`: h' = tanh(W x + U h + b); `gru` and `lstm`: with gates, as `torch.nn.GRU` and `torch.nn.LSTM`.
+        size: D, of the state.
+        layers: cells on top of each other, each of which reads the states of the one below.
+        max_length: longest text in tokens. There are no positions, so that only time and memory set a bound.
+        dropout: rate on the input of each layer and on the top, not from step to step (Zaremba et al. 2014).
+        embedding_size: E; None: D. A smaller one makes the output layer cheaper, where most of the time goes.
+        output: how the top layer gives probabilities, see `Output`.
+        cutoffs: of `output: adaptive`.
+    """
+
+    model_type = "recurrent"
+    scoring = "causal"
+    context = ("left",)
+    special = SpecialTokens(prefix=1, between=1, suffix=1)
+    offers = ("state",)
+    shardable = False  # torch's layers read their weights where these were when they were made
+    schema = RecurrentConfig
+    heads = lm_head = ("output.",)
+    cells: ClassVar[dict[str, Any]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        cell: Cell,
+        size: int,
+        layers: int,
+        max_length: int,
+        dropout: float,
+        embedding_size: int | None = None,
+        output: OutputKind = "tied",
+        cutoffs: list[int] | None = None,
+    ) -> None:
+        super().__init__()
+        if tokenizer.spells:
+            raise UserError(
+                f"A recurrent model reads tokens, and a tokenizer of scheme {tokenizer.scheme} spells words."
+            )
+        width = size if embedding_size is None else embedding_size
+        if not 1 <= width <= size:
+            raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")
+        self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
+        self.scale = width**0.5
+        self.config = {
+            "architectures": ["Recurrent"],
+            "model_type": "recurrent",
+            "vocab_size": len(tokenizer),
+            "cell": cell,
+            "size": size,
+            "embedding_size": width,
+            "layers": layers,
+            "max_length": max_length,
+            "output": output,
+            "cutoffs": cutoffs,
+            "dropout_prob": dropout,
+        }
+        self.word_embedding = nn.Embedding(len(tokenizer), width)
+        nn.init.normal_(self.word_embedding.weight, std=width**-0.5)
+        inputs = [width] + [size] * (layers - 1)
+        self.layers = nn.ModuleList(self.cells[cell](each, size, batch_first=True) for each in inputs)
+        for layer in self.layers:
+            initialize(cast(nn.RNNBase, layer))
+        self.dropout = Dropout(dropout)
+        self.output = Output(output, size=size, embedding_size=width, vocab_size=len(tokenizer), cutoffs=cutoffs)
+
+    def forward(self, batch: Batch, state: State | None = None) -> Encoded:
+        """`input_ids`, `mask` (B, T) -> layers; the first are embeddings, with zeros up to D.
+
+        Args:
+            state: that of the tokens before; rows that it does not have begin from zero. The state behind the batch
+                comes back, without a gradient; None where there is padding, behind which it would be no use.
+        """
+        ids, mask = batch["input_ids"], batch["mask"]
+        x = self.embed(batch) * self.scale
+        layers, after = [F.pad(x, (0, self.size - x.shape[-1]))], []
+        for index, layer in enumerate(self.layers):
+            x, end = layer(self.dropout(x), None if state is None else self._begin(state[index], x))
+            after.append(tuple(part[0].detach() for part in (end if isinstance(end, tuple) else (end,))))
+            layers.append(x)
+        layers[-1] = self.dropout(layers[-1])
+        return Encoded(layers=layers, mask=mask, input_ids=ids, state=after if bool(mask.all()) else None)
+
+    def _begin(self, state: tuple[Tensor, ...], x: Tensor) -> Any:
+        """The state before x (B, T, ...), as torch's layers take it."""
+        parts = [F.pad(part[: len(x)], (0, 0, 0, max(0, len(x) - len(part)))) for part in state]
+        begin = tuple(part.to(x.device, x.dtype)[None].contiguous() for part in parts)
+        return begin if len(begin) > 1 else begin[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., V)."""
+        return self.output.logits(hidden, self.word_embedding.weight)
+
+    def token_loss(self, hidden: Tensor, labels: Tensor) -> Loss:
+        return self.output.token_loss(hidden, labels, self.word_embedding.weight)
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        return self.word_embedding
+
+    @property
+    def output_embedding(self) -> nn.Parameter | None:
+        return self.output.weight
+
+    def pooled(self, encoded: Encoded) -> Tensor:
+        """The last token of the top layer, which has seen the whole text."""
+        last = encoded.mask.sum(1) - 1
+        return encoded.layers[-1][torch.arange(len(last), device=last.device), last]
+
+    @property
+    def num_layers(self) -> int:
+        return 1 + len(self.layers)
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        return [list(self.word_embedding.parameters()), *(list(layer.parameters()) for layer in self.layers)]
+
+    def collate(self, texts: Sequence[Any]) -> Batch:
+        """[end] a [end] or [end] a [end] b [end], see `between_ends`."""
+        end = self.tokenizer.id("eos")
+        return padded(between_ends(texts, end=end, max_length=self.max_length), pad=end)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Recurrent:
+        names = RecurrentConfig.__annotations__.keys() - {"vocab_size", "dropout_prob"}
+        return cls(tokenizer, dropout=config["dropout_prob"], **{name: config[name] for name in names})
+
+    @classmethod
+    def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        size, width, last = config["size"], config["embedding_size"], config["layers"] - 1
+        gates = {"rnn": 1, "gru": 3, "lstm": 4}[config["cell"]]
+        return {
+            "word_embedding.weight": (config["vocab_size"], width),
+            f"layers.{last}.weight_ih_l0": (gates * size, size if last else width),
+        }
+
+
+@torch.no_grad()
+def initialize(layer: nn.RNNBase) -> None:
+    """Orthogonal matrices from state to state, which keep its length over many steps (Saxe et al. 2014); an LSTM
+    remembers at first (Jozefowicz et al. 2015)."""
+    size = layer.hidden_size
+    for name, parameter in layer.named_parameters():
+        if name.startswith("bias"):
+            parameter.zero_()
+            continue
+        fill = nn.init.orthogonal_ if name.startswith("weight_hh") else nn.init.xavier_uniform_
+        for matrix in parameter.split(size):
+            fill(matrix)
+    if isinstance(layer, nn.LSTM):
+        layer.get_parameter("bias_ih_l0")[size : 2 * size] = 1.0
