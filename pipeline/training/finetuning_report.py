@@ -60,8 +60,8 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
         best = training.last.with_name(checkpoints.BEST)
         state = checkpoints.read(best if best.exists() else training.last)
         figures |= training.metrics_of(state)  # val/* are of the checkpoint that is tested
-        step, best_score = int(state["global_step"]), figures.get(f"val/{task.metric}", 0.0)
-        best_score = best_score if training.best_score is None else training.best_score
+        step, score = int(state["global_step"]), training.best_score
+        best_score = figures.get(f"val/{task.metric}", 0.0) if score is None else score
         module.load_state_dict(state["state_dict"])
     training.trainer.test(module, data, verbose=False)
 
@@ -75,7 +75,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     figures |= {
         **{f"test/{name}": value for name, value in scores.figures.items()},
         "test/loss": module.test_loss,
-        "encoder": lineage.weights_of(training.record.stages)[:12],
+        **({"encoder": lineage.weights_of(training.record.stages)[:12]} if training.checkpointed else {}),
         "test/rows": len(examples),
         "best_step": step,
         f"val/best_{task.metric}": best_score,
