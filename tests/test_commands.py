@@ -21,6 +21,7 @@ from pipeline.training.requests import (
     CorpusRequest,
     FineTuneRequest,
     PretrainRequest,
+    ZeroShotRequest,
     by_setting,
     settings_in,
 )
@@ -166,6 +167,9 @@ def test_a_request_is_the_arguments_of_its_command(tmp_path: Path) -> None:
     )
     assert again == request
     assert "--resume" not in PretrainRequest().arguments()
+    prompted = ZeroShotRequest(encoder=tmp_path, shots=(0, 4), limit=2, log_text=True)
+    options, rest = parser().parse_known_args(["zeroshot", *prompted.arguments()])
+    assert (options.shots, options.limit, options.log_text, rest) == ("0,4", 2, True, [])
 
 
 def test_settings_are_read_once_from_what_users_type() -> None:

@@ -181,7 +181,7 @@ def test_the_tokenizer_must_be_of_the_right_scheme(encoders: dict[str, Path], tm
     file = encoders["gpt"] / "encoder/tokenizer.json"
     with pytest.raises(UserError, match="is a bpe tokenizer; this model needs words"):
         run("pretrain", "--out", str(tmp_path / "run"), *flags("elmo", f"data.tokenizer.file={file}"))
-    with pytest.raises(UserError, match="GPT needs a tokenizer of scheme bpe"):
+    with pytest.raises(UserError, match="GPT needs a tokenizer of scheme bpe or whole-words"):
         run("pretrain", "--out", str(tmp_path / "run"), *flags("gpt", "data.tokenizer.scheme=wordpiece"))
     for setting, message in (("filters=[[9,8]]", "from 1 to 7"), ("cutoffs=[200,100]", "must be positive and rise")):
         with pytest.raises(UserError, match=message):

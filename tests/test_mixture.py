@@ -14,29 +14,24 @@ import tokenizers
 import torch
 
 from pipeline import encoders
+from pipeline.data.documents import Source
+from pipeline.data.store_builder import build
 from pipeline.errors import UserError
 from pipeline.inspection.context_loss import loss_by_context
 from pipeline.inspection.mixture import fitted_weight, mix, mixed_log_probs
 from pipeline.inspection.token_log_probs import TokenLogProbs, check, token_log_probs
 from pipeline.models.base import Encoder
+from pipeline.models.recurrent import Recurrent
 from pipeline.objectives.causal_lm import CausalLM
+from pipeline.tokenization.whole_words import WholeWords
 from tests.conftest import assert_plot, run
 
 
 def scores(log_probs: Any, **others: Any) -> TokenLogProbs:
-    """Scores of made-up tokens."""
-    log_probs = np.asarray(log_probs, np.float32)
-    numbers = np.arange(len(log_probs))
-    return TokenLogProbs(
-        **{
-            "tokens": numbers,
-            "log_probs": log_probs,
-            "context": numbers + 1,
-            "documents": numbers // 50,
-            "per_byte": 0.5,
-        }
-        | others
-    )
+    """Scores of made-up tokens, two bytes each."""
+    log_probs, numbers = np.asarray(log_probs, np.float32), np.arange(len(log_probs))
+    known = {"tokens": numbers, "context": numbers + 1, "documents": numbers // 50, "spelling": 0.0 * numbers}
+    return TokenLogProbs(**known | others, log_probs=log_probs, per_byte=0.5)
 
 
 def drawn(seed: int, tokens: int = 4000) -> tuple[TokenLogProbs, TokenLogProbs]:
@@ -115,31 +110,55 @@ def gpt(toys: Callable[[str], Path]) -> Encoder:
     return encoders.load_with_heads(toys("gpt") / "encoder")
 
 
-@pytest.mark.parametrize("stride", [None, 1, 5, 12])
-def test_each_token_is_scored_once_with_its_context(gpt: Encoder, stride: int | None, tmp_path: Path) -> None:
-    """Each log-probability is that of the token after exactly its context, asked alone."""
-    from pipeline.data.documents import Source
-    from pipeline.data.store_builder import build
+@pytest.fixture(scope="module")
+def lstm(gpt: Encoder) -> Encoder:
+    torch.manual_seed(0)
+    return Recurrent(gpt.tokenizer, cell="lstm", size=16, layers=1, max_length=48, dropout=0.0).eval()
 
-    (tmp_path / "text.txt").write_text(
-        "The soup was cold. She left the house.\n\nA dog slept.\n\nIt was late, he said.\n"
-    )
+
+@pytest.mark.parametrize("case", ["cut", "stride 1", "stride 5", "stride 12", "stateful"])
+def test_each_token_is_scored_once_with_its_context(gpt: Encoder, lstm: Encoder, case: str, tmp_path: Path) -> None:
+    """Each log-probability is that of the token after exactly its context, asked alone."""
+    text = "The soup was cold. She left the house.\n\nA dog slept.\n\nIt was late, he said.\n"
+    (tmp_path / "text.txt").write_text(text)
     store = build(Source(files=[tmp_path / "text.txt"]), gpt.tokenizer, tmp_path, name="text")
-    end, length = gpt.tokenizer.id("eos"), 12
-    stream: list[int] = []
-    for low, high in zip(store.document_starts[:-1], store.document_starts[1:], strict=True):
-        stream += [end, *store.tokens[low:high].tolist()]
+    starts, length = store.document_starts, 12
+    stream = np.insert(store.tokens.astype(np.int64), starts[:-1], gpt.tokenizer.id("eos")).tolist()
+    model, stateful = (lstm, True) if case == "stateful" else (gpt, False)
+    stride = int(case.split()[1]) if "stride" in case else None
+    found = token_log_probs(model, store, CausalLM(stateful=stateful), length=length, stride=stride, batch_size=2)
     predicted = min(len(stream) // length * length, len(stream) - 1)
-    found = token_log_probs(gpt, store, CausalLM(), length=length, stride=stride, batch_size=2)
     assert found.tokens.tolist() == stream[1 : predicted + 1]
     least = 1 if stride is None else length - stride + 1
-    assert all(least <= context <= length or place < length for place, context in enumerate(found.context, start=1))
+    assert all(least <= context or context == place for place, context in enumerate(found.context, start=1))
+    assert (found.context.max() > length) == stateful
     for place, (context, log_prob) in enumerate(zip(found.context, found.log_probs, strict=True), start=1):
         ids = torch.tensor([stream[place - context : place]])
         with torch.no_grad():
-            hidden = gpt({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}).layers[-1][0, -1]
-            alone = gpt.logits(hidden).log_softmax(-1)[stream[place]]
+            hidden = model({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}).layers[-1][0, -1]
+            alone = model.logits(hidden).log_softmax(-1)[stream[place]]
         assert log_prob == pytest.approx(float(alone), abs=1e-4)
+
+
+def test_bits_per_byte_of_whole_words_include_their_spelling(tmp_path: Path) -> None:
+    """As those of `evaluate` do: each unknown word is charged its spelling, on average over the text."""
+    tokenizer = WholeWords.train(["the soup was cold ."] * 9, vocab_size=100, lowercase=False)
+    (tmp_path / "text.txt").write_text("the soup was strange .\n\nthe dog was cold .\n\n" * 3)
+    store = build(Source(files=[tmp_path / "text.txt"]), tokenizer, tmp_path, name="text")
+    torch.manual_seed(0)
+    model = Recurrent(tokenizer, cell="gru", size=8, layers=1, max_length=48, dropout=0.0).eval()
+    found, objective = token_log_probs(model, store, CausalLM(), length=8), CausalLM()
+    batch = objective.batch(
+        objective.rows(store, tokenizer, length=8, phase=0, seed=0), np.arange(4), tokenizer, rng=None
+    )
+    sums = objective(model, batch)["lm"].statistics()
+    figures = {"lm_loss": float(sums[0] / sums[1]), "lm_spelling": float(sums[3] / sums[1])}
+    assert figures["lm_spelling"] > 1
+    assert found.bits_per_byte == pytest.approx(objective.report(figures, per_byte=found.per_byte)["bits_per_byte"])
+    mixture = mix(found, found)
+    half = slice(len(found) // 2, None)
+    bits = (found.spelling[half] - found.log_probs[half]).mean() * found.per_byte / np.log(2)
+    assert mixture.bits_per_byte == pytest.approx([bits] * 3)
 
 
 def test_evaluate_token_by_token(

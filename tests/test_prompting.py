@@ -238,6 +238,7 @@ def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run"), "--limit", "20"]
     run("zeroshot", *where, "--shots", "0,2")
     end = figures(tmp_path / "run")
+    assert "--shots 0,2 --limit 20" in (tmp_path / "run/command.txt").read_text()
     assert end["zeroshot/rows"] == 20
     names = {"accuracy", "accuracy_pmi", "accuracy_calibrated", "standard_error", "chance", "majority", "accuracy_min"}
     assert {f"zeroshot/{name}" for name in names} <= set(end)

@@ -131,7 +131,7 @@ class OverlappingBlocks:
     """
 
     def __init__(self, blocks: PackedBlocks, stride: int) -> None:
-        self.blocks, self.stride = blocks, stride
+        self.blocks, self.store, self.stride = blocks, blocks.store, stride
 
     def __len__(self) -> int:
         return 1 - (-(len(self.blocks) - 1) * self.blocks.length // self.stride)

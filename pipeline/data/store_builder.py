@@ -33,6 +33,7 @@ MAX_CHARACTERS = 1 << 21  # of a batch of long sentences: Ctrl-C waits for the e
 COUNTS = (
     *("documents", "sentences", "tokens", "words", "bytes", "raw_bytes", "lines", "unknown", "duplicate_lines"),
     *("long_sentences", "empty_sentences", "spelled_words", "long_words", "endless_words"),
+    "unknown_nats",
 )
 Keep = Callable[[int], bool]
 Sentence = tuple[bool, str]  # whether it begins a document, and its text
@@ -120,7 +121,7 @@ class _Writer:
         self.folder, self.tokenizer = folder, tokenizer
         self.dtype = np.uint16 if tokenizer.spells or len(tokenizer) <= 1 << 16 else np.uint32
         self.unknown = tokenizer.id("unk")
-        self.count = dict.fromkeys(COUNTS, 0)
+        self.count: dict[str, Any] = dict.fromkeys(COUNTS, 0)
         self.seen = SeenLines()
         self.stack, self.files = ExitStack(), dict[str, IO[bytes]]()
         self.pending = False  # a document has begun, but all its sentences were empty so far
@@ -172,6 +173,7 @@ class _Writer:
             count["words"] += len(sentence.split())
             count["bytes"] += len(sentence.strip().encode()) + 1
             count["long_sentences"] += len(sentence) > LONG_SENTENCE
+            count["unknown_nats"] += self.tokenizer.unknown_nats(sentence, ids)
             count["endless_words"] += self.tokenizer.overlong_words(sentence)
         count["documents"] += len(begins)
         flat = np.fromiter(chain.from_iterable(encoded), dtype=self.dtype, count=sum(map(len, encoded)))

@@ -105,6 +105,11 @@ class TokenStore:
         return max(0, self.raw_bytes - self.meta["bytes"])
 
     @property
+    def unknown_nats(self) -> float:
+        """Nats of spelling an unknown word, on average; 0 where none is spelled."""
+        return self.meta.get("unknown_nats", 0.0) / max(1, self.meta["unknown"])
+
+    @property
     def document_starts(self) -> np.ndarray:
         """(D + 1,) first token of each document, then N."""
         return self.sentences[self.documents]

@@ -29,6 +29,7 @@ from pipeline.training.throughput import flop_counter
 
 BLIMP, PHENOMENON = "blimp", "linguistics_term"
 PARTIAL = "\N{REPLACEMENT CHARACTER}"  # what a decoder gives for a part of a character
+ARRAYS = ("tokens", "log_probs", "context", "documents", "spelling")  # of TokenLogProbs
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Kept:
         try:
             with np.load(file, allow_pickle=False) as kept:
                 if str(kept["key"]) == self.key:
-                    arrays = {name: kept[name] for name in ("tokens", "log_probs", "context", "documents")}
+                    arrays = {name: kept[name] for name in ARRAYS}
                     return TokenLogProbs(**arrays, per_byte=float(kept["per_byte"]))
         except (OSError, ValueError, KeyError, EOFError):  # missing or damaged
             pass

@@ -65,7 +65,8 @@ def mix(first: TokenLogProbs, second: TokenLogProbs) -> Mixture:
     better = int(losses[1] < losses[0])
     gains, units = by_unit(mixed - tried[better], first.documents[middle:])
     low, high = (bits_per_byte(end, first.per_byte) for end in bootstrap(gains))
-    bits = [bits_per_byte(loss, first.per_byte) for loss in losses]
+    spelling = float(first.spelling[middle:].mean())
+    bits = [bits_per_byte(loss + spelling, first.per_byte) for loss in losses]
     return Mixture(
         weight=weight,
         losses=(losses[0], losses[1], losses[2]),

@@ -33,6 +33,7 @@ class TokenLogProbs:
         log_probs: (N,) nats, negative.
         context: (N,) tokens to the left that the model was given.
         documents: (N,) the document of each token.
+        spelling: (N,) nats of spelling unknown words, on average over the text; only bits per byte include them.
         per_byte: predictions of the whole text per UTF-8 byte of it.
     """
 
@@ -40,6 +41,7 @@ class TokenLogProbs:
     log_probs: np.ndarray
     context: np.ndarray
     documents: np.ndarray
+    spelling: np.ndarray
     per_byte: float
 
     def __len__(self) -> int:
@@ -56,7 +58,7 @@ class TokenLogProbs:
 
     @property
     def bits_per_byte(self) -> float:
-        return bits_per_byte(self.loss, self.per_byte)
+        return bits_per_byte(self.loss + float(self.spelling.mean()), self.per_byte)
 
 
 def bits_per_byte(loss: float, per_byte: float) -> float:
@@ -99,8 +101,15 @@ def token_log_probs(
         parts = list(_scored(encoder, objective, rows, bar))
     places, tokens, log_probs, context = (np.concatenate(part) for part in zip(*parts, strict=True))
     order = np.argsort(places)
-    documents = np.searchsorted(blocks.starts, places[order] + 1, side="right") - 1
-    return TokenLogProbs(tokens[order], log_probs[order], context[order], documents, blocks.predictions_per_byte)
+    unknown = tokens[order] == encoder.tokenizer.id("unk") if store.unknown_nats else np.zeros(len(order), bool)
+    return TokenLogProbs(
+        tokens=tokens[order],
+        log_probs=log_probs[order],
+        context=context[order],
+        documents=np.searchsorted(blocks.starts, places[order] + 1, side="right") - 1,
+        spelling=np.float32(store.unknown_nats) * unknown,
+        per_byte=blocks.predictions_per_byte,
+    )
 
 
 def _scored(encoder: Encoder, objective: Objective, rows: OverlappingBlocks, lanes: Iterable[Any]) -> Iterator[Arrays]:

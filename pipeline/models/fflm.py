@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, padded
+from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.losses import Loss
@@ -70,7 +70,8 @@ class FeedForward(Encoder):
     model_type = "fflm"
     scoring = "causal"
     context = ("left",)
-    special = SpecialTokens(prefix=1, between=0, suffix=1)
+    special = SpecialTokens(prefix=1, between=1, suffix=1)
+    offers = ("state",)
     schema = FflmConfig
     heads = ("output.",)
     lm_head = ("output.",)
@@ -91,6 +92,7 @@ class FeedForward(Encoder):
         cutoffs: list[int] | None = None,
     ) -> None:
         super().__init__()
+        check_generative(tokenizer, "A feed-forward model")
         _check(order, embedding_size, hidden_size, direct=direct, combine=combine)
         self.tokenizer, self.order, self.max_length = tokenizer, order, max_length
         self.direct, self.linear = direct, combine == "sum"
@@ -131,13 +133,15 @@ class FeedForward(Encoder):
         """`input_ids`, `mask` (B, T) -> the embeddings, with zeros up to D, and the top layer, (B, T, D).
 
         Args:
-            state: (B, n - 2) the tokens before, -1 where there is none.
+            state: (B, n - 2) the tokens before, -1 where there is none; rows that it does not have begin here. The
+                state behind the batch comes back, or None where there is padding.
         """
-        ids = batch["input_ids"]
+        ids, mask = batch["input_ids"], batch["mask"]
         if state is None:
             state = ids.new_full((len(ids), self.reach - 1), -1)
             past = self.begin.expand(*state.shape, -1)
         else:
+            state = F.pad(state[: len(ids)], (0, 0, 0, max(0, len(ids) - len(state))), value=-1)
             past = torch.where(state[..., None] < 0, self.begin, self.embedding(state.clamp(min=0)))
         vectors = self.embed(batch)
         x = self.dropout(torch.cat([past, vectors], 1))
@@ -147,8 +151,8 @@ class FeedForward(Encoder):
             hidden = self.hidden(x)
             top.insert(0, hidden if self.linear else self.dropout(hidden.tanh()))
         layers = [F.pad(vectors, (0, self.size - vectors.shape[-1])), torch.cat(top, -1)]
-        state = torch.cat([state, ids], 1)[:, ids.shape[1] :]
-        return Encoded(layers=layers, mask=batch["mask"], input_ids=ids, state=state)
+        after = torch.cat([state, ids], 1)[:, ids.shape[1] :] if bool(mask.all()) else None
+        return Encoded(layers=layers, mask=mask, input_ids=ids, state=after)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""
@@ -178,10 +182,9 @@ class FeedForward(Encoder):
         return [[*self.embedding.parameters(), self.begin], above]
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[end] text [end]: the end of text also begins one, as in pretraining. Too long a text loses its end."""
+        """[end] text [end], see `between_ends`."""
         end = self.tokenizer.id("eos")
-        rows = [[end, *text[: self.max_length - self.special.count()], end] for text in texts]
-        return padded(rows, pad=end)
+        return padded(between_ends(texts, end=end, max_length=self.max_length), pad=end)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> FeedForward:

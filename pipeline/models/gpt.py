@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
 from pipeline.models.generation import KeyValues
-from pipeline.models.inputs import Batch, SpecialTokens, between_ends, padded
+from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.transformer_block import Block
 from pipeline.models.losses import Loss, linear_cross_entropy
@@ -80,8 +80,7 @@ class Gpt(Encoder):
         vocab_size: int | None = None,
     ) -> None:
         super().__init__()
-        if tokenizer.scheme != "bpe":
-            raise UserError(f"GPT needs a tokenizer of scheme bpe, not {tokenizer.scheme}.")
+        check_generative(tokenizer, "GPT")
         if heads < 1 or size % heads:
             raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
         if norm == "post" and inner_size != 4 * size:

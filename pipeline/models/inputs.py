@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import UserError
+from pipeline.tokenization.base import Tokenizer
 
 # `mask` (B, T) bool, and `input_ids` (B, T) or what else the model reads, see its `forward`; beside them what
 # objectives and heads need, such as `labels`.
@@ -29,6 +30,12 @@ class SpecialTokens(NamedTuple):
     def count(self, texts: int = 1) -> int:
         """Special tokens of a row of one text or two."""
         return self.prefix + self.between * (texts - 1) + self.suffix
+
+
+def check_generative(tokenizer: Tokenizer, model: str) -> None:
+    """Raises UserError for a tokenizer whose tokens a causal model cannot predict."""
+    if not tokenizer.generative:
+        raise UserError(f"{model} needs a tokenizer of scheme bpe or whole-words, not {tokenizer.scheme}.")
 
 
 def check_texts(texts: Any) -> None:

@@ -20,7 +20,7 @@ from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Size
-from pipeline.models.inputs import Batch, SpecialTokens, first_segment_length
+from pipeline.models.inputs import Batch, SpecialTokens, check_generative, first_segment_length
 from pipeline.models.layers.ngram_counts import Level, Probabilities, Smoothing, count, stream_of
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, LoadReport
@@ -78,8 +78,7 @@ class Ngram(Encoder):
         max_length: int,
     ) -> None:
         super().__init__()
-        if "eos" not in tokenizer.special:
-            raise UserError(f"An n-gram model needs a tokenizer with an end of text, not of scheme {tokenizer.scheme}.")
+        check_generative(tokenizer, "An n-gram model")
         if not 1 <= order <= HIGHEST:
             raise UserError(f"model.encoder.init_args.order is {order}; it must be 1 to {HIGHEST}.")
         if smoothing not in get_args(Smoothing):

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, between_ends, padded
+from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.losses import Loss
@@ -84,10 +84,7 @@ class Recurrent(Encoder):
         cutoffs: list[int] | None = None,
     ) -> None:
         super().__init__()
-        if tokenizer.spells:
-            raise UserError(
-                f"A recurrent model reads tokens, and a tokenizer of scheme {tokenizer.scheme} spells words."
-            )
+        check_generative(tokenizer, "A recurrent model")
         width = size if embedding_size is None else embedding_size
         if not 1 <= width <= size:
             raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")

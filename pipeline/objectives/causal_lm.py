@@ -56,6 +56,9 @@ class CausalLM(Objective):
         if self.packing == "document":
             inputs["documents"] = torch.from_numpy(documents[:, :-1].copy())
         target = Target(labels=torch.from_numpy(labels), count=torch.tensor((labels >= 0).sum()))
+        if rows.store.unknown_nats:  # on average: the tokens do not say which words they were
+            unknown = torch.from_numpy((labels == tokenizer.id("unk")).sum(1))
+            target.spelling = unknown.double() * rows.store.unknown_nats
         return Batch(inputs=inputs, targets={"lm": target}, rows=torch.from_numpy(index))
 
     def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
@@ -66,11 +69,15 @@ class CausalLM(Objective):
         predicted = (labels >= 0).nonzero()[:, 0]
         if len(predicted) < len(labels):
             hidden, labels = hidden.index_select(0, predicted), labels[predicted]
-        return {"lm": model.token_loss(hidden, labels)}
+        loss = model.token_loss(hidden, labels)
+        spelling = batch.targets["lm"].spelling
+        loss.spelling = None if spelling is None else spelling.sum()
+        return {"lm": loss}
 
     def report(self, metrics: dict[str, float], *, per_byte: float) -> dict[str, float]:
-        loss = metrics["lm_loss"]
-        return {"perplexity": perplexity(loss), "bits_per_byte": loss * per_byte / math.log(2)}
+        """Bits per byte charge each unknown word its [UNK] and its spelling, where the tokenizer has whole words."""
+        loss, spelling = metrics["lm_loss"], metrics.get("lm_spelling", 0.0)
+        return {"perplexity": perplexity(loss), "bits_per_byte": (loss + spelling) * per_byte / math.log(2)}
 
     def samples(self, model: Encoder, store: TokenStore) -> Table:
         return continuations(model, store)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import write_metrics
 from pipeline.tracking.tables import markdown_line, markdown_table
 from pipeline.tracking.wandb import closing_run, use_artifact, wandb_logger
-from pipeline.training.advice import not_better
+from pipeline.training import advice
 from pipeline.training.requests import ZeroShotRequest
 from pipeline.training.run import group_of
 from pipeline.training.run_folder import begun, clear
@@ -102,6 +102,7 @@ def run(prompting: Prompting) -> None:
     run_stage = partial(lineage.run_stage, "zeroshot", out, seed=request.seed, config=prompting.config)
     lineage.write(out, [*stages, run_stage()])  # marks the folder as a run folder
     write_atomically(out / "config.yaml", yaml.safe_dump(prompting.config, sort_keys=False))
+    write_atomically(out / "command.txt", replace(request, encoder=folder).command("zeroshot") + "\n")
     logger = wandb_logger(
         out,
         job_type="zeroshot",
@@ -124,7 +125,9 @@ def run(prompting: Prompting) -> None:
             print(warning)
     if source is not None:
         print(f"word-frequency baseline {metrics['baseline/unigram']:.3f}")
-    print(f"Saved metrics.json and predictions.jsonl in {out}")
+    print(advice.saved(out))
+    named = {name: getattr(request, name) for name in ("model", "task", "data")}
+    inform(advice.after_zeroshot(**named, encoder=folder, out=out, trained=isinstance(task, Task)))
     if logger is not None:
         with closing_run(logger) as wandb_run:
             use_artifact(logger, folder)
@@ -255,7 +258,7 @@ def not_better_than_guessing(parts: Sequence[Result]) -> str | None:
     guesses: dict[str, float] = {
         name: parts[0].metrics[name] for name in ("chance", "majority") if name in parts[0].metrics
     }
-    return not_better(_summary(parts)["accuracy"], guesses, mode="max") if guesses else None
+    return advice.not_better(_summary(parts)["accuracy"], guesses, mode="max") if guesses else None
 
 
 def candidates_of(part: Result) -> list[str]:

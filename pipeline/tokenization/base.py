@@ -33,10 +33,11 @@ class Tokenizer:
         special: role -> special token, where they differ from the scheme's.
 
     Attributes:
-        scheme: name of the scheme: `wordpiece`, `bpe` or `words`.
+        scheme: name of the scheme: `wordpiece`, `bpe`, `words` or `whole-words`.
         special: role -> special token. Roles: `pad`, `unk`, `cls`, `sep`, `mask`, `bos`, `eos`.
         keeps_spaces: whether the space before a sentence is part of its tokens.
         spells: whether tokens are the bytes of words: id mod 256 is the byte, below 256 it begins a word.
+        generative: whether its tokens are what a causal model predicts, and `eos` ends a text.
         longest_piece: characters of a piece of an overlong word, at most (see overlong_words.py).
         hugging_face: entries of `tokenizer_config.json`.
         file: the file that it was loaded from, for messages.
@@ -46,6 +47,7 @@ class Tokenizer:
     default_special: ClassVar[dict[str, str]]
     keeps_spaces: ClassVar[bool] = False
     spells: ClassVar[bool] = False
+    generative: ClassVar[bool] = False
     longest_piece: ClassVar[int]
     hugging_face: ClassVar[dict[str, Any]]
 
@@ -129,8 +131,12 @@ class Tokenizer:
 
     @cached_property
     def spelling_nats(self) -> np.ndarray:
-        """(257,) cost in nats of each byte, and of the end, of a word that is not among `outputs`."""
+        """(257,) cost in nats of each byte, and of the end, of a word that cannot be predicted by name."""
         raise NotImplementedError
+
+    def unknown_nats(self, text: str, ids: Sequence[int]) -> float:
+        """Nats of spelling the words of a text that are [UNK] among its tokens, where bits per byte are to add them."""
+        return 0.0
 
     # ------------------------------------------------------------------ encoding
 

@@ -20,6 +20,7 @@ class ByteBpe(Tokenizer):
     scheme = "bpe"
     default_special = dict.fromkeys(("bos", "eos", "unk", "pad"), END_OF_TEXT)
     keeps_spaces = True
+    generative = True
     longest_piece = 1000
     hugging_face = {  # noqa: RUF012
         "tokenizer_class": "GPT2Tokenizer",

@@ -15,19 +15,27 @@ from pipeline.storage.validation import read_json
 from pipeline.tokenization.base import Tokenizer, no_panic
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
+from pipeline.tokenization.whole_words import WholeWords
 from pipeline.tokenization.wordpiece import WordPiece
 
-SCHEMES: dict[str, type[Tokenizer]] = {kind.scheme: kind for kind in (WordPiece, ByteBpe, SpelledWords)}
+SCHEMES: dict[str, type[Tokenizer]] = {kind.scheme: kind for kind in (WordPiece, ByteBpe, SpelledWords, WholeWords)}
 
 
-def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool) -> Tokenizer:
+def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool, min_frequency: int = 1) -> Tokenizer:
     """Trains a tokenizer of a scheme on `texts`, with overlong words in pieces.
+
+    Args:
+        min_frequency: of `whole-words`: a word that occurs less often is unknown.
 
     Raises:
         UserError: the scheme does not have an option.
     """
     kind = SCHEMES[scheme]
     parts = (part for text in texts for part in kind.parts_of(text))
+    if kind is WholeWords:
+        return WholeWords.train(parts, vocab_size=vocab_size, lowercase=lowercase, min_frequency=min_frequency)
+    if min_frequency != 1:
+        raise UserError(f"data.tokenizer.min_frequency is for scheme whole-words; a {scheme} tokenizer has none.")
     return kind.train(parts, vocab_size=vocab_size, lowercase=lowercase)
 
 
@@ -93,6 +101,8 @@ def _kind_of(backend: tokenizers.Tokenizer) -> type[Tokenizer]:
     model = backend.model
     if isinstance(model, models.BPE):
         return SpelledWords if model.continuing_subword_prefix else ByteBpe
+    if isinstance(model, models.WordLevel):
+        return WholeWords
     return WordPiece
 
 

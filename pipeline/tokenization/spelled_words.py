@@ -16,6 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from pipeline.storage.json_lines import repair_surrogates
 from pipeline.tokenization.base import CONTINUES, Tokenizer
+from pipeline.tokenization.spelling import byte_nats
 
 LONGEST_WORD = 48  # bytes; character encoders cut longer words, and the token store counts them
 MAX_CHARACTERS = LONGEST_WORD + 2  # with the marks of begin and end, as in the published models
@@ -75,9 +76,7 @@ class SpelledWords(Tokenizer):
 
         An unknown word costs these on top of the probability of [UNK], so that a small vocabulary has no advantage.
         """
-        counts = np.bincount(np.frombuffer(b"".join(self.outputs), dtype=np.uint8), minlength=257) + 1
-        counts[256] += len(self.outputs)
-        return -np.log(counts / counts.sum())
+        return byte_nats(self.outputs)
 
     def fits(self, piece: str) -> bool:
         return len(self.normalize(piece).encode()) <= LONGEST_WORD

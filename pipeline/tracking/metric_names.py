@@ -37,6 +37,7 @@ METRIC_NAMES = {
     "val/nsp_accuracy": "next-sentence prediction: accuracy (0.5 is chance)",
     "val/lm_loss": "left-to-right language modeling: mean cross entropy of the next token, in nats",
     "val/lm_accuracy": "share of the next tokens predicted exactly",
+    "val/lm_spelling": "nats charged for the spelling of unknown words, per token; part of the bits per byte",
     "val/forward_loss": "bidirectional language model: loss of the next word, in nats",
     "val/backward_loss": "bidirectional language model: loss of the previous word, in nats",
     "val/DIRECTION_spelling": "nats charged for the spelling of unknown words, per word; part of the bits per byte",

@@ -81,3 +81,17 @@ def after_finetuning(
         )
     scratch = typed.command("finetune", **again, arm="scratch")
     return next_steps((scratch, "the same network without pretraining"), predict)
+
+
+def after_zeroshot(
+    *, model: str, task: str, data: str | None, encoder: Path, out: Path, trained: bool, default: str = "bert"
+) -> str:
+    """What labels would give, where the task can be trained on; else a page of the answers."""
+    named = None if model == default else model
+    given = {"model": named, "task": task, "data": data, "from_": _unless_default(encoder, model)}
+    if not trained:
+        return next_steps((typed.command("report", from_=out), "the scores as a page"))
+    return next_steps(
+        (typed.command("finetune", **given), "train on the labels of the same task"),
+        (typed.command("worth", **given), "how many labels the prompt is worth"),
+    )

@@ -40,6 +40,7 @@ class Training(lightning.LightningModule):
 
     Attributes:
         stage: its name on the command line.
+        optimization: rate, schedule and the rest.
         kept: what a checkpoint must have beside what all have (see checkpoints.PARTS).
         weights: of losses, where they are not 1.
         last_loss: of the last micro-batch, scaled as it is differentiated.
@@ -55,6 +56,7 @@ class Training(lightning.LightningModule):
     """
 
     stage: str
+    optimization: Optimization
     shown: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     tokens_seen: Tensor
@@ -207,6 +209,10 @@ class Training(lightning.LightningModule):
         """Ids of the parameters that decay: matrices."""
         named = ((name.replace(SHARDED, ""), parameter) for name, parameter in self.named_parameters())
         return {id(parameter) for name, parameter in named if name in self.decay_names}
+
+    def warmup_steps(self, total: int) -> int:
+        """Steps of warm-up in a run of that many steps."""
+        return self.optimization.warmup_steps
 
     def optimizers_of(
         self, options: Optimization, layers: list[list[nn.Parameter]], rest: Iterable[nn.Parameter]

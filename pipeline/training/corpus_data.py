@@ -48,18 +48,20 @@ class TokenizerOptions:
     """How the tokenizer is made.
 
     Args:
-        scheme: `wordpiece` (BERT), `bpe` (GPT) or `words` (ELMo).
+        scheme: `wordpiece` (BERT), `bpe` (GPT), `words` (ELMo) or `whole-words` (causal models: split at spaces).
         file: an existing `tokenizer.json`; otherwise one is trained on the corpus.
         vocab_size: V, at most.
         lowercase: lower-case the text and strip accents.
         train_megabytes: train on at most this much text, chosen evenly over the corpus.
+        min_frequency: of `whole-words`: a word that occurs less often there is [UNK].
     """
 
-    scheme: Literal["wordpiece", "bpe", "words"]
+    scheme: Literal["wordpiece", "bpe", "words", "whole-words"]
     file: str | None
     vocab_size: int
     lowercase: bool
     train_megabytes: float
+    min_frequency: int = 1
 
 
 class CorpusData(lightning.LightningDataModule):
@@ -210,14 +212,19 @@ class CorpusData(lightning.LightningDataModule):
             if loaded.scheme != options.scheme:
                 raise UserError(f"{options.file} is a {loaded.scheme} tokenizer; this model needs {options.scheme}.")
             return loaded
-        settings = (options.scheme, options.vocab_size, options.lowercase, options.train_megabytes)
+        settings = [options.scheme, options.vocab_size, options.lowercase, options.train_megabytes]
+        settings += [options.min_frequency] if options.min_frequency != 1 else []
         key = digest(FORMAT, source.fingerprint, *settings)
         file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
         with built_once(file, "the tokenizer"):
             if (known := self._known_tokenizer(file)) is None:
                 lines = _spread(source, round(options.train_megabytes * 1e6))
                 make = partial(
-                    tokenizers.train, options.scheme, vocab_size=options.vocab_size, lowercase=options.lowercase
+                    tokenizers.train,
+                    options.scheme,
+                    vocab_size=options.vocab_size,
+                    lowercase=options.lowercase,
+                    min_frequency=options.min_frequency,
                 )
                 write_atomically(file, interruptible(make, lines).backend.to_str())
                 write_atomically(file.with_suffix(".sha256"), sha256(file))
@@ -270,7 +277,7 @@ class CorpusData(lightning.LightningDataModule):
                 f"{meta['long_sentences']:,} sentences over {store.LONG_SENTENCE:,} characters",
                 f"            {part.raw_bytes / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
                 f"            {part.unpredicted_bytes / part.raw_bytes:.2%} of the text is not predicted: blank lines, "
-                f"spaces around sentences{'' if self.tokenizer.keeps_spaces else '; nor are the spaces between words'}",
+                f"spaces around sentences{'' if self.tokenizer.generative else '; nor are the spaces between words'}",
             ]
             if meta["long_words"]:
                 lines.append(f"            {meta['long_words']:,} words over {LONGEST_WORD} bytes are cut there")

@@ -242,9 +242,11 @@ class FineTuning(Training):
                 for parameter in parameters:
                     parameter.grad = None
 
+    def warmup_steps(self, total: int) -> int:
+        return round(self.warmup_share * total)
+
     def configure_optimizers(self) -> Any:
-        steps = round(self.warmup_share * self.total_steps)
-        options = replace(self.optimization, warmup_steps=steps)
+        options = replace(self.optimization, warmup_steps=self.warmup_steps(self.total_steps))
         return self.optimizers_of(options, self.model.encoder.layer_groups(), self.model.head.parameters())
 
     # ------------------------------------------------------------------ validation and test

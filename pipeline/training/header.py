@@ -6,41 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import lightning
-import torch
 
+from pipeline.training.base_module import Training
+from pipeline.training.hardware import device_name
 from pipeline.training.optimizers import Optimization
 
 
-def header(
-    trainer: lightning.Trainer, optimization: Optimization | None, batch_size: int, out: Path, wandb: Any
-) -> str:
-    """Device, precision, steps, rows, rate; run folder, and where Weights & Biases writes.
+def header(trainer: lightning.Trainer, module: Training, batch_size: int, out: Path, wandb: Any) -> str:
+    """Devices, precision, steps, rows, rate; run folder, and where Weights & Biases writes.
 
     Args:
-        optimization: None: the model counts.
         wandb: the logger of Weights & Biases; None: it is disabled.
     """
-    parts = trainer.accumulate_grad_batches
-    rows = f"{batch_size:,} rows" + (f" in {parts} parts" if parts > 1 else "")
-    steps = f"{trainer.max_steps:,} steps of {rows}; "
-    if optimization is None:
-        steps, how = "", "counting"
+    devices = device_name(trainer.strategy.root_device)
+    if trainer.world_size > 1:
+        devices = f"{trainer.world_size} x {devices}"
+    options: Optimization | None = module.optimization
+    if options is None:
+        how = "counting"
     else:
-        how = f"{optimization.optimizer}, learning rate {optimization.learning_rate:g}, {optimization.schedule} decay"
+        parts, warmup = trainer.accumulate_grad_batches, module.warmup_steps(trainer.max_steps)
+        how = f"{trainer.max_steps:,} steps of {batch_size:,} rows" + (f" in {parts} parts" if parts > 1 else "")
+        how += f"; {options.optimizer}, learning rate {options.learning_rate:g}"
+        how += (f", warm-up to step {warmup:,}" if warmup else "") + f", {options.schedule} decay"
     where = "disabled" if wandb is None else f"{wandb.mode} in {out / 'wandb'}"
-    return (
-        f"run         {device_of(trainer)}, {trainer.precision}; {steps}{how}\n"
-        f"output      {out}; Weights & Biases {where}"
-    )
-
-
-def device_of(trainer: lightning.Trainer) -> str:
-    """The device of a run with its name, and how many there are."""
-    device, processes = trainer.strategy.root_device, trainer.world_size
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    elif device.type == "cpu":
-        name = f"cpu, {torch.get_num_threads()} threads" if torch.get_num_threads() > 1 else "cpu, 1 thread"
-    else:
-        name = device.type
-    return name if processes == 1 else f"{processes} x {name}"
+    return f"run         {devices}, {trainer.precision}; {how}\noutput      {out}; Weights & Biases {where}"

@@ -48,7 +48,7 @@ class Request:
         """The request as arguments of a command, for a process of its own."""
         given: list[str] = []
         for field in fields(self):
-            value, flag = getattr(self, field.name), {"encoder": "from"}.get(field.name, field.name)
+            value, flag = getattr(self, field.name), {"encoder": "from"}.get(field.name, field.name.replace("_", "-"))
             if isinstance(value, tuple) and field.name != "overrides":
                 value = ",".join(map(str, value))
             if value is True:

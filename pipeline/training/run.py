@@ -268,7 +268,7 @@ class Run:
 
     def _train(self, steps: int) -> None:
         announce_nodes(self.trainer)
-        inform(header(self.trainer, self.module.optimization, self.data.batch_size, self.out, self.wandb))
+        inform(header(self.trainer, self.module, self.data.batch_size, self.out, self.wandb))
         if self.resume_step:
             inform(f"Resuming {self.out} at step {self.resume_step:,} of {steps:,}.")
             if is_main():  # a run that is resumed is not finished

@@ -1,0 +1,69 @@
+"""Whole words, split at spaces: the vocabulary of language models before subwords (Bengio et al. 2003, section 4.2).
+
+Rare words are [UNK]. Its probability says nothing about which word it was: bits per byte add the cost of spelling it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.byte_bpe import END_OF_TEXT
+from pipeline.tokenization.spelling import byte_nats, nats_of
+
+UNKNOWN = "[UNK]"
+
+
+class WholeWords(Tokenizer):
+    """A token is what stands between two spaces."""
+
+    scheme = "whole-words"
+    default_special = {**dict.fromkeys(("bos", "eos", "pad"), END_OF_TEXT), "unk": UNKNOWN}  # noqa: RUF012
+    generative = True
+    longest_piece = 1000
+    hugging_face = {  # noqa: RUF012
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, vocab_size: int, lowercase: bool, min_frequency: int = 1) -> Self:
+        """Takes the most frequent words.
+
+        Args:
+            min_frequency: a word that occurs less often is [UNK].
+        """
+        backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        if lowercase:
+            parts = [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
+            backend.normalizer = normalizers.Sequence(parts)
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=vocab_size,
+            min_frequency=min_frequency,
+            special_tokens=[END_OF_TEXT, UNKNOWN],
+            show_progress=False,
+        )
+        backend.train_from_iterator(texts, trainer=trainer)
+        return cls(backend)
+
+    @cached_property
+    def spelling_nats(self) -> np.ndarray:
+        """(257,) nats of each byte, and of the end of a word, by their frequency in the vocabulary."""
+        special = self.special.values()
+        return byte_nats(word.encode() for word in self.backend.get_vocab() if word not in special)
+
+    def unknown_nats(self, text: str, ids: Sequence[int]) -> float:
+        unknown = self.id("unk")
+        if unknown not in ids:
+            return 0.0
+        split = self.backend.pre_tokenizer.pre_tokenize_str
+        words = [word for part in self.parts_of(text) for word, _ in split(self.normalize(part))]
+        spelled = (word.encode() for word, index in zip(words, ids, strict=True) if index == unknown)
+        return nats_of(spelled, self.spelling_nats)
