@@ -140,9 +140,8 @@ def characters_section(run: RunRecord, metric: str) -> Section:
     caption = "The test with the first characters of each text alone; a shorter text is shown whole."
     rows = [[label, f"{value:.4f}"] for label, value in zip(labels, values, strict=True)]
     bars = charts.bar_chart(labels, values, y_label=name, x_label="first characters of each text that are shown")
-    return Section(
-        "Characters shown", [Charts([Chart(bars, caption)]), Table(["characters", name], rows, "The same in numbers.")]
-    )
+    table = Table(["characters", name], rows, "The same in numbers.")
+    return Section("Characters shown", [Charts([Chart(bars, caption)]), table])
 
 
 def how_of(run: RunRecord, metric: str) -> str:

@@ -42,9 +42,15 @@ def _unless_default(encoder: Path, model: str) -> Path | None:
     return None if encoder == Path("runs/pretrain") / model / "encoder" else encoder
 
 
-def after_pretraining(model: str, encoder: Path, *, synthetic: bool, default: str = "bert") -> str:
-    """The sample has tasks of its own world; other text has the user's."""
-    named, where = None if model == default else model, _unless_default(encoder, model)
+def after_pretraining(
+    model: str, encoder: Path, *, synthetic: bool, counted: bool = False, default: str = "bert"
+) -> str:
+    """The sample has tasks of its own world; other text has the user's.
+
+    Args:
+        counted: what is fine-tuned by counting takes no encoder that is not named.
+    """
+    named, where = None if model == default else model, encoder if counted else _unless_default(encoder, model)
     if synthetic:
         command = typed.command("finetune", model=named, task="sentiment", from_=where)
         return next_steps((command, "fine-tune it on the sample's sentiment task"))

@@ -17,6 +17,7 @@ from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder, Learning
 from pipeline.models.inputs import Batch
 from pipeline.models.outputs import Encoded
+from tasks.base import Prediction
 
 
 class NaiveBayesHead(Head):
@@ -36,7 +37,6 @@ class NaiveBayesHead(Head):
 
     collate = SentenceHead.collate
     loss = SentenceHead.loss
-    decode = SentenceHead.decode
     answer = SentenceHead.answer
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
@@ -68,6 +68,10 @@ class NaiveBayesHead(Head):
         evidence = batch["mask"] & ~torch.isin(batch["input_ids"], self.boundaries)
         scores = [(model.log_probs(batch, encoded=encoded) * evidence).sum(-1) for model in self.models]
         return (torch.stack(scores, -1) + self.log_prior).log_softmax(-1)
+
+    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+        rows = zip(outputs.argmax(-1).tolist(), outputs.exp().tolist(), strict=True)
+        return [Prediction(label, probabilities) for label, probabilities in rows]
 
     # ------------------------------------------------------------------ folders
 
