@@ -44,7 +44,7 @@ def paragraph_section(ladder: Mapping[str, Any]) -> Section:
     models = [m for m in ladder["models"] if paragraph and m["name"] in paragraph["nats"]]
     if not paragraph or not models:
         return Section(title, [])
-    tokens = [readable(token) for token in paragraph["tokens"]]
+    tokens = [readable(token).replace("\n", "↵\n") for token in paragraph["tokens"]]
     bits = {m["name"]: [_bits(nats) for nats in paragraph["nats"][m["name"]]] for m in models}
     finite = [model for model in models if is_finite(model.get("bits_per_byte"))]
     best, counting = best_of(finite) or models[-1], best_of(finite, "counting") or models[0]
