@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -202,6 +203,8 @@ def parse(
         raise UserError(f"{place} is not valid: {said}" if place else sentence(said)) from None
     if level() == Level.VERBOSE:
         inform(*(f"read        {file}" for file in given))
+    else:
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     check_settings(cli.config)
     resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
     loggers.check_loggers(resolved["trainer"]["logger"])
