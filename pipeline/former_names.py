@@ -1,4 +1,4 @@
-"""Names of versions up to 0.14, in users' YAML files and flags, in run folders and in checkpoints -> today's.
+"""Names of versions up to 0.15, in users' YAML files and flags, in run folders and in checkpoints -> today's.
 
 Class paths have moved, and the settings of `data.batches` belong to `model.objective` now. Keys and class paths alone
 are translated: a text that happens to have such a name in it stays.
@@ -36,6 +36,9 @@ CLASS_PATH = re.compile("(" + "|".join(map(re.escape, CLASSES)) + r")((?:\.\w+)*
 BATCHES, OBJECTIVE = "data.batches", "model.objective"
 NAME_ALONE = ("model.encoder", OBJECTIVE, BATCHES)  # settings whose value may be a class path without `class_path`
 KEYS = {"model.craft": "model.recipe"}
+KEYS |= {
+    f"{part}.{name}carry": f"{part}.{name}stateful" for part in (OBJECTIVE, BATCHES) for name in ("init_args.", "")
+}
 
 
 def current(value: Any, key: str = "") -> Any:

@@ -36,7 +36,7 @@ TOYS = {
         RECURRENT, learning_rate=1e-2, variants=("model.objective.init_args.stateful=true",), preset="lstm"
     ),
     "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
-    "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.carry=true")),
+    "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.stateful=true")),
     "ngram": Toy("order=3 smoothing=modified-kneser-ney max_length=48", counts=True),
 }
 TRAINED = sorted(model for model, toy in TOYS.items() if not toy.counts)

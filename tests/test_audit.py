@@ -44,7 +44,7 @@ def report(model: str, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[
         ("gpt", 8, []),
         ("gpt", 8, ["--model.encoder.init_args.norm=post", "--model.objective.init_args.packing=document"]),
         ("elmo", 9, []),
-        ("elmo", 9, ["--model.objective.init_args.carry=true"]),
+        ("elmo", 9, ["--model.objective.init_args.stateful=true"]),
     ],
 )
 def test_ours_passes(model: str, count: int, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

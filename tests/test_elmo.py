@@ -140,7 +140,7 @@ def test_the_stream_holds_every_word_once(world: tuple[TokenStore, Tokenizer]) -
     for a, b in zip(built.sentences[:-1], built.sentences[1:], strict=True):
         expected += [BEGIN, *split_words(built.tokens[a:b]), END]
     for phase in (0, 7):
-        blocks = BidirectionalLM(carry=False).rows(built, tokenizer, length=20, phase=phase, seed=0)
+        blocks = BidirectionalLM(stateful=False).rows(built, tokenizer, length=20, phase=phase, seed=0)
         rows = blocks(np.arange(len(blocks)))
         assert [word for row in rows for word in row[1:-1]] == expected[1 + phase : 1 + phase + 20 * len(rows)]
         assert all(row[-2:] == other[:2] for row, other in itertools.pairwise(rows))
@@ -148,7 +148,7 @@ def test_the_stream_holds_every_word_once(world: tuple[TokenStore, Tokenizer]) -
 
 def test_batches_ask_for_the_neighbours(world: tuple[TokenStore, Tokenizer]) -> None:
     tokenizer = world[1]
-    batch = StepBatches(BidirectionalLM(carry=False), *world, length=20, batch_size=8, seed=0)(1)
+    batch = StepBatches(BidirectionalLM(stateful=False), *world, length=20, batch_size=8, seed=0)(1)
     ids, following = batch.inputs["input_ids"], batch.targets["forward"]
     assert torch.equal(ids[:, 1:], following.labels[:, :-1])
     assert torch.equal(ids[:, :-1], batch.targets["backward"].labels[:, 1:])
@@ -194,7 +194,7 @@ def test_log_probs_and_losses_are_of_the_full_distribution(world: tuple[TokenSto
             ahead = out.logits[row, t - 1, 0, ids[row, t]] if t else 0
             back = out.logits[row, t + 1, 1, ids[row, t]] if t < length - 1 else 0
             assert scores[row, t].tolist() == pytest.approx([float(ahead), float(back)], abs=1e-4)
-    batch = StepBatches(BidirectionalLM(carry=False), *world, length=20, batch_size=8, seed=0)(1)
+    batch = StepBatches(BidirectionalLM(stateful=False), *world, length=20, batch_size=8, seed=0)(1)
     with torch.no_grad():
         losses, logits = BidirectionalLM()(elmo, batch), elmo.logits(elmo(batch.inputs | batch.shared).layers[-1])
     for side, name in enumerate(("forward", "backward")):
@@ -204,7 +204,7 @@ def test_log_probs_and_losses_are_of_the_full_distribution(world: tuple[TokenSto
 
 def test_carried_blocks_equal_one_long_one(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
-    steps = StepBatches(BidirectionalLM(carry=True), *world, length=20, batch_size=4, seed=0)
+    steps = StepBatches(BidirectionalLM(stateful=True), *world, length=20, batch_size=4, seed=0)
     batches = [steps(step) for step in range(3)]
     blocks = steps.rows
     rows = [
@@ -227,7 +227,7 @@ def test_carried_blocks_equal_one_long_one(world: tuple[TokenStore, Tokenizer]) 
 def test_bits_per_byte_charge_unknown_words(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Qwxyz was.\n")
     built = store.build(Source(files=[tmp_path / "text.txt"]), world[1], tmp_path / "stores")
-    elmo, maker = small(world[1]), BidirectionalLM(carry=False)
+    elmo, maker = small(world[1]), BidirectionalLM(stateful=False)
     windows = maker.rows(built, world[1], length=8, phase=0, seed=0)
     assert windows.total == 3 + 2
     batch = maker.batch(windows, np.array([0]), world[1], rng=np.random.default_rng(0))

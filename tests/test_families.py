@@ -51,7 +51,7 @@ def test_accumulated_parts_of_a_fine_tune_give_the_same_weights(encoders: dict[s
 
 
 def test_a_carried_state_goes_without_accumulation(tmp_path: Path) -> None:
-    more = ["trainer.accumulate_grad_batches=2", "model.objective.init_args.carry=true"]
+    more = ["trainer.accumulate_grad_batches=2", "model.objective.init_args.stateful=true"]
     with pytest.raises(UserError, match="without accumulation"):
         run("pretrain", "--out", str(tmp_path / "carry"), *flags("elmo", *more))
 

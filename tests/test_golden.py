@@ -43,7 +43,7 @@ RUNS = {
     "causal_lm": ("gpt", []),
     "causal_lm, documents apart": ("gpt", [f"{MADE}.packing=document"]),
     "bidirectional_lm": ("elmo", []),
-    "bidirectional_lm, state carried": ("elmo", [f"{MADE}.carry=true"]),
+    "bidirectional_lm, state carried": ("elmo", [f"{MADE}.stateful=true"]),
 }
 TASKS = ["sentiment", "entailment", "tagging"]
 STEPS = ["--trainer.max_steps=3", "--trainer.log_every_n_steps=1", "--precision=32-true", "--seed=7"]

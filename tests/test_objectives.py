@@ -282,6 +282,15 @@ def test_former_names_are_keys_and_class_paths_alone() -> None:
     assert flags(["--data", "model.craft", "--model.craft.dropout", "0.1", "--data.batches.packing=document"]) == [
         *("--data", "model.craft", "--model.recipe.dropout", "0.1", "--model.objective.packing=document"),
     ]
+    for old, new in (  # 0.12, 0.15, and a checkpoint's flat keys
+        (
+            {"data": {"batches": {"init_args": {"carry": True}}}},
+            {"data": {}, "model": {"objective": {"init_args": {"stateful": True}}}},
+        ),
+        ({"model": {"objective": {"carry": 1}}}, {"model": {"objective": {"stateful": 1}}}),
+        ({"model.objective.init_args.carry": True}, {"model.objective.init_args.stateful": True}),
+    ):
+        assert current(old) == new
     for path in CLASSES.values():
         assert locate(path) is not None, path
 

@@ -136,7 +136,7 @@ def test_bits_per_byte_are_of_the_raw_text(tmp_path: Path) -> None:
     size, predictions = (tmp_path / "spaced.txt").stat().st_size, []
     for maker, tokenizer in (
         (CausalLM("concat"), gpt),
-        (BidirectionalLM(carry=False), words),
+        (BidirectionalLM(stateful=False), words),
         (MaskedLM(0.15, False, "off"), masked),
     ):
         made = store.build(Source(files=[tmp_path / "spaced.txt"]), tokenizer, tmp_path / "stores")

@@ -66,7 +66,8 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     shown = formatted(module, validated(module, metrics)) or "not validated"
     print(f"After {metrics['seconds']:.0f} s: {shown}")
     print(advice.saved(run.out, saved))
-    inform(advice.after_pretraining(request.model, saved, synthetic=bool(data.sample_documents)))
+    sample = bool(data.sample_documents)
+    inform(advice.after_pretraining(request.model, saved, synthetic=sample, counted=counted))
 
 
 def shown_tokens(metrics: dict[str, Any]) -> str:
@@ -163,13 +164,13 @@ def check_processes(configuration: Configuration) -> None:
         return
     if data.objective.consecutive and (trainer.accumulate_grad_batches > 1 or not alone):
         raise UserError(
-            "With carry each row continues the state of the previous step: set model.objective.init_args.carry to "
-            "false, or train in one process without accumulation."
+            "Rows that continue those of the step before need one process without accumulation: set "
+            "model.objective.init_args.stateful to false, or change trainer.devices and accumulate_grad_batches."
         )
     if module.optimization.optimizer == "muon" and shards_weights(trainer.strategy):
         raise UserError("Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw.")
     encoder: Any = locate(configuration.resolved["model"]["encoder"]["class_path"])
     if not encoder.shardable and shards_weights(trainer.strategy):
-        raise UserError("ELMo's softmax needs whole weights in float32: set trainer.strategy to ddp.")
+        raise UserError(f"{encoder.__name__} needs its weights whole: set trainer.strategy to ddp.")
     if getattr(trainer.strategy, "_state_dict_type", "full") != "full":
         raise UserError("An encoder is saved from a whole checkpoint: set state_dict_type of the strategy to full.")

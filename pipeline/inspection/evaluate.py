@@ -57,9 +57,9 @@ FEW_UNKNOWN = 0.02  # share of unknown words that changes a perplexity little
 def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
     """Every whole row of the validation part, or of the corpus when it has none; what is left at its end fills no row.
 
-    With `carry`, the rows that fill no batch (`data.batch_size`) are left out too. `bytes` are those of the raw text;
-    `bytes_not_predicted` are in no token: blank lines and spaces around sentences. `unknown` is the share of the text
-    that the encoder knows only as [UNK].
+    With `stateful`, the rows that fill no batch (`data.batch_size`) are left out too. `bytes` are those of the raw
+    text; `bytes_not_predicted` are in no token: blank lines and spaces around sentences. `unknown` is the share of
+    the text that the encoder knows only as [UNK].
 
     Raises:
         UserError: rows longer than the encoder's positions, or a corpus that does not suffice.

@@ -36,7 +36,7 @@ class BidirectionalLM(Objective):
     """Each word from those before it, and from those after it.
 
     Args:
-        carry: rows continue those of the step before, and so does the forward state of the model. Not the backward
+        stateful: rows continue those of the step before, and so does the forward state of the model. Not the backward
             one: it has read the text before, which the backward direction predicts.
     """
 
@@ -44,9 +44,9 @@ class BidirectionalLM(Objective):
     main = "forward"
     shown = ("forward_loss", "backward_loss", "perplexity", "bits_per_byte")
 
-    def __init__(self, carry: bool = False) -> None:
+    def __init__(self, stateful: bool = False) -> None:
         super().__init__()
-        self.carry = self.consecutive = carry
+        self.consecutive = stateful
 
     @classmethod
     def compared_losses(cls) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class BidirectionalLM(Objective):
 
     def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
         encoded = model(batch.inputs | batch.shared, batch.state)
-        if self.carry:
+        if self.consecutive:
             batch.state = encoded.state
         losses = model.token_losses(encoded.layers[-1], [batch.targets[name].labels for name in DIRECTIONS])
         for name, loss in zip(DIRECTIONS, losses, strict=True):

@@ -115,7 +115,7 @@ class Pretraining(Training):
             )
         if encoder.carries:
             raise UserError(
-                "state: carry is for imported weights; to carry in pretraining set model.objective.init_args.carry."
+                "state: carry is for imported weights; to carry in pretraining set model.objective.init_args.stateful."
             )
         if data.length > encoder.max_length:
             raise UserError(
