@@ -48,12 +48,16 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
         if value is None
         else [sections.result(record, "task", split="test", metric=task.metric, value=value, tag=tag)]
     )
-    name = record.stage("task").get("name", "a task")
+    name, variant = record.stage("task").get("name", "a task"), model.encoder.variant(model.encoder.config)
     data = sections.front_matter(
-        record, library=library, pipeline_tag=tag, tags=[model.encoder.model_type, LIBRARY, arm], results=results
+        record,
+        library=library,
+        pipeline_tag=tag,
+        tags=[variant, LIBRARY, arm],
+        results=results,
     )
     about = (
-        f"A model of type `{model.encoder.model_type}` with {record.metrics['parameters']:,} parameters, fine-tuned on "
+        f"A model of type `{variant}` with {record.metrics['parameters']:,} parameters, fine-tuned on "
         f"`{name}`. The arm is `{arm}`: {ARMS[arm]}."
     )
     cut = f"Of a longer text than {model.options.max_length:,} tokens it reads a part."
