@@ -50,7 +50,7 @@ help: ## this list
 	@echo "Targets"
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
-	@echo "  MODEL      [bert] which encoder: bert, gpt or elmo (elmo-paper: of the published size)"
+	@echo "  MODEL      [bert] bert, gpt, elmo; ngram, fflm, lbl, rnn, gru, lstm; or a size, as gpt2-small: see configs/pretrain"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern"
 	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
 	@echo "  DATA       local file, folder or pattern that replaces the hub name of CORPUS or TASK"

@@ -107,20 +107,20 @@ def make_targets() -> dict[str, str]:
 
 def configuration() -> str:
     """Every key of both stages, with its type, its default and its description."""
-    from pipeline.cli.config import CLI, FineTuneCLI
+    from pipeline.cli.config import CLI, FineTuneCLI, module_for
     from pipeline.presets import CONFIGS
     from pipeline.training.corpus_data import CorpusData
     from pipeline.training.finetuning import FineTuning
-    from pipeline.training.pretraining import Pretraining
     from pipeline.training.task_data import TaskData
 
     def parsed(cli: type, module: type, data: type, *files: str, flags: Sequence[str] = ()) -> Any:
         return cli(module, data, [*(part for file in files for part in ("--config", str(CONFIGS / file))), *flags])
 
-    models = {"BERT": "bert", "GPT": "gpt", "ELMo": "elmo"}
+    names = {"BERT": "bert", "GPT": "gpt", "ELMo": "elmo", "LSTM": "lstm", "feed-forward": "fflm", "n-gram": "ngram"}
+    models = {name: f"pretrain/{model}.yaml" for name, model in names.items()}
     stages = {
-        name: parsed(CLI, Pretraining, CorpusData, "base.yaml", f"pretrain/{model}.yaml", flags=["--data.files=FILES"])
-        for name, model in models.items()
+        name: parsed(CLI, module_for([CONFIGS / file], []), CorpusData, "base.yaml", file, flags=["--data.files=FILES"])
+        for name, file in models.items()
     }
     tuning = parsed(FineTuneCLI, FineTuning, TaskData, "finetune.yaml", "tasks/sst2.yaml")
     intro = (
@@ -158,7 +158,7 @@ def resolved(cli: Any) -> dict[str, Any]:
 
 
 def sections(stages: dict[str, Any]) -> Iterator[str]:
-    """A table for each section of the configurations, which are columns."""
+    """A table for each section of the configurations."""
     from pipeline.training.resume import flat
 
     values = {column: {**flat(resolved(cli)), **BY_USE} for column, cli in stages.items()}
@@ -171,13 +171,23 @@ def sections(stages: dict[str, Any]) -> Iterator[str]:
             continue
         kind, about = next((known[name] for known in known_types.values() if name in known), ("", ""))
         section, _, key = name.removesuffix(".class_path").rpartition(".")
-        defaults = [code(column[name]) if name in column else "" for column in values.values()]
+        defaults = {stage: code(column[name]) for stage, column in values.items() if name in column}
         about = re.split(r"\.?\s+Default: |\.\s+(?=[A-Z])", about)[0]
-        rows.setdefault(section, []).append([code(key), kind, *defaults, sentence(about)])
+        rows.setdefault(section, []).append([code(key), kind, defaults_of(defaults, len(stages)), sentence(about)])
     for section, lines in rows.items():
         title = f"### `{section.removesuffix('.init_args')}`" if section else "### The run"
         flag = f"`--{section}.KEY=VALUE`" if section else "`--KEY=VALUE`"
-        yield f"{title}\n\nAs flags: {flag}\n\n" + table(["key", "type", *stages, "meaning"], lines)
+        yield f"{title}\n\nAs flags: {flag}\n\n" + table(["key", "type", "default", "meaning"], lines)
+
+
+def defaults_of(values: dict[str, str], stages: int) -> str:
+    """Column -> default, as one text: the default alone where most have it, else each with the names of its columns."""
+    columns: dict[str, list[str]] = {}
+    for column, value in values.items():
+        columns.setdefault(value, []).append(column)
+    if len(columns) == 1 and 2 * len(values) > stages:
+        return next(iter(columns))
+    return "; ".join(f"{value} {', '.join(names)}" for value, names in columns.items())
 
 
 def task_keys() -> str:
@@ -276,6 +286,7 @@ def presets() -> str:
         "corpora": ("Corpora", "`CORPUS=NAME`"),
         "tasks": ("Tasks", "`TASK=NAME`"),
         "compare": ("Grids", "`make compare NAME=NAME`"),
+        "ladder": ("Ladders", "`make ladder NAME=NAME`"),
         "machines": ("Machines", '`ARGS="--config configs/machines/NAME"`'),
         "sweeps": ("Sweeps", "`make sweep NAME=NAME`"),
     }
@@ -290,7 +301,7 @@ def presets() -> str:
             for file in files
         ]
         parts.append(f"## {title}\n\n{use}\n\n" + table(["name", "what it is"], rows))
-    return page("Presets", "Models, corpora, tasks, grids and machines by name.", *parts)
+    return page("Presets", "Models, corpora, tasks, grids, ladders and machines by name.", *parts)
 
 
 def comment(file: Path) -> str:

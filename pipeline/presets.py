@@ -124,6 +124,7 @@ def task_in(file: Path) -> Any:
 
 
 SHARED = (CONFIGS / "finetune.yaml", CONFIGS / "finetune-frozen.yaml")  # before the task's file, and after it
+COUNTING = CONFIGS / "finetune-counting.yaml"  # instead, for models that count
 
 
 def recipe(file: Path) -> str:

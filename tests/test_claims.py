@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.experiments.claims import claims_of
+from pipeline.experiments import ladder
+from pipeline.experiments.claims import claims_of, load, selected
+from pipeline.presets import CONFIGS
 
 
 def model(name: str, kind: str, *bits: float, **others: Any) -> dict[str, Any]:
@@ -16,10 +18,18 @@ def model(name: str, kind: str, *bits: float, **others: Any) -> dict[str, Any]:
     return {**known, "rates": [1, 2], "learning_rate": None if kind == "counting" else 0.1, **others}
 
 
-def verdicts(*models: dict[str, Any], mixtures: Any = ()) -> dict[str, tuple[bool | None, str | None, str | None]]:
-    """The beginning of a claim -> its verdict."""
+Verdicts = dict[str, tuple[bool | None, str | None, str | None]]
+
+
+def verdicts(*models: dict[str, Any], mixtures: Any = ()) -> Verdicts:
     found = claims_of({"models": list(models), "mixtures": list(mixtures)})
-    return {" ".join(c["claim"].split()[:3]): (c["holds"], c["by"], c["seeds"]) for c in found}
+    return {claim["claim"]: (claim["holds"], claim["by"], claim["seeds"]) for claim in found}
+
+
+def of(found: Verdicts, beginning: str) -> tuple[bool | None, str | None, str | None]:
+    """The verdict on the claim that begins so."""
+    [verdict] = [verdict for claim, verdict in found.items() if claim.startswith(beginning)]
+    return verdict
 
 
 def test_a_ladder_of_names() -> None:
@@ -41,23 +51,24 @@ def test_a_ladder_of_names() -> None:
         {"models": ["trigram", "gpt"], "gain": 0.0, "interval": [-1, 0]},
     ]
     found = verdicts(*rungs, mixtures=mixtures)
-    assert found["Kneser-Ney smoothing is"] == (False, "0.150 bits per byte (6.2 %) better", "0 of 1")
-    assert found["A longer history"] == (True, "0.100 bits per byte (5.0 %) better", "1 of 1")
-    holds, by, seeds = found["Neural models are"]
+    assert of(found, "Bigrams with Kneser-Ney") == (False, "0.150 bits per byte (6.2 %) better", "0 of 1")
+    assert of(found, "A 5-gram model") == (True, "0.100 bits per byte (5.0 %) better", "1 of 1")
+    holds, by, seeds = of(found, "Every neural model is")
     assert (holds, seeds) == (True, "2 of 2")
     assert by == "0.100 bits per byte (5.3 %) better, FFLM-16 against 5-GRAM; in 20 of 20 pairs"
     # The mean of two seeds is 5.4 % better, the second seed no better at all.
-    assert found["Gated cells are"][0] is True
-    assert found["Gated cells are"][2] == "1 of 2"
-    assert found["A GRU is"] == (True, "20.0 % less time", "1 of 1")  # the later one of two
-    assert found["A vanilla RNN"][0] is True
-    assert found["A Transformer is"][0] is True
-    assert found["Even a Transformer"] == (True, "0.0200 bits per byte (0.0100 to 0.0300)", "1 of 1")
-    assert found["A neural model"][0] is False
-    assert found["A neural model"][1] == "0.0010 bits per byte (-0.0010 to 0.0030), fflm-16 + 5-gram; in 1 of 2 pairs"
-    assert found["The comparison is"] == (False, "4 of 5 models", None)
-    for untried in ("More layers help.", "Shorter units need"):
-        assert found[untried] == (None, None, None)
+    assert of(found, "Gated cells are")[0] is True
+    assert of(found, "Gated cells are")[2] == "1 of 2"
+    assert of(found, "A GRU takes") == (True, "20.0 % less time", "1 of 1")
+    assert of(found, "A GRU is") == (True, "0.001 bits per byte (0.1 %) worse", "2 of 2")
+    assert of(found, "A vanilla RNN")[0] is True
+    assert of(found, "A Transformer is")[0] is True
+    assert of(found, "A mixture with") == (True, "0.0200 bits per byte (0.0100 to 0.0300)", "1 of 1")
+    assert of(found, "A mixture of")[0] is False
+    assert of(found, "A mixture of")[1] == "0.0010 bits per byte (-0.0010 to 0.0030), fflm-16 + 5-gram; in 1 of 2 pairs"
+    assert of(found, "Every neural model here") == (False, "4 of 5 models", None)
+    for untried in ("Two layers are", "Shorter units need"):
+        assert of(found, untried) == (None, None, None)
 
 
 def test_a_ladder_of_choices() -> None:
@@ -67,24 +78,26 @@ def test_a_ladder_of_choices() -> None:
         model(f"{cell}-{n}", "recurrent", value, axes={"cell": cell, "layers": n}) for (cell, n), value in bits.items()
     ]
     found = verdicts(*rungs)
-    assert found["More layers help."] == (
+    assert of(found, "Two layers are") == (
         False,
         "0.010 bits per byte (0.5 %) worse, RNN-2 against RNN-1; in 1 of 2 pairs",
         "0 of 1",
     )
-    assert found["Gated cells are"][1] == "0.300 bits per byte (15.0 %) better, LSTM-1 against RNN-1; in 2 of 2 pairs"
-    assert found["The embedding as"] == (None, None, None)
+    assert (
+        of(found, "Gated cells are")[1] == "0.300 bits per byte (15.0 %) better, LSTM-1 against RNN-1; in 2 of 2 pairs"
+    )
+    assert of(found, "Tying the output") == (None, None, None)
 
 
 @pytest.mark.parametrize(("words", "holds"), [([2.0, 2.0, 2.0], True), ([2.5, 2.2, 2.0], False)])
 def test_shorter_units_need_longer_histories(words: list[float], holds: bool) -> None:
-    by_unit = {"words": words, "bytes": [3.0, 2.5, 2.2]}
+    by_unit = {"bytes": [3.0, 2.5, 2.2], "words": words}
     rungs = [
-        model(f"{unit}-{order}", "counting", value, axes={"unit": unit, "order": order}, tokenizer={"vocabulary": size})
-        for (unit, values), size in zip(by_unit.items(), (20_000, 257), strict=True)
+        model(f"{unit}-{order}", "counting", value, axes={"unit": unit, "order": order})
+        for unit, values in by_unit.items()
         for order, value in zip(("2", "3", "5"), values, strict=True)
     ]
-    found = verdicts(*rungs)["Shorter units need"]
+    found = of(verdicts(*rungs), "Shorter units need")
     assert found == (holds, f"bytes 5, words {2 if holds else 5}", f"{int(holds)} of 1")
 
 
@@ -96,3 +109,14 @@ def test_a_claim_of_no_kind_is_refused(tmp_path: Path) -> None:
     file.write_text("- {claim: a, source: b, better: [x], worse: [y], most: 1}\n")
     with pytest.raises(UserError, match="unknown key: most"):
         claims_of({"models": [], "mixtures": []}, file)
+
+
+def test_every_model_of_a_claim_is_on_a_ladder() -> None:
+    """A rung that is called otherwise would leave a claim untried for ever."""
+    rungs = [vars(rung) for file in sorted((CONFIGS / "ladder").glob("*.yaml")) for rung in ladder.load(file).rungs]
+    axes = {axis for rung in rungs for axis in rung["axes"]}
+    for claim in load():
+        for names in (getattr(claim, field, ()) for field in ("better", "worse", "mixed", "partner")):
+            for selector in names:
+                assert selected(rungs, [selector]), selector
+        assert {getattr(claim, field) for field in ("history", "unit") if hasattr(claim, field)} <= axes

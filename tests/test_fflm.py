@@ -10,6 +10,7 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.models.fflm import FeedForward
+from pipeline.objectives.initialization import from_one_vector
 from pipeline.tokenization.byte_bpe import ByteBpe
 
 TOKENIZER = ByteBpe.train(["a robin sat in the garden"] * 3, vocab_size=260)
@@ -78,3 +79,20 @@ def test_in_two_pieces_with_the_state_is_in_one(order: int) -> None:
 def test_settings_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         small(**options)
+
+
+@pytest.mark.parametrize("output", ["tied", "full"])
+def test_all_tokens_can_begin_with_one_vector(output: str) -> None:
+    """Le et al. 2010: equal tokens are told apart by what follows them, and only those that occur."""
+    model = small(output=output)
+    from_one_vector(model, None, seed=0)  # type: ignore[arg-type]
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6]])
+    hidden = read(model, ids).layers[-1]
+    assert hidden[0, 4].equal(hidden[0, 5])  # the same after other tokens
+    model.token_loss(hidden[0, 2:5], torch.tensor([4, 5, 6])).sum.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0 if parameter.grad is None else parameter.grad
+    rows = model.embedding.weight.unique(dim=0)
+    assert len(rows) > 4
+    assert len(rows) < len(TOKENIZER) or output == "tied"

@@ -36,11 +36,16 @@ GPT = {
     "model": "gpt",
     "settings": {f"model.encoder.init_args.{name}": value for name, value in SIZES.items()},
 }
+ORDER, SMOOTHING = "model.encoder.init_args.order", "model.encoder.init_args.smoothing"
+TRIGRAM = {
+    **{"name": "trigram", "title": "Trigram", "year": 1998, "source": "Chen and Goodman 1998"},
+    **{"kind": "counting", "model": "ngram", "settings": {ORDER: 3}},
+}
 UNIFORM = {"name": "uniform", "title": "Uniform", "year": 1948, "source": "Shannon 1948", "kind": "baseline"}
 
 
 def write(folder: Path, **fields: Any) -> str:
-    content = {"corpus": "sample", "tokens": 16_000, "settings": SMALL, "rungs": [UNIFORM, GPT], **fields}
+    content = {"corpus": "sample", "tokens": 16_000, "settings": SMALL, "rungs": [UNIFORM, TRIGRAM, GPT], **fields}
     file = folder / "toy.yaml"
     file.write_text(yaml.safe_dump(content))
     return str(file)
@@ -56,7 +61,11 @@ def test_a_ladder_is_climbed_once(
     out = tmp_path / "runs/ladder/toy"
     found = json.loads((out / "ladder.json").read_text())
     models = {row["name"]: row for row in found["models"]}
-    uniform, gpt = models["uniform"], models["gpt"]
+    uniform, trigram, gpt = (models[name] for name in ("uniform", "trigram", "gpt"))
+    assert (trigram["flops"], trigram["history"], trigram["rates"]) == (0, [], [])
+    assert gpt["beats_counting"] is None  # after 20 steps
+    assert [pair["models"] for pair in found["mixtures"]] == [["trigram", "gpt"]]
+    assert found["mixtures"][0]["gain"] >= 0
     assert uniform["perplexity"] == pytest.approx(found["tokenizer"]["vocabulary"])
     assert uniform["bits_per_byte"] > gpt["bits_per_byte"]
     rates = [rate["learning_rate"] for rate in gpt["rates"]]
@@ -70,8 +79,10 @@ def test_a_ladder_is_climbed_once(
     assert len(found["paragraph"]["tokens"]) == len(found["paragraph"]["nats"]["gpt"]) == 30
     assert_plot(out / "ladder.png")
     table = (out / "ladder.md").read_text()
-    assert f"**{gpt['bits_per_byte']:.3f}**" in table
+    assert f"**{trigram['bits_per_byte']:.3f}**" in table
+    assert (out / "ladder.html").stat().st_size < 400_000
     assert "## Loss by context" in table
+    assert "| model | year | source | parameters | bits per byte | perplexity | seconds | FLOPs |\n" in table
     capsys.readouterr()
     run(
         "evaluate",
@@ -89,12 +100,19 @@ def test_a_ladder_is_climbed_once(
     monkeypatch.setattr(ladder_training, "pretrain", refuse)
     monkeypatch.setattr(ladder_measures, "token_log_probs", refuse)
     run("ladder", "--name", name, "--dry-run")
-    assert capsys.readouterr().out.split() == ["gpt", "finished"]
+    assert capsys.readouterr().out.split() == ["trigram", "finished", "gpt", "finished"]
     run("ladder", "--name", name)
     again = json.loads((out / "ladder.json").read_text())
     assert {**again, "date": ""} == {**found, "date": ""}
     with pytest.raises(UserError, match=r"differs in tokens: choose another --out"):
         run("ladder", "--name", name, "--tokens", "20000")
+
+
+@pytest.mark.slow
+def test_a_model_that_thinks_a_token_impossible_is_named(tmp_path: Path) -> None:
+    unsmoothed = {**TRIGRAM, "settings": {ORDER: 5, SMOOTHING: "mle"}}
+    with pytest.raises(UserError, match="The rung trigram thinks a token of the validation text impossible"):
+        run("ladder", "--name", write(tmp_path, rungs=[unsmoothed], tokens=None))
 
 
 @pytest.mark.parametrize(
@@ -104,6 +122,8 @@ def test_a_ladder_is_climbed_once(
         ({"rungs": [UNIFORM]}, [], "no model to train or to count"),
         ({"rungs": [{**GPT, "model": "gtp"}]}, [], "The rung gpt: There is no model 'gtp'.*Did you mean gpt"),
         ({"rungs": [{**GPT, "model": "bert", "settings": {}}]}, [], "The rung gpt: --model bert is masked"),
+        ({"tokens": None}, [], "The rung gpt is trained: give the ladder the `tokens`"),
+        ({"like": "simple"}, [], "is like 'simple'. There is no ladder 'simple'.*Did you mean sample"),
         ({"rungs": [GPT, GPT]}, [], "two rungs called 'gpt'"),
         ({"rungs": [{**GPT, "name": "../gpt"}]}, [], "names a folder"),
         ({"rungs": [{**GPT, "kind": "magic"}]}, [], "rungs.0.kind is 'magic'"),
@@ -113,7 +133,7 @@ def test_a_ladder_is_climbed_once(
             "gpt and other differ in data.tokenizer.lowercase: False and True",
         ),
         ({"trial": 2}, [], "trial is 2"),
-        ({}, ["--models", "gpt lstm"], "no rung 'lstm'; it has uniform, gpt"),
+        ({}, ["--models", "gpt lstm"], "no rung 'lstm'; it has uniform, trigram, gpt"),
         ({}, ["--trainer.max_steps=5"], "trainer.max_steps follows from the ladder's"),
         ({"settings": {"model.seed": 3}}, [], "has its own seed"),
         ({"blimp": "pairs"}, ["--data", "nowhere"], "no minimal pairs in nowhere/pairs"),

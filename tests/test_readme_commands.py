@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow
 ELSEWHERE = {
     r"make (install|test|lint|docs|bench|bench-lm-eval|verify-resume|scaling)\b": "a test of its own, or this one",
     r"make wikipedia-sample": "the hub; a test of its own",
+    r"make ladder\b": "a test of its own",
     r"(torchrun|sbatch) ": "several machines",
     r"make pretrain ARGS=\"--trainer.devices=2": "test_processes",
     r"\.venv/bin/pip ": "the package registry",
@@ -134,6 +135,7 @@ def toy_configurations(configs: Path) -> None:
         else:
             small = sizes
         change(file, **{f"model__encoder__init_args__{name}": value for name, value in small.items()})
+    change(configs / "pretrain/ngram.yaml", data__length=32, data__tokenizer__vocab_size=600)
     change(configs / "finetune.yaml", validations=2, data__train_rows=24, data__max_length=32)
     for file in (configs / "tasks").glob("*.yaml"):
         change(file, data__epochs=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +26,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
+from pipeline.presets import REPOSITORY
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training import schedules
 from pipeline.training.finetuning import balanced
@@ -200,8 +203,13 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run("finetune", "--task", "tagging", "--from", str(pretrained / "encoder"), "--out", str(out), *TINY)
     (tmp_path / "in.txt").write_text("Anna saw Bonn.\n")
-    done = command("predict", "--model", str(out / "model"), "--input", str(tmp_path / "in.txt"))
+    given = ["predict", "--model", str(out / "model"), "--input", str(tmp_path / "in.txt")]
+    fresh = [sys.executable, "-X", "importtime", "-m", "pipeline", *given]
+    done = subprocess.run(fresh, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "torch" in imported
+    assert not imported & {"lightning", "wandb", "matplotlib", "torchmetrics"}  # which take seconds
     [row] = [json.loads(line) for line in done.stdout.splitlines()]
     assert row["words"] == ["Anna", "saw", "Bonn", "."]
     said, place = tmp_path / "new/said.jsonl", tmp_path / "rows.jsonl"

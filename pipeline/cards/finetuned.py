@@ -23,6 +23,10 @@ ARMS = {
 }
 
 
+SEED = "The scores are of one seed; other seeds give others."
+SURE = "Its probabilities are near 0 or 1 also where it errs: trust the label more than the number."
+
+
 @dataclass
 class TaskFacts:
     """What a card says of a task.
@@ -56,18 +60,22 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
         tags=[variant, LIBRARY, arm],
         results=results,
     )
+<<<<<<< HEAD
     about = (
         f"A model of type `{variant}` with {record.metrics['parameters']:,} parameters, fine-tuned on "
         f"`{name}`. The arm is `{arm}`: {ARMS[arm]}."
     )
+=======
+    counted = model.encoder.learning == "counting"
+>>>>>>> main
     cut = f"Of a longer text than {model.options.max_length:,} tokens it reads a part."
     windows = f"A sentence of more than {model.options.max_length:,} tokens is read in windows."
-    own = [windows if model.head.by_word else cut, "The scores are of one seed; other seeds give others."]
+    own = [windows if model.head.by_word else cut, SURE if counted else SEED]
     parts = {
-        "": about,
+        "": about(model, record, name, arm),
         "Load": sections.marked("loading", loading(model.saved_config(), "model", library=library, tag=tag)),
         "Data": data_section(model, record, task, arm),
-        "Training": sections.settings_table(recipe(record, arm)) + "\n" + sections.curve(record, "training curves"),
+        "Training": training(model, record, arm),
         "Scores": sections.marked("scores", scores(record.metrics, task.metric))
         + f"\n\nAll scores: {task.headline}.\n",
         "Limits": sections.limits(record, own),
@@ -77,12 +85,40 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
     return sections.card(data, record.name, parts)
 
 
+def about(model: FineTunedModel, record: TrainingRecord, name: str, arm: str) -> str:
+    """What it is, in a sentence or two.
+
+    Args:
+        name: of the task.
+    """
+    kind, number = model.encoder.model_type, f"{record.metrics['parameters']:,}"
+    if model.encoder.learning == "counting":
+        return (
+            f"{number} n-grams of the training texts of `{name}`, counted label by label. By Bayes' rule a text has "
+            f"the label whose model (`{kind}`) finds it likeliest, times the label's share of the training texts."
+        )
+    return (
+        f"A model of type `{kind}` with {number} parameters, fine-tuned on `{name}`. The arm is `{arm}`: {ARMS[arm]}."
+    )
+
+
+def training(model: FineTunedModel, record: TrainingRecord, arm: str) -> str:
+    """The settings of fine-tuning, and the curves where there are any."""
+    if model.encoder.learning == "counting":
+        settings = {name: model.encoder.config.get(name) for name in (record.setting("model.encoder.init_args") or {})}
+        return sections.settings_table({**settings, **sections.run_rows(record)})
+    return sections.settings_table(recipe(record, arm)) + "\n" + sections.curve(record, "training curves")
+
+
 def data_section(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, arm: str) -> str:
     stage = record.stage("task")
     rows = ", ".join(f"{count:,} {split}" for split, count in stage.get("rows", {}).items())
     origin = f" (`{stage['hub']}`)" if "hub" in stage else ""
     corpus = sections.corpus_text(record, spells=model.encoder.tokenizer.spells)
-    if arm in FRESH:
+    if model.encoder.learning == "counting":
+        tokens = "those of the tokenizer in the lineage" if record.stage("tokenizer") else "bytes"
+        corpus = f"Nothing else was counted. Tokens are {tokens}."
+    elif arm in FRESH:
         corpus = "Its encoder was not pretrained: of the lineage's encoder it has sizes and tokenizer alone."
     return f"Task: `{stage.get('name', 'unnamed')}`{origin}, rows: {rows}; {task.labels}. {corpus}"
 
@@ -123,6 +159,10 @@ def scores(metrics: Any, metric: str, scratch: Sequence[float] = ()) -> str:
         parts = name.split("/")
         if parts[0] == "baseline" and len(parts) == 2:
             rows.append([f"baseline: {parts[1].replace('_', ' ')}", f"{number:.4f}"])
-    note = "" if scratch else "\nNo run of the same network without pretraining (arm `scratch`) was known here.\n"
+    note = (
+        ""
+        if scratch or metrics.get("steps") == 0
+        else "\nNo run of the same network without pretraining (arm `scratch`) was known here.\n"
+    )
     count = f" ({metrics['test/rows']:,} rows)" if "test/rows" in metrics else ""
     return f"On the test part{count}:\n\n{markdown_table(['', shown], rows)}{note}"

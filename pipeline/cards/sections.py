@@ -181,7 +181,7 @@ def limits(record: TrainingRecord, own: Sequence[str]) -> str:
     lines = [*own]
     if corpus.get("synthetic"):
         lines.append("Its pretraining text is synthetic: it knows a small made-up world, and no real text.")
-    elif not corpus.get("language"):
+    elif not corpus.get("language") and record.stage("encoder"):
         lines.append("The language of its pretraining text is not recorded here.")
     lines.append(
         "It is a small model for study and comparison. Nobody has tested it for bias, for toxic output or for how much "

@@ -168,7 +168,11 @@ def add_task(parser: Parser) -> None:
 
 def add_encoder(parser: Parser) -> None:
     parser.group(INPUT).add_argument(
-        "--from", dest="encoder", type=place, default=None, help="encoder folder [runs/pretrain/MODEL/encoder]"
+        "--from",
+        dest="encoder",
+        type=place,
+        default=None,
+        help="encoder folder [runs/pretrain/MODEL/encoder; none, and bytes, to fine-tune a model that counts]",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from pipeline import former_names
+from pipeline.cli.encoder_folders import counts, encoder_settings
 from pipeline.cli.parse_errors import key_in, plain, sentence
 from pipeline.cli.validate import check_settings
 from pipeline.console import typed
@@ -23,6 +25,7 @@ from pipeline.errors import UserError
 from pipeline.presets import (
     CLASSES,
     CONFIGS,
+    COUNTING,
     FROZEN,
     SHARED,
     content_of,
@@ -39,8 +42,16 @@ from pipeline.training.corpus_data import CorpusData
 from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
+from pipeline.training.naive_bayes import NaiveBayes
 from pipeline.training.pretraining import Pretraining
-from pipeline.training.requests import CorpusRequest, FineTuneRequest, by_setting
+from pipeline.training.requests import (
+    OF_STEPS,
+    CorpusRequest,
+    FineTuneRequest,
+    by_setting,
+    overrides_of,
+    settings_in,
+)
 from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 from pipeline.training.task_data import TaskData
@@ -132,11 +143,22 @@ class _WithoutEncoder(LightningArgumentParser):
         return super().add_class_arguments(theclass, *args, **options, **skip)
 
 
-class FineTuneCLI(CLI):
-    parser_class = _WithoutEncoder
+class CountingCLI(CLI):
+    """Fine-tuning by counting."""
 
     def add_arguments_to_parser(self, parser: Any) -> None:
         add_computing(parser)
+        parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
+        parser.add_class_arguments(WandbOptions, "wandb")
+
+
+class FineTuneCLI(CountingCLI):
+    """Fine-tuning in steps."""
+
+    parser_class = _WithoutEncoder
+
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        super().add_arguments_to_parser(parser)
         parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
         parser.add_argument(
             "--patience",
@@ -144,8 +166,6 @@ class FineTuneCLI(CLI):
             required=True,
             help="stop after this many validations without improvement; 0: never",
         )
-        parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
-        parser.add_class_arguments(WandbOptions, "wandb")
 
 
 LOGGER = "trainer.logger"
@@ -183,6 +203,8 @@ def parse(
         raise UserError(f"{place} is not valid: {said}" if place else sentence(said)) from None
     if level() == Level.VERBOSE:
         inform(*(f"read        {file}" for file in given))
+    else:
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     check_settings(cli.config)
     resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
     loggers.check_loggers(resolved["trainer"]["logger"])
@@ -311,5 +333,21 @@ def finetuning(request: FineTuneRequest) -> Configuration:
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
     data = [] if request.data is None else ["--data.files", request.data]
     flags = [*data, *seeds, f"--model.arm={request.arm}", *request.overrides]
+    if counts(request.model):
+        check_counting(request)
+        settings = encoder_settings(request.model, request.encoder)
+        flags = [*overrides_of(settings), *flags]
+        return parse(NaiveBayes, TaskData, [COUNTING, file], flags, cli_class=CountingCLI)
     files = [SHARED[0], file, *SHARED[1:]] if request.arm in FROZEN else [SHARED[0], file]
     return parse(FineTuning, TaskData, files, flags, cli_class=FineTuneCLI)
+
+
+def check_counting(request: FineTuneRequest) -> None:
+    """Raises: UserError, the arm or a setting means nothing to a model that counts."""
+    if request.arm != "full":
+        raise UserError(
+            f"{request.model} counts the texts of the task, and neither weights nor vectors of pretraining: there is "
+            f"nothing that {typed.flag('arm', request.arm)} could leave out or freeze."
+        )
+    if useless := sorted(name for name in settings_in(request.overrides) if name.startswith(OF_STEPS)):
+        raise UserError(f"{useless[0]} has no effect: {request.model} counts the training texts, and takes no steps.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import pkgutil
 import warnings
 from types import ModuleType
@@ -63,9 +62,8 @@ def main(args: list[str]) -> None:
         meant = did_you_mean(name, options.parser.flags()) if name.startswith("-") else ""
         what = "the flag" if name.startswith("-") else "what is behind its flags:"
         raise UserError(f"{options.command} does not know {what} {flags[0]}.{meant} See {options.parser.prog} --help.")
-    from pipeline.training import run_folder  # torch and Lightning take seconds, so only now
+    from pipeline.training import run_folder  # torch takes seconds, so only now
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.INFO if options.verbose else logging.WARNING)
     try:
         options.run(options)
     finally:

@@ -38,9 +38,9 @@ def settings_of(stage: Stage, given: argparse.Namespace | None = None) -> str:
         configuration = pretraining(corpus)
         about = [typed.flag("model", corpus.model), typed.flag("corpus", corpus.corpus)]
     else:
-        tuning = FineTuneRequest(**{name: value for name, value in chosen.items() if name in ("task", "arm")})
+        tuning = FineTuneRequest(**{name: value for name, value in chosen.items() if name in ("model", "task", "arm")})
         configuration = finetuning(tuning)
-        about = [typed.flag("task", tuning.task), typed.flag("arm", tuning.arm)]
+        about = [typed.flag("model", tuning.model), typed.flag("task", tuning.task), typed.flag("arm", tuning.arm)]
     sections: dict[str, list[str]] = {}
     for name, value in flat(configuration.resolved).items():
         if not name.startswith(HIDDEN) and not _is_lightnings(name, value):

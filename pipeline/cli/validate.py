@@ -56,7 +56,7 @@ def check_settings(config: Any) -> None:
     if "validate_every" in config:
         ranges |= pretraining_ranges(config)
         check_parts(config)
-    else:
+    elif "optimization" in config.model:  # what counts has no steps
         if config.model.optimization.warmup_steps:
             raise UserError("model.optimization.warmup_steps is not used in fine-tuning; set model.warmup_share.")
         ranges |= finetuning_ranges(config)

@@ -6,5 +6,6 @@
 - `data_efficiency.py`: how many labels a prompt is worth.
 - `ladder.py`: a ladder of language models as its YAML file has it; `ladder_run.py` trains and measures them
   (`ladder_training.py`, `ladder_measures.py`) into results (`ladder_results.py`, `ladder_table.py`, `ladder_plot.py`).
+- `claims.py`: what papers claim of language models, tested on a ladder.
 - `resume_test.py`: a killed run ends as the uninterrupted one.
 """

@@ -123,7 +123,7 @@ class History(Claim):
 
     Args:
         history: the axis of lengths of the history.
-        unit: the axis of units; the more there are of them, the longer they are.
+        unit: the axis of units, which the ladder lists from the shortest to the longest.
     """
 
     history: str
@@ -134,12 +134,11 @@ class History(Claim):
         for row in ladder["models"]:
             if {self.history, self.unit} <= row["axes"].keys():
                 by_unit.setdefault(row["axes"][self.unit], []).append(row)
-        units = sorted(by_unit, key=lambda unit: by_unit[unit][0]["tokenizer"]["vocabulary"])
-        needed = [self._needed(by_unit[unit]) for unit in units]
-        if len(units) < 2:
+        needed = [self._needed(rows) for rows in by_unit.values()]
+        if len(needed) < 2:
             return None
         holds = needed == sorted(needed, reverse=True) and needed[0] > needed[-1]
-        by = ", ".join(f"{unit} {length}" for unit, length in zip(units, needed, strict=True))
+        by = ", ".join(f"{unit} {length}" for unit, length in zip(by_unit, needed, strict=True))
         return Verdict(holds, by, f"{int(holds)} of 1")
 
     def _needed(self, rows: Sequence[Row]) -> int:

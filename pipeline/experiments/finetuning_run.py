@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from pipeline import encoders
 from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.errors import UserError
-from pipeline.presets import FRESH, task_file
+from pipeline.presets import task_file
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
@@ -24,29 +24,40 @@ from pipeline.training.run_folder import check_run_folder, run_folder
 from pipeline.training.trainer import enough_memory, shards_weights
 
 
-def finetune(request: FineTuneRequest, configuration: Configuration, encoder_folder: Path) -> None:
+def finetune(request: FineTuneRequest, configuration: Configuration, encoder_folder: Path | None) -> None:
     """Trains, tests the best checkpoint, and writes model, predictions, plots and metrics.
+
+    Args:
+        encoder_folder: None: the model counts, and needs none.
 
     Raises:
         UserError: a setting, the task, the encoder or the folder does not allow it.
     """
     run = start(request, configuration, encoder_folder)
-    data, settings = configuration.data, configuration.settings
-    steps, most = max(1, round(data.epochs * data.steps_per_epoch)), settings.trainer.max_steps
-    steps = min(steps, most) if most > 0 else steps
-    if run.fit(
-        best=(f"val/{data.task.metric}", data.task.mode),
-        max_steps=steps,
-        validate_every=max(1, steps // settings.validations),
-        patience=settings.patience or None,
-    ):
-        finish(run, configuration.module, data)
+    if run.fit(**course(configuration)):
+        finish(run, configuration.module, configuration.data)
         if is_main():
             named = {name: getattr(request, name) for name in ("model", "task", "data", "arm")}
-            inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out))
+            compares = run.checkpointed
+            inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out, has_scratch=compares))
 
 
-def start(request: FineTuneRequest, configuration: Configuration, encoder_folder: Path) -> Run:
+def course(configuration: Configuration) -> dict[str, Any]:
+    """Steps and validations of a run, and what its best checkpoint is chosen by, see `Run.fit`."""
+    data, settings, module = configuration.data, configuration.settings, configuration.module
+    if module.trained.learning == "counting":
+        return {"max_steps": 1, "validate_every": 1}
+    steps, most = max(1, round(data.epochs * data.steps_per_epoch)), settings.trainer.max_steps
+    steps = min(steps, most) if most > 0 else steps
+    return {
+        "best": (f"val/{data.task.metric}", data.task.mode),
+        "max_steps": steps,
+        "validate_every": max(1, steps // settings.validations),
+        "patience": settings.patience or None,
+    }
+
+
+def start(request: FineTuneRequest, configuration: Configuration, encoder_folder: Path | None) -> Run:
     """Data, encoder, head and run folder: all that comes before the first step.
 
     Raises:
@@ -61,12 +72,13 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     out = run_folder(
         request.out, "finetune", f"{request.model}-{file.stem}" + ("" if request.arm == "full" else f"-{request.arm}")
     )
-    uses = [encoder_folder, file, *configuration.given, *([path_of(data.files)] if data.files is not None else [])]
+    uses = [file, *configuration.given, *([path_of(data.files)] if data.files is not None else [])]
+    uses += [] if encoder_folder is None else [encoder_folder]
     overwrite, resume = request.overwrite, request.resume
     check_run_folder(out, overwrite=overwrite, resume=resume, stage="finetune", uses=uses, rows=data.files)
 
     torch.manual_seed(request.seed)
-    encoder, loaded = encoders.load_with_report(encoder_folder, weights=request.arm not in FRESH)
+    encoder, loaded = module.open_encoder(encoder_folder)
     data.prepare(encoder)
     with enough_memory(f"this {request.model} and its head"):
         module.build(data)
@@ -77,7 +89,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
         group=group_of(request.model, encoder.tokenizer),
         tags=[request.model, file.stem, request.arm],
         seed=request.seed,
-        stages=[*lineage.read(encoder_folder), data.stage(file.stem)],
+        stages=[*([] if encoder_folder is None else lineage.read(encoder_folder)), data.stage(file.stem)],
         uses=encoder_folder,
         command=replace(request, encoder=encoder_folder).command("finetune"),
         pictures=[f"{name}.png" for name in data.task.pictures],

@@ -17,9 +17,11 @@ from pydantic import Field
 
 from pipeline import former_names
 from pipeline.console import typed
+from pipeline.console.messages import inform
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.experiments import comparison
+from pipeline.experiments.feasible import effective, learning_of, why_not
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once
 from pipeline.presets import ARMS, FROZEN, ArmName, trained_task
 from pipeline.storage.paths import path_of
@@ -86,9 +88,26 @@ class Grid:
         """The models whose encoder is not there."""
         return [model for model in self.models if not (self.encoder(model) / "model.safetensors").is_file()]
 
+    def cells(self) -> list[Cell]:
+        """All combinations but those that a model cannot do."""
+        return [cell for cell in itertools.product(self.tasks, self.models, self.arms) if self._why_not(cell) is None]
+
+    def left_out(self) -> list[str]:
+        """What the models cannot do, a sentence each."""
+        reasons = map(self._why_not, itertools.product(self.tasks, self.models, self.arms))
+        return list(dict.fromkeys(reason for reason in reasons if reason is not None))
+
+    def _why_not(self, cell: Cell) -> str | None:
+        task, model, arm = cell
+        return why_not(model, learning_of(self.encoder(model)), task, arm)
+
+    def settings(self, model: str, arm: str) -> list[Overrides]:
+        """The combinations of settings that an arm tries with a model, beside the flags of all runs."""
+        learning = learning_of(self.encoder(model))
+        return list(dict.fromkeys(effective(chosen, learning) for chosen in self.arms[arm].settings))
+
     def size(self) -> int:
-        runs = sum(len(arm.settings) + arm.seeds - 1 for arm in self.arms.values())
-        return len(self.models) * len(self.tasks) * runs
+        return sum(len(self.settings(model, arm)) + self.arms[arm].seeds - 1 for _, model, arm in self.cells())
 
 
 def load(file: Path, **changes: Any) -> Grid:
@@ -188,7 +207,7 @@ class GridRun:
 def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> GridRun:
     """`setting` is a number of the arm's settings."""
     task, model, arm = cell
-    settings, location = grid.arms[arm].settings, grid.tasks[task]
+    settings, location = grid.settings(model, arm), grid.tasks[task]
     name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(settings) > 1 else "")
     request = FineTuneRequest(
         model=model,
@@ -198,7 +217,7 @@ def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> Gri
         data=None if location is None else str(path_of(grid.data) / location),
         encoder=grid.encoder(model),
         out=out / "runs" / name,
-        overrides=(*grid.flags, *settings[setting]),
+        overrides=(*effective(tuple(grid.flags), learning_of(grid.encoder(model))), *settings[setting]),
     )
     labels = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
     return GridRun(request, labels)
@@ -213,7 +232,7 @@ def rows_of(
         run = run_of(grid, cell, out, seed=seed, setting=setting)
         return run.labels | summarize(run)
 
-    settings = range(len(grid.arms[cell[2]].settings))
+    settings = range(len(grid.settings(*cell[1:])))
     tried = [row(0, setting) for setting in settings]
     better = max if trained_task(cell[0]).mode == "max" else min
     best = better(settings, key=lambda setting: tried[setting]["chosen_by"])
@@ -236,7 +255,11 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
     whole = whole or grid
     models = list(dict.fromkeys([*whole.models, *grid.models]))
     whole = replace(whole, models=models, tasks={**whole.tasks, **grid.tasks})
-    cells = list(itertools.product(whole.tasks, whole.models, whole.arms))
+    cells = whole.cells()
+    for reason in grid.left_out():
+        inform(f"Left out: {reason}")
+    if not grid.cells():
+        raise UserError("None of these models can do any of these tasks with any of these arms.")
 
     def finished_rows(cell: Cell) -> list[dict[str, Any]]:
         with contextlib.suppress(LookupError, UserError):  # not run, or its encoder or data are gone
@@ -257,7 +280,7 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
             bar.update()
             return metrics
 
-        for cell in itertools.product(grid.tasks, grid.models, grid.arms):
+        for cell in grid.cells():
             new = rows_of(whole, cell, out, grid.arms[cell[2]].seeds, run_once)
             rows[cell] = max(new, finished_rows(cell), key=len)  # fewer seeds than are finished drop none
             comparison.report([row for cell in cells for row in rows[cell]], out)
@@ -268,8 +291,8 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
 def count_finished(grid: Grid, out: Path) -> int:
     """How many of the runs of a grid have ended; whether they are of the same data and flags is not looked at."""
     count = 0
-    for cell in itertools.product(grid.tasks, grid.models, grid.arms):
-        settings = range(len(grid.arms[cell[2]].settings))
+    for cell in grid.cells():
+        settings = range(len(grid.settings(*cell[1:])))
         for seed in range(grid.arms[cell[2]].seeds):
             runs = [run_of(grid, cell, out, seed=seed, setting=setting) for setting in settings]
             ended = sum((run.folder / "metrics.json").is_file() for run in runs)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeline.errors import UserError
-from pipeline.presets import unknown
+from pipeline.presets import named_config, unknown
 from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]
@@ -47,11 +47,14 @@ class Rung:
 
 @dataclass
 class Ladder:
-    """What is compared; a YAML file has these fields, or `axes` in place of `rungs` (see `product`).
+    """What is compared; a YAML file has these fields, or `axes` and `every` in place of `rungs` (see `product`).
+
+    With `like: NAME` it takes the fields that it does not have from that ladder.
 
     Args:
         rungs: from the oldest to the newest.
-        tokens: that each model with a gradient is trained on; counting models see each token of the corpus once.
+        tokens: that each model with a gradient is trained on; counting models see each token of the corpus once. None:
+            all models count.
         corpus: as in CORPUS=.
         rates: multiples of a model's own learning rate. Where there are several, the best is chosen on the validation
             part, in runs on a `trial` share of the tokens.
@@ -66,7 +69,7 @@ class Ladder:
     """
 
     rungs: Annotated[list[Rung], Field(min_length=1)]
-    tokens: Annotated[int, Field(ge=1)]
+    tokens: Annotated[int, Field(ge=1)] | None = None
     corpus: Name | None = None
     rates: Annotated[list[Positive], Field(min_length=1)] = field(default_factory=lambda: [1.0])
     trial: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -93,10 +96,16 @@ def load(file: Path, **changes: Any) -> Ladder:
         UserError: a field is missing, unknown or of the wrong kind, or two rungs have one name.
     """
     content = read_yaml(file, dict[str, Any])
+    if "like" in content:
+        other = named_config("ladder", str(name := content.pop("like")))
+        if other is None:
+            raise UserError(f"{file} is like '{name}'. {unknown('ladder', str(name), 'ladder')}")
+        content = {**read_yaml(other, dict[str, Any]), **content}
     if "axes" in content:
         if "rungs" in content:
             raise UserError(f"{file} has both rungs and axes: leave one of them out.")
-        content["rungs"] = product(checked(AXES, content.pop("axes"), file))
+        every = checked(dict[str, Any], content.pop("every", {}), file)
+        content["rungs"] = product(checked(AXES, content.pop("axes"), file), every)
     content |= {name: value for name, value in changes.items() if value is not None}
     ladder = checked(Ladder, content, file)
     names = [rung.name for rung in ladder.rungs]
@@ -110,20 +119,21 @@ def load(file: Path, **changes: Any) -> Ladder:
 AXES = Annotated[dict[Name, Annotated[dict[str, dict[str, Any]], Field(min_length=1)]], Field(min_length=1)]
 
 
-def product(axes: dict[str, dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Axis -> choice -> fields of a rung; a rung for each combination, whose settings are those of all its choices."""
+def product(axes: dict[str, dict[str, dict[str, Any]]], every: dict[str, Any]) -> list[dict[str, Any]]:
+    """A rung for each combination of choices, with the settings of all of them.
+
+    Args:
+        axes: axis -> choice -> fields of a rung.
+        every: fields of all rungs.
+    """
     rungs = []
     for choices in itertools.product(*(axis.items() for axis in axes.values())):
         labels = dict(zip(axes, (label for label, _ in choices), strict=True))
-        rung: dict[str, Any] = {}
+        rung = dict(every)
         for _, fields in choices:
             rung = {**rung, **fields, "settings": {**rung.get("settings", {}), **fields.get("settings", {})}}
-        (_, first), *others = labels.items()
-        title = ", ".join([first, *(f"{axis} {label}" for axis, label in others)])
+        first, *others = labels.items()
+        title = ", ".join([first[1], *(f"{axis} {label}" for axis, label in others)])
         name = re.sub(r"[^a-z0-9.]+", "-", "-".join(labels.values()).lower())
         rungs.append({"name": name, "title": title, "axes": labels, **rung})
     return rungs
-
-
-def unknown_ladder(name: str) -> UserError:
-    return UserError(f"{unknown('ladder', name, 'ladder')} A YAML file would do too.")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -61,7 +62,7 @@ class Kept:
                 if str(kept["key"]) == self.key:
                     arrays = {name: kept[name] for name in ARRAYS}
                     return TokenLogProbs(**arrays, per_byte=float(kept["per_byte"]))
-        except (OSError, ValueError, KeyError, EOFError):  # missing or damaged
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing or damaged
             pass
         scores = make()
         with open_atomically(file, "wb") as stream:
@@ -111,12 +112,17 @@ def continuation(encoder: Encoder, prompt: str, tokens: int) -> str:
     ids = [encoder.tokenizer.id("bos"), *ids]
     with eval_mode(encoder):
         new = encoder.generate(ids, tokens=tokens, temperature=1.0, top_k=0, top_p=1.0, seed=0)
-    return encoder.tokenizer.decode(new)
+    return printable(encoder.tokenizer.decode(new))
 
 
 def random_tokens(tokenizer: Tokenizer, tokens: int) -> str:
     """Tokens drawn from the uniform distribution, with a fixed seed."""
-    return tokenizer.decode(np.random.default_rng(0).integers(len(tokenizer), size=tokens).tolist())
+    return printable(tokenizer.decode(np.random.default_rng(0).integers(len(tokenizer), size=tokens).tolist()))
+
+
+def printable(text: str) -> str:
+    """A text without control characters, which a model of bytes may draw."""
+    return "".join(char if char.isprintable() or char in "\n\t" else PARTIAL for char in text)
 
 
 # ---------------------------------------------------------------------- minimal pairs, operations

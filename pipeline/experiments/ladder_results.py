@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeline import encoders
 from pipeline.experiments import ladder_measures as measures
+from pipeline.experiments.claims import claims_of
 from pipeline.experiments.ladder import Ladder, Rung
 from pipeline.experiments.ladder_training import BITS, Plan, Trained
 from pipeline.inspection.context_loss import loss_by_context
@@ -103,7 +104,7 @@ class Found:
             nats = {row["name"]: self.nats.get(row["name"], uniform) for row in models}
             results["paragraph"] = {"tokens": measures.texts_of(tokenizer, self.paragraph), "nats": nats}
         results["prompt"] = self.ladder.prompt
-        return {**results, "claims": []}
+        return {**results, "claims": claims_of(results)}
 
     def _about(self) -> dict[str, Any]:
         data = self.first.data

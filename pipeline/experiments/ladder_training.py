@@ -50,7 +50,7 @@ class Plan:
     def counts(self) -> bool:
         """Whether it counts instead of training: no steps, no rate, no seed."""
         encoder: Any = locate(self.configuration.resolved["model"]["encoder"]["class_path"])
-        return getattr(encoder, "learning", "gradient") == "counting"
+        return encoder.learning == "counting"
 
     @property
     def data(self) -> CorpusData:
@@ -62,6 +62,7 @@ class Plan:
 
     def steps(self, share: float = 1.0) -> int:
         """Optimizer steps of a run on a share of the ladder's tokens."""
+        assert self.ladder.tokens is not None
         return max(1, round(self.ladder.tokens * share / self.step_tokens))
 
     def rate(self, factor: float) -> float:
@@ -168,7 +169,9 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
                 f"The rung {rung.name}: {typed.flag('model', rung.model)} is {encoder.scoring}, and a ladder compares "
                 "models that predict each token from those before it."
             )
-        found[rung.name] = Plan(ladder, rung, request, configuration, out / "runs")
+        plan = found[rung.name] = Plan(ladder, rung, request, configuration, out / "runs")
+        if ladder.tokens is None and not plan.counts:
+            raise UserError(f"The rung {rung.name} is trained: give the ladder the `tokens` that it is trained on.")
     check_alike(ladder, list(found.values()))
     return found
 
@@ -218,15 +221,26 @@ def train(
         Unfinished: a run is not finished, where nothing is to be trained.
     """
 
+    done: dict[Path, dict[str, Any]] = {}  # a trial on all tokens is the whole run too
+
     def run(request: PretrainRequest) -> dict[str, Any]:
         assert request.out is not None
+        if request.out in done:
+            return done[request.out]
         cell = plan.cell(request)
         before = not overwrite and finished(request.out, cell, validated)[0] is not None
         if only_finished and not before:
             raise Unfinished(request.out.name)
         start = lambda *, resume: begin(replace(request, resume=resume, overwrite=not resume), configure)  # noqa: E731
-        metrics = once(request.out, cell, start, overwrite=overwrite, taken=validated)
+        try:
+            metrics = once(request.out, cell, start, overwrite=overwrite, taken=validated)
+        except LookupError:
+            raise UserError(
+                f"The rung {plan.rung.name} thinks a token of the validation text impossible, so its bits per byte are "
+                "infinite: choose a smoothing, or leave the rung out."
+            ) from None
         advance(0 if plan.counts else int(metrics["tokens"]), before)
+        done[request.out] = metrics
         return metrics
 
     factors, trials = plan.ladder.rates_of(plan.rung), plan.trials()
@@ -274,7 +288,7 @@ def _missing(plan: Plan) -> str:
     if plan.counts:
         return "to be counted"
     share = plan.ladder.trial
-    about = f"{plan.steps():,} steps, {plan.tokens() / 1e6:,.1f} M tokens in {len(runs)} runs"
+    about = f"{plan.steps():,} steps, {plan.tokens() / 1e6:,.1f} M tokens in {len(runs)} run{'s' * (len(runs) > 1)}"
     about += f" ({len(trials)} of them on {share:.0%} of the tokens)" if trials and share < 1 else ""
     timed = [read_metrics(folder) for folder in made]
     if not timed:

@@ -64,7 +64,8 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)} if columns else {})
     print(f"After {metrics['seconds']:.0f} s: {formatted(module, validated(module, metrics))}")
     print(advice.saved(run.out, saved))
-    inform(advice.after_pretraining(request.model, saved, synthetic=bool(data.sample_documents)))
+    sample = bool(data.sample_documents)
+    inform(advice.after_pretraining(request.model, saved, synthetic=sample, counted=counted))
 
 
 def shown_tokens(metrics: dict[str, Any]) -> str:

@@ -120,7 +120,7 @@ class FineTunedModel(nn.Module):
 
     def _state(self) -> dict[str, Tensor]:
         """Tensors by their names in the folder: of the encoder's those that were trained, or that the head reads."""
-        head = self.head.state_dict()
+        head = self.head.export_state()
         if self.layout is None:
             return self.encoder.trained_state() | {f"head.{name}": value for name, value in head.items()}
         encoder, without = self.encoder.export_state(), self.layout.without
@@ -160,7 +160,7 @@ def load(folder: str | Path) -> FineTunedModel:
         head = {name.replace(model.layout.name, "classifier"): value for name, value in head.items()}
     encoders.copy_tensors(encoder, state, folder)
     try:
-        model.head.load_state_dict(head)
+        model.head.import_state(head)
     except RuntimeError:  # tensors by other names
         raise UserError(f"{folder} was saved by another version of this program; fine-tune it again.") from None
     return model.eval()

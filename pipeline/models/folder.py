@@ -115,7 +115,7 @@ def check_sizes(kind: type[Encoder], config: dict[str, Any], state: Mapping[str,
     shapes = {kind.folder_name(name): tuple(value.shape) for name, value in state.items()}
     wanted = kind.sizes(config)
     file = folder / "model.safetensors"
-    if not shapes.keys() & wanted.keys():
+    if wanted and not shapes.keys() & wanted.keys():
         raise UserError(f"No tensor in {file} belongs to a {config['model_type']} encoder.")
     for name, shape in wanted.items():
         if name not in shapes:

@@ -45,16 +45,19 @@ def page(run: RunRecord) -> Page:
     ]
     if best is not None:
         figures.append(Figure("Best baseline", f"{baselines[best]:.3f}", best))
-    figures.append(
-        Figure("Tested checkpoint", f"step {metrics.get('best_step', 0):,}", f"of {metrics.get('steps', 0):,}")
-    )
+    if is_counted(run):
+        figures.append(Figure("Counted", f"{metrics.get('parameters', 0):,} n-grams", "of the training texts"))
+    else:
+        figures.append(
+            Figure("Tested checkpoint", f"step {metrics.get('best_step', 0):,}", f"of {metrics.get('steps', 0):,}")
+        )
     figures.append(Figure("Time", shared.shown_time(metrics.get("seconds", 0)), shared.shown_energy(metrics)))
     return Page(
         title=f"{run.model} on {run.task}",
         about=f"arm {run.arm}, seed {run.seed}, {shared.shown_rows(run.stage('task'))}, version {run.version}",
         figures=figures,
         sections=[
-            curves_section(run, metric),
+            *([] if is_counted(run) else [curves_section(run, metric)]),
             scores_section(run, metric),
             characters_section(run, metric),
             *test_sections(run.predictions),
@@ -67,6 +70,11 @@ def page(run: RunRecord) -> Page:
             shared.commands_section(shared.command_of(run)),
         ],
     )
+
+
+def is_counted(run: RunRecord) -> bool:
+    """Whether it took no steps: its model counts."""
+    return run.metrics.get("steps") == 0
 
 
 # ---------------------------------------------------------------------- curves and scores
@@ -132,7 +140,8 @@ def characters_section(run: RunRecord, metric: str) -> Section:
     caption = "The test with the first characters of each text alone; a shorter text is shown whole."
     rows = [[label, f"{value:.4f}"] for label, value in zip(labels, values, strict=True)]
     bars = charts.bar_chart(labels, values, y_label=name, x_label="first characters of each text that are shown")
-    return Section("Characters shown", [Charts([Chart(bars, caption)]), Table(["characters", name], rows, caption)])
+    table = Table(["characters", name], rows, "The same in numbers.")
+    return Section("Characters shown", [Charts([Chart(bars, caption)]), table])
 
 
 def how_of(run: RunRecord, metric: str) -> str:
@@ -333,4 +342,4 @@ def layers_section(run: RunRecord) -> Section:
 
 def load_section(run: RunRecord) -> Section:
     text = run.text("receipt.txt")
-    return Section("Loaded weights", [Code(text)] if text else [])
+    return Section("Models" if is_counted(run) else "Loaded weights", [Code(text)] if text else [])

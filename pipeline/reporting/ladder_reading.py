@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.reporting.ladder_models import best_of, is_finite, readable
+from pipeline.reporting.ladder_models import best_of, is_finite, is_trained, readable
 from pipeline.reporting.page import Section, Text
 
 MOST_MARKED = 3000  # tokens of the paragraph in all its fixed copies: the page stays small
@@ -44,20 +44,22 @@ def paragraph_section(ladder: Mapping[str, Any]) -> Section:
     models = [m for m in ladder["models"] if paragraph and m["name"] in paragraph["nats"]]
     if not paragraph or not models:
         return Section(title, [])
-    tokens = [readable(token) for token in paragraph["tokens"]]
+    tokens = [readable(token).replace("\n", "↵\n") for token in paragraph["tokens"]]
     bits = {m["name"]: [_bits(nats) for nats in paragraph["nats"][m["name"]]] for m in models}
     finite = [model for model in models if is_finite(model.get("bits_per_byte"))]
-    best, counting = best_of(finite) or models[-1], best_of(finite, "counting") or models[0]
+    best = best_of(finite) or models[-1]
+    rivals = [best_of(finite, "counting"), best_of([*filter(is_trained, finite)])]
+    other = next((model for model in rivals if model is not None and model is not best), None)
     short = tokens[: max(40, MOST_MARKED // (len(models) + 1))]
     readings = [surprisal(best["title"], short, bits[best["name"]])]
-    if best is not counting:
-        names = best["title"], counting["title"]
-        readings.append(difference(*names, short, bits[best["name"]], bits[counting["name"]]))
+    if other is not None:
+        names = best["title"], other["title"]
+        readings.append(difference(*names, short, bits[best["name"]], bits[other["name"]]))
     readings += [surprisal(m["title"], short, bits[m["name"]]) for m in models if m is not best]
     data = {
         "tokens": tokens,
         "models": [[m["title"], bits[m["name"]]] for m in models],
-        "first": [models.index(best), models.index(counting) if best is not counting else -1],
+        "first": [models.index(best), -1 if other is None else models.index(other)],
         "bits": BITS,
         "steps": STEPS,
     }

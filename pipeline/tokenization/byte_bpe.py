@@ -46,6 +46,11 @@ class ByteBpe(Tokenizer):
         return cls(backend)
 
     @classmethod
+    def of_bytes(cls) -> Self:
+        """A token for each byte, and the end of text."""
+        return cls.train([], vocab_size=257)
+
+    @classmethod
     def special_of(
         cls, backend: tokenizers.Tokenizer, named: dict[str, str], end_id: Callable[[], Any]
     ) -> dict[str, str]:

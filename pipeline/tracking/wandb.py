@@ -1,10 +1,9 @@
-"""Weights & Biases: a logger that resumes without gaps, what is public of a configuration, artifacts."""
+"""Weights & Biases: a logger that resumes without gaps, and what is public of a configuration."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import netrc
 import os
 import re
 import shlex
@@ -19,14 +18,11 @@ from typing import Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from pipeline import encoders
-from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
-from pipeline.storage.checksums import file_hash
 from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
-from pipeline.tracking import lineage
 from pipeline.tracking.history import History
+from pipeline.tracking.wandb_environment import RUN_ID, tolerated, wandb_mode
 
 
 class ResumableWandb(WandbLogger):
@@ -111,38 +107,16 @@ def goal_of(name: str) -> str | None:
     return "max" if name.endswith(("accuracy", "_f1")) else None
 
 
-def end_open_run() -> None:
-    """Ends a W&B run that is still open: the next run of this process would be logged into it."""
-    wandb = sys.modules.get("wandb")
-    if wandb is not None and wandb.run is not None:
-        with tolerated():
-            wandb.finish(exit_code=int(sys.exc_info()[0] is not None))
-
-
-@contextlib.contextmanager
-def tolerated() -> Iterator[None]:
-    """Turns errors of Weights & Biases into a warning, where the run is complete without it."""
-    try:
-        yield
-    except Exception as error:
-        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] != "wandb":
-            raise
-        print(
-            f"Warning: Weights & Biases did not receive all of this run: {' '.join(str(error).split())}",
-            file=sys.stderr,
-        )
-
-
 @contextlib.contextmanager
 def closing_run(logger: ResumableWandb) -> Iterator[Any]:
     """Gives the W&B run, to log what is left, and ends it; errors of W&B are warnings."""
-    with tolerated(), _staged_in(logger.closed.parent):
+    with tolerated(), staged_in(logger.closed.parent):
         yield logger.experiment
         logger.close()
 
 
 @contextlib.contextmanager
-def _staged_in(folder: Path) -> Iterator[None]:
+def staged_in(folder: Path) -> Iterator[None]:
     """Lets W&B keep its copies of uploads in the run folder instead of the user's folders."""
     before = os.environ.get("WANDB_DATA_DIR")
     os.environ["WANDB_DATA_DIR"] = before or str(folder.resolve())
@@ -169,35 +143,6 @@ def public(value: Any, name: str = "") -> Any:
         if name == "files" or value[0] in "/~." or Path(value).exists():
             return Path(value).name
     return value
-
-
-def wandb_mode() -> str:
-    """$WANDB_MODE, else `online` if a key is configured, else `offline`.
-
-    Raises:
-        UserError: $WANDB_MODE is none of W&B's.
-    """
-    mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
-    if mode not in ("online", "offline", "disabled"):
-        raise UserError(f"WANDB_MODE is {mode}; it may be online, offline or disabled.")
-    return mode
-
-
-RUN_ID = re.compile(r"(?!\s)[^:;,#?/'\\\0-\x1f]{1,128}(?<!\s)")
-
-
-def check_environment() -> None:
-    """Refuses environment variables of Weights & Biases with which a run would fail after its start.
-
-    Raises:
-        UserError: an unknown mode, `online` without a key, or an impossible run id.
-    """
-    mode, name = wandb_mode(), os.environ.get("WANDB_RUN_ID")
-    if mode == "online" and not has_key():
-        raise UserError("WANDB_MODE is online, but there is no key: set WANDB_API_KEY, or leave WANDB_MODE out.")
-    if mode != "disabled" and name and not RUN_ID.fullmatch(name):
-        shown = name if len(name) <= 60 else f"{name[:60]}..."
-        raise UserError(f"WANDB_RUN_ID is {shown!r}; it may have up to 128 characters, and none of :;,#?/'\\.")
 
 
 @dataclass
@@ -273,6 +218,7 @@ def code_of_run() -> dict[str, str]:
         done = subprocess.run(command, capture_output=True, text=True)
         return {"command": shlex.join(sys.argv), **({"git": done.stdout.strip()} if not done.returncode else {})}
     return {"command": shlex.join(sys.argv)}
+<<<<<<< HEAD
 
 
 def artifact_name(kind: str, folder: Path) -> str:
@@ -346,3 +292,5 @@ def has_key() -> bool:
         return netrc.netrc(os.environ.get("NETRC") or None).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
+=======
+>>>>>>> main

@@ -42,9 +42,15 @@ def _unless_default(encoder: Path, model: str) -> Path | None:
     return None if encoder == Path("runs/pretrain") / model / "encoder" else encoder
 
 
-def after_pretraining(model: str, encoder: Path, *, synthetic: bool, default: str = "bert") -> str:
-    """The sample has tasks of its own world; other text has the user's."""
-    named, where = None if model == default else model, _unless_default(encoder, model)
+def after_pretraining(
+    model: str, encoder: Path, *, synthetic: bool, counted: bool = False, default: str = "bert"
+) -> str:
+    """The sample has tasks of its own world; other text has the user's.
+
+    Args:
+        counted: what is fine-tuned by counting takes no encoder that is not named.
+    """
+    named, where = None if model == default else model, encoder if counted else _unless_default(encoder, model)
     if synthetic:
         command = typed.command("finetune", model=named, task="sentiment", from_=where)
         return next_steps((command, "fine-tune it on the sample's sentiment task"))
@@ -55,11 +61,25 @@ def after_pretraining(model: str, encoder: Path, *, synthetic: bool, default: st
 
 
 def after_finetuning(
-    *, model: str, task: str, data: str | None, encoder: Path, arm: str, out: Path, default: str = "bert"
+    *,
+    model: str,
+    task: str,
+    data: str | None,
+    encoder: Path | None,
+    arm: str,
+    out: Path,
+    has_scratch: bool = True,
+    default: str = "bert",
 ) -> str:
-    """Labels of new texts; and the other arm, without which a score says little of pretraining."""
+    """Labels of new texts; and the other arm, without which a score says little of pretraining.
+
+    Args:
+        has_scratch: whether the model has that arm.
+    """
     named = None if model == default else model
     predict = (typed.command("predict", model=out / "model", input="FILE"), "labels of new texts")
+    if not has_scratch or encoder is None:
+        return next_steps(predict)
     again = {"model": named, "task": task, "data": data, "from_": _unless_default(encoder, model)}
     if arm == "scratch":
         return next_steps(

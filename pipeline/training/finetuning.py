@@ -26,7 +26,7 @@ from pipeline.finetuning.options import HeadOptions
 from pipeline.finetuning.predictions import Numbered, of_all_processes, predictions_of
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
-from pipeline.models.outputs import Encoded
+from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.objectives.batch import Batch
 from pipeline.presets import FRESH, FROZEN, ArmName
 from pipeline.training import schedules
@@ -129,7 +129,19 @@ class FineTuning(Training):
         if self.encoder_folder is None:
             raise UserError("FineTuning(encoder=...) needs the folder of an encoder.")
         torch.manual_seed(self.seed)
-        return encoders.load_with_report(Path(self.encoder_folder), weights=self.arm not in FRESH)[0]
+        return self.open_encoder(Path(self.encoder_folder))[0]
+
+    def open_encoder(self, folder: Path | None) -> tuple[Encoder, LoadReport]:
+        """The encoder of a folder, as the arm takes it, and what was loaded.
+
+        Args:
+            folder: None: there is none, for models that need none.
+
+        Raises:
+            UserError: there is no such folder.
+        """
+        assert folder is not None
+        return encoders.load_with_report(folder, weights=self.arm not in FRESH)
 
     def configure_model(self) -> None:
         """Builds the network when Lightning asks for it, unless `build` has been called."""

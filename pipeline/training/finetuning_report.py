@@ -20,8 +20,10 @@ from pipeline.training.run import Run
 from pipeline.training.task_data import TaskData
 
 
-def format_load_report(folder: Path, report: LoadReport, module: FineTuning) -> str:
+def format_load_report(folder: Path | None, report: LoadReport, module: FineTuning) -> str:
     """Which tensors the folder gave to the model, which are new, and which of the folder are unused."""
+    if folder is None or module.model.encoder.learning == "counting":
+        return format_counting(folder, module)
     fresh = [f"head.{name}" for name, _ in module.model.head.named_parameters()]
     parts = [*([] if module.frozen else module.model.encoder.layer_groups()), module.model.head.parameters()]
     trained = sum({id(p): p.numel() for part in parts for p in part}.values())  # not the output layer of pretraining
@@ -37,12 +39,30 @@ def format_load_report(folder: Path, report: LoadReport, module: FineTuning) -> 
     return "\n".join(lines)
 
 
+def format_counting(folder: Path | None, module: FineTuning) -> str:
+    """What the models of the labels count, and what of a folder they take."""
+    encoder = module.model.encoder
+    settings = ", ".join(f"{name} {value}" for name, value in encoder.config.items() if isinstance(value, str | int))
+    tokens = "bytes" if folder is None else f"those of {folder}, of which nothing else is used but the settings above"
+    return "\n".join(
+        [
+            f"models      one for each of {len(module.model.labels)} labels: {settings}",
+            f"            tokens: {tokens} (tokenizer {encoder.tokenizer.hash[:12]})",
+        ]
+    )
+
+
 def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     """Tests the best checkpoint; writes model, predictions, plots and metrics."""
-    task, best = data.task, training.last.with_name(checkpoints.BEST)
-    state = checkpoints.read(best if best.exists() else training.last)
-    figures = training.metrics() | training.metrics_of(state)  # val/* are of the checkpoint that is tested
-    module.load_state_dict(state["state_dict"])
+    task, figures, step = data.task, training.metrics(), training.steps
+    best_score = figures.get(f"val/{task.metric}", 0.0)
+    if training.checkpointed:
+        best = training.last.with_name(checkpoints.BEST)
+        state = checkpoints.read(best if best.exists() else training.last)
+        figures |= training.metrics_of(state)  # val/* are of the checkpoint that is tested
+        step, score = int(state["global_step"]), training.best_score
+        best_score = figures.get(f"val/{task.metric}", 0.0) if score is None else score
+        module.load_state_dict(state["state_dict"])
     training.trainer.test(module, data, verbose=False)
 
     predictions = module.gathered("test")
@@ -50,22 +70,22 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
         return
     examples = data.examples["test"]
     gold, predicted = [example.label for example in examples], [prediction.label for prediction in predictions]
-    scores, best_score = task.scores(gold, predicted), training.best_score
+    scores = task.scores(gold, predicted)
     baselines = task.baselines(data.examples["train"], examples)
     figures |= {
         **{f"test/{name}": value for name, value in scores.figures.items()},
         "test/loss": module.test_loss,
-        "encoder": lineage.weights_of(training.record.stages)[:12],
+        **({"encoder": lineage.weights_of(training.record.stages)[:12]} if training.checkpointed else {}),
         "test/rows": len(examples),
-        "best_step": int(state["global_step"]),
-        f"val/best_{task.metric}": figures.get(f"val/{task.metric}", 0.0) if best_score is None else best_score,
+        "best_step": step,
+        f"val/best_{task.metric}": best_score,
         "degenerate": task.is_degenerate(predicted),
         **{f"baseline/{name}": value for name, value in baselines.items()},
         **{f"test/{name}": value for name, value in scores.details.items()},
     }
     rows = [task.row(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
-    drawn = plot_training(training, module, data, baselines, chosen=figures["best_step"])
+    drawn = plot_training(training, module, data, baselines, chosen=step) if training.checkpointed else []
     drawn += plot_test(training, data, gold, predicted)
     beginnings = test_beginnings(training, module, data, scores.figures[task.metric])
     figures |= {f"test/characters_{number}/{task.metric}": score for number, score in beginnings.items()}

@@ -27,18 +27,11 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking import lineage
+from pipeline.tracking.artifacts import log_artifact, use_artifact
 from pipeline.tracking.history import History, write_metrics
 from pipeline.tracking.rank import is_main
-from pipeline.tracking.wandb import (
-    ResumableWandb,
-    WandbOptions,
-    closing_run,
-    log_artifact,
-    public,
-    tolerated,
-    use_artifact,
-    wandb_logger,
-)
+from pipeline.tracking.wandb import ResumableWandb, WandbOptions, closing_run, public, wandb_logger
+from pipeline.tracking.wandb_environment import tolerated
 from pipeline.training import checkpoints, loggers
 from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks, check_blocks
 from pipeline.training.checkpoints import Latest

@@ -22,7 +22,7 @@ from pipeline.storage.locks import Held, lock
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
 from pipeline.tracking.rank import is_main
-from pipeline.tracking.wandb import check_environment, end_open_run
+from pipeline.tracking.wandb_environment import check_environment, end_open_run
 from tasks.base import kinds
 
 # The files of a run; OVERWRITE=1 removes these, the plots of a user's own kind of task, and nothing else.

@@ -18,7 +18,7 @@ from pipeline.data.labeled import LabeledRows
 from pipeline.data.task_files import oddly_named
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Feature, collate, features_of
-from pipeline.finetuning.heads import head_class
+from pipeline.finetuning.heads import head_class, head_for
 from pipeline.models.base import Encoder
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.sampling import MicroBatches, ResumableSampler
@@ -106,7 +106,13 @@ class TaskData(lightning.LightningDataModule):
         self.longest = self.max_length or encoder.max_length
         if self.longest < SHORTEST:
             raise UserError(f"data.max_length is {self.longest}; a text needs at least {SHORTEST} positions.")
-        self.encoder = encoder
+        name = head_for(self.head_name, encoder.learning)
+        if name is None:
+            raise UserError(
+                f"A model of type {encoder.model_type} counts the texts of each label, and this task has no labels of "
+                "whole texts; take a model that is trained in steps."
+            )
+        self.encoder, self.head_name, self.head = encoder, name, head_class(name)
         self.examples = self.read()
         for split, examples in self.examples.items():
             self.features[split] = features_of(

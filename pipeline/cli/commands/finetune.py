@@ -47,20 +47,25 @@ def run(options: argparse.Namespace) -> None:
 
 def finetune(request: FineTuneRequest) -> None:
     from pipeline.cli.config import finetuning
-    from pipeline.cli.encoder_folders import encoder_folder
+    from pipeline.cli.encoder_folders import source_folder
     from pipeline.experiments.finetuning_run import finetune
 
     configuration = finetuning(request)  # names and settings before folders
-    finetune(request, configuration, encoder_folder(request.model, request.encoder))
+    finetune(request, configuration, source_folder(request.model, request.encoder))
 
 
 def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     """One arm and scratch, with the same number of seeds, and the gain of the arm."""
-    from pipeline.cli.encoder_folders import encoder_folder
+    from pipeline.cli.encoder_folders import counts, encoder_folder
     from pipeline.experiments.comparison import show
     from pipeline.experiments.grid import Arm, Grid, check_seeds, check_settings, compare
     from pipeline.presets import task_file
 
+    if counts(request.model):
+        raise UserError(
+            f"{typed.flag('seeds', seeds)} compares with the arm 'scratch', which {request.model} does not have: it "
+            "counts the texts of the task alone."
+        )
     grid = Grid(
         [request.model],
         {request.task: request.data},

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.arguments import Parser, add_overrides, natural, place, positive
-from pipeline.presets import named_config
+from pipeline.errors import UserError
+from pipeline.presets import named_config, unknown
 
 if TYPE_CHECKING:
     from pipeline.experiments.ladder_run import LadderRun
@@ -50,12 +51,12 @@ def run(options: argparse.Namespace) -> None:
 def requested(options: argparse.Namespace) -> LadderRun:
     """Raises: UserError, there is no such ladder, or it cannot be run."""
     from pipeline.cli.config import pretraining
-    from pipeline.experiments.ladder import load, unknown_ladder
+    from pipeline.experiments.ladder import load
     from pipeline.experiments.ladder_run import LadderRun
 
     file = named_config("ladder", options.name) or Path(options.name)
     if not file.is_file():
-        raise unknown_ladder(options.name)
+        raise UserError(f"{unknown('ladder', options.name, 'ladder')} A YAML file would do too.")
     ladder = load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None)
     given = {"name": options.name, "corpus": options.corpus, "data": options.data, "tokens": options.tokens}
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]

@@ -67,7 +67,7 @@ def start(sweep: dict[str, Any], *, count: int) -> str:
     Raises:
         UserError: no key, since it is the server that chooses what to try.
     """
-    from pipeline.tracking.wandb import has_key
+    from pipeline.tracking.wandb_environment import has_key
 
     if not has_key():
         raise UserError(

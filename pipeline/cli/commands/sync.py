@@ -30,7 +30,7 @@ def sync(folders: Sequence[Path]) -> int:
     Raises:
         UserError: no key, or nothing to upload.
     """
-    from pipeline.tracking.wandb import has_key
+    from pipeline.tracking.wandb_environment import has_key
 
     runs = sorted((run for folder in folders for run in folder.rglob("wandb/offline-run-*")), key=lambda run: run.name)
     where = " and ".join(map(str, folders))

@@ -42,10 +42,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline import encoders
-    from pipeline.cli.config import pretraining
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.inspection.generate import Sampling
-    from pipeline.inspection.nearest_neighbors import nearest_neighbors
     from pipeline.inspection.show import check_word, show
 
     folder = encoder_folder(options.model, options.encoder)
@@ -59,6 +57,9 @@ def run(options: argparse.Namespace) -> None:
         sampling = Sampling(**{name: getattr(options, name) for name in names})
         print(show(encoder, options.prompt, score=options.score, sampling=sampling))
         return
+    from pipeline.cli.config import pretraining  # imports Lightning, which takes seconds
+    from pipeline.inspection.nearest_neighbors import nearest_neighbors
+
     request = request_of(CorpusRequest, options).override({"data.tokenizer.file": folder / "tokenizer.json"})
     data = pretraining(request).data
     data.prepare()

@@ -1,12 +1,14 @@
-"""Heads: the networks that tasks put on an encoder, one file each; a kind of task names its head by the file."""
+"""Heads: what answers tasks on an encoder, one file each; a kind of task names its head by the file."""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from importlib.util import find_spec
 
 from pipeline.errors import UserError
 from pipeline.finetuning.heads.base import Head
+from pipeline.models.base import Learning
 
 
 def head_class(name: str) -> type[Head]:
@@ -15,11 +17,25 @@ def head_class(name: str) -> type[Head]:
     Raises:
         UserError: there is none.
     """
-    place = f"{__name__}.{name}"
-    if not name.isidentifier() or find_spec(place) is None:
+    if not name.isidentifier() or find_spec(f"{__name__}.{name}") is None:
         raise UserError(f"There is no head '{name}': no file {name}.py in pipeline/finetuning/heads.")
-    defined = (value for value in vars(importlib.import_module(place)).values() if isinstance(value, type))
-    found = [cls for cls in defined if issubclass(cls, Head) and cls.__module__ == place]
+    found = _defined(name)
     if len(found) != 1:
         raise UserError(f"There is no head '{name}': pipeline/finetuning/heads/{name}.py defines {len(found)} heads.")
     return found[0]
+
+
+def _defined(name: str) -> list[type[Head]]:
+    place = f"{__name__}.{name}"
+    classes = (value for value in vars(importlib.import_module(place)).values() if isinstance(value, type))
+    return [cls for cls in classes if issubclass(cls, Head) and cls.__module__ == place]
+
+
+def head_for(name: str, learning: Learning) -> str | None:
+    """The head that a kind of task names, or the one that takes its place for encoders that learn otherwise, if any."""
+    if head_class(name).learning == learning:
+        return name
+    others = [module.name for module in pkgutil.iter_modules(__path__)]
+    return next(
+        (other for other in others for cls in _defined(other) if (cls.replaces, cls.learning) == (name, learning)), None
+    )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.scalar_mix import ScalarMix
 from pipeline.finetuning.options import HeadOptions
-from pipeline.models.base import Encoder
+from pipeline.models.base import Encoder, Learning
 from pipeline.models.inputs import Batch
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import Loss
@@ -32,58 +32,42 @@ REFUSED = {
 
 
 class Head(nn.Module):
-    """A network on an encoder, from its layers to the labels of one kind of task.
+    """What answers one kind of task on an encoder; most are a network, see LinearHead.
 
     Attributes:
         by_word: whether it reads lists of words, in windows, instead of texts.
         layout: `sentence` or `token`: which class of transformers has such a head, see `Encoder.hf_heads`.
         hf_config: what `config.json` must say there.
         takes: settings of the recipe that not all heads have, see REFUSED.
-
-    Args:
-        encoder: gives the sizes.
-        outputs: C, numbers for each text or word.
-        options: `dropout` is that before the linear layer. `mix`: see a scalar mix of all layers instead of the top
-            one: for a frozen encoder, whose top layer was shaped by pretraining alone. `lstm`: cells of a biLSTM in
-            each direction between encoder and head (Peters et al. 2018, 3.3); 0: none.
-        bias: of the linear layer.
-        times: how many vectors of a text the linear layer sees side by side.
+        learning: how it learns, as its encoder does (see Encoder).
+        replaces: the head whose tasks it takes over for encoders that learn as it does; None: a task names it.
+        mix: the scalar mix of layers that it sees; None: it has none.
     """
 
     by_word: ClassVar[bool] = False
     layout: ClassVar[str] = "sentence"
     hf_config: ClassVar[dict[str, Any]] = {}
     takes: ClassVar[frozenset[str]] = frozenset()
-
-    def __init__(
-        self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True, times: int = 1
-    ) -> None:
-        super().__init__()
-        self.options, lstm = options, options.lstm
-        self.mix = ScalarMix(encoder.num_layers, dropout=options.mix_dropout) if options.mix else None
-        self.lstm = nn.LSTM(encoder.size, lstm, batch_first=True, bidirectional=True) if lstm else None
-        self.dropout = Dropout(options.dropout)
-        self.classifier = nn.Linear((2 * lstm or encoder.size) * times, outputs, bias=bias)
-        nn.init.normal_(self.classifier.weight, std=0.02)
-        if bias:
-            nn.init.zeros_(self.classifier.bias)
+    learning: ClassVar[Learning] = "gradient"
+    replaces: ClassVar[str | None] = None
+    mix: ScalarMix | None
 
     @classmethod
     def is_plain(cls, options: HeadOptions) -> bool:
         """Whether the head is a linear layer alone, as in transformers."""
-        return not (options.mix or options.lstm)
+        return False
 
-    def hidden(self, encoded: Encoded) -> Tensor:
-        """(B, T, N): the top layer or the mix of all, through the biLSTM where there is one."""
-        x = encoded.layers[-1] if self.mix is None else self.mix(encoded.layers)
-        if self.lstm is None:
-            return x
-        lengths = encoded.mask.sum(1).cpu()
-        # Autocast runs cuDNN's LSTM in float16, whatever its own type; that would need the loss scaled.
-        with torch.autocast("cuda", enabled=False) if x.is_cuda else contextlib.nullcontext():
-            x = self.dropout(x.float() if x.is_cuda else x)
-            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-            return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+    def export_state(self) -> dict[str, Tensor]:
+        """Tensors by their names in the model folder."""
+        return self.state_dict()
+
+    def import_state(self, state: dict[str, Tensor]) -> None:
+        """Takes over all tensors by their names in a model folder.
+
+        Raises:
+            RuntimeError: there are others, or some are missing.
+        """
+        self.load_state_dict(state)
 
     # ------------------------------------------------------------------ what each head says
 
@@ -126,3 +110,47 @@ class Head(nn.Module):
             names: of the outputs.
         """
         raise NotImplementedError
+
+
+class LinearHead(Head):
+    """A linear layer on the encoder's layers.
+
+    Args:
+        encoder: gives the sizes.
+        outputs: C, numbers for each text or word.
+        options: `dropout` is that before the linear layer. `mix`: see a scalar mix of all layers instead of the top
+            one: for a frozen encoder, whose top layer was shaped by pretraining alone. `lstm`: cells of a biLSTM in
+            each direction between encoder and head (Peters et al. 2018, 3.3); 0: none.
+        bias: of the linear layer.
+        times: how many vectors of a text the linear layer sees side by side.
+    """
+
+    def __init__(
+        self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True, times: int = 1
+    ) -> None:
+        super().__init__()
+        self.options, lstm = options, options.lstm
+        self.mix = ScalarMix(encoder.num_layers, dropout=options.mix_dropout) if options.mix else None
+        self.lstm = nn.LSTM(encoder.size, lstm, batch_first=True, bidirectional=True) if lstm else None
+        self.dropout = Dropout(options.dropout)
+        self.classifier = nn.Linear((2 * lstm or encoder.size) * times, outputs, bias=bias)
+        nn.init.normal_(self.classifier.weight, std=0.02)
+        if bias:
+            nn.init.zeros_(self.classifier.bias)
+
+    @classmethod
+    def is_plain(cls, options: HeadOptions) -> bool:
+        """Whether the head is a linear layer alone, as in transformers."""
+        return not (options.mix or options.lstm)
+
+    def hidden(self, encoded: Encoded) -> Tensor:
+        """(B, T, N): the top layer or the mix of all, through the biLSTM where there is one."""
+        x = encoded.layers[-1] if self.mix is None else self.mix(encoded.layers)
+        if self.lstm is None:
+            return x
+        lengths = encoded.mask.sum(1).cpu()
+        # Autocast runs cuDNN's LSTM in float16, whatever its own type; that would need the loss scaled.
+        with torch.autocast("cuda", enabled=False) if x.is_cuda else contextlib.nullcontext():
+            x = self.dropout(x.float() if x.is_cuda else x)
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipeline.finetuning.features import Feature
-from pipeline.finetuning.heads.base import Head
+from pipeline.finetuning.heads.base import LinearHead
 from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder
 from pipeline.models.inputs import Batch
@@ -19,7 +19,7 @@ from tasks import classification
 from tasks.base import Prediction
 
 
-class SentenceHead(Head):
+class SentenceHead(LinearHead):
     """A linear layer on one vector of a text, or on two texts that the encoder read one by one.
 
     It sees the encoder's own pooled representation when that is trained; a mix or a biLSTM as the mean over tokens.

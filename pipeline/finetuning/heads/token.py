@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipeline.finetuning.features import Feature
-from pipeline.finetuning.heads.base import Head
+from pipeline.finetuning.heads.base import LinearHead
 from pipeline.finetuning.heads.crf import Crf
 from pipeline.finetuning.options import HeadOptions
 from pipeline.finetuning.words import place_words
@@ -23,7 +23,7 @@ from tasks.bio import spans
 NO_WORD = -1  # the label of padding
 
 
-class TokenHead(Head):
+class TokenHead(LinearHead):
     """A linear layer on each word's vector: its first piece (Devlin et al. 2018, 5.3) or the mean of its pieces.
 
     With `crf` it scores whole sequences of tags.

@@ -1,0 +1,39 @@
+"""What a model can do in a comparison: one that counts has one arm, tasks with labels of whole texts, and no steps."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from pipeline.errors import UserError
+from pipeline.finetuning.heads import head_for
+from pipeline.models.base import Learning
+from pipeline.models.folder import FolderConfig
+from pipeline.models.registry import encoder_class
+from pipeline.presets import trained_task
+from pipeline.storage.validation import read_json
+from pipeline.training.requests import OF_STEPS, Overrides, by_setting
+
+
+def learning_of(encoder: Path) -> Learning:
+    """How the model of an encoder folder learns; by gradient where there is none yet."""
+    with contextlib.suppress(UserError):
+        return encoder_class(read_json(encoder / "config.json", FolderConfig)["model_type"]).learning
+    return "gradient"
+
+
+def why_not(model: str, learning: Learning, task: str, arm: str) -> str | None:
+    """Why a model cannot do a task with an arm; None: it can."""
+    if learning == "gradient":
+        return None
+    name = trained_task(task).head
+    if name is None or head_for(name, learning) is None:
+        return f"{model} counts the texts of each label, and {Path(task).stem} has no labels of whole texts."
+    return None if arm == "full" else f"{model} counts the texts of the task alone: it has the arm 'full' only."
+
+
+def effective(overrides: Overrides, learning: Learning) -> Overrides:
+    """Settings without those of steps, where a model takes none."""
+    if learning == "gradient":
+        return overrides
+    return tuple(word for name, words in by_setting(overrides) if not name.startswith(OF_STEPS) for word in words)

@@ -1,0 +1,74 @@
+"""The environment of Weights & Biases: mode, key, id of the run; and a run of it that an error left open."""
+
+from __future__ import annotations
+
+import contextlib
+import netrc
+import os
+import re
+import sys
+from collections.abc import Iterator
+
+from pipeline.errors import UserError
+
+
+def wandb_mode() -> str:
+    """$WANDB_MODE, else `online` if a key is configured, else `offline`.
+
+    Raises:
+        UserError: $WANDB_MODE is none of W&B's.
+    """
+    mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
+    if mode not in ("online", "offline", "disabled"):
+        raise UserError(f"WANDB_MODE is {mode}; it may be online, offline or disabled.")
+    return mode
+
+
+RUN_ID = re.compile(r"(?!\s)[^:;,#?/'\\\0-\x1f]{1,128}(?<!\s)")
+
+
+def check_environment() -> None:
+    """Refuses environment variables of Weights & Biases with which a run would fail after its start.
+
+    Raises:
+        UserError: an unknown mode, `online` without a key, or an impossible run id.
+    """
+    mode, name = wandb_mode(), os.environ.get("WANDB_RUN_ID")
+    if mode == "online" and not has_key():
+        raise UserError("WANDB_MODE is online, but there is no key: set WANDB_API_KEY, or leave WANDB_MODE out.")
+    if mode != "disabled" and name and not RUN_ID.fullmatch(name):
+        shown = name if len(name) <= 60 else f"{name[:60]}..."
+        raise UserError(f"WANDB_RUN_ID is {shown!r}; it may have up to 128 characters, and none of :;,#?/'\\.")
+
+
+def has_key() -> bool:
+    """Whether a key of W&B is configured, in the environment or by `wandb login`."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    try:
+        host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("//")[-1].split("/")[0]
+        return netrc.netrc(os.environ.get("NETRC") or None).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def end_open_run() -> None:
+    """Ends a W&B run that is still open: the next run of this process would be logged into it."""
+    wandb = sys.modules.get("wandb")
+    if wandb is not None and wandb.run is not None:
+        with tolerated():
+            wandb.finish(exit_code=int(sys.exc_info()[0] is not None))
+
+
+@contextlib.contextmanager
+def tolerated() -> Iterator[None]:
+    """Turns errors of Weights & Biases into a warning, where the run is complete without it."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] != "wandb":
+            raise
+        print(
+            f"Warning: Weights & Biases did not receive all of this run: {' '.join(str(error).split())}",
+            file=sys.stderr,
+        )
