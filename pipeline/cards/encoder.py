@@ -37,11 +37,9 @@ def encoder_card(encoder: Encoder, record: TrainingRecord, *, main: str) -> str:
         for name in (f"{main}_loss", "bits_per_byte")
         if f"val/{name}" in metrics
     ]
-    data = sections.front_matter(
-        record, library=library, pipeline_tag=tag, tags=[encoder.variant(encoder.config), LIBRARY], results=results
-    )
-    corpus = record.stage("corpus").get("name", "text")
     variant = encoder.variant(encoder.config)
+    data = sections.front_matter(record, library=library, pipeline_tag=tag, tags=[variant, LIBRARY], results=results)
+    corpus = record.stage("corpus").get("name", "text")
     about = (
         f"A language model of type `{variant}` with {metrics['parameters']:,} parameters, pretrained from "
         f"random weights on `{corpus}` with the objective {objective}: {metrics['steps']:,} steps of "

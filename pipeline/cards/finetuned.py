@@ -54,20 +54,9 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
     )
     name, variant = record.stage("task").get("name", "a task"), model.encoder.variant(model.encoder.config)
     data = sections.front_matter(
-        record,
-        library=library,
-        pipeline_tag=tag,
-        tags=[variant, LIBRARY, arm],
-        results=results,
+        record, library=library, pipeline_tag=tag, tags=[variant, LIBRARY, arm], results=results
     )
-<<<<<<< HEAD
-    about = (
-        f"A model of type `{variant}` with {record.metrics['parameters']:,} parameters, fine-tuned on "
-        f"`{name}`. The arm is `{arm}`: {ARMS[arm]}."
-    )
-=======
     counted = model.encoder.learning == "counting"
->>>>>>> main
     cut = f"Of a longer text than {model.options.max_length:,} tokens it reads a part."
     windows = f"A sentence of more than {model.options.max_length:,} tokens is read in windows."
     own = [windows if model.head.by_word else cut, SURE if counted else SEED]
@@ -91,7 +80,7 @@ def about(model: FineTunedModel, record: TrainingRecord, name: str, arm: str) ->
     Args:
         name: of the task.
     """
-    kind, number = model.encoder.model_type, f"{record.metrics['parameters']:,}"
+    kind, number = model.encoder.variant(model.encoder.config), f"{record.metrics['parameters']:,}"
     if model.encoder.learning == "counting":
         return (
             f"{number} n-grams of the training texts of `{name}`, counted label by label. By Bayes' rule a text has "

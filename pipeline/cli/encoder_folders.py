@@ -32,12 +32,12 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     return folder
 
 
-<<<<<<< HEAD
 def encoder_of(file: Path) -> dict[str, Any]:
     """The section `model.encoder` of a pretraining configuration."""
     encoder = content_of(file).get("model", {}).get("encoder")
     return encoder if isinstance(encoder, dict) else {"class_path": encoder}
-=======
+
+
 def source_folder(model: str, folder: Path | None) -> Path | None:
     """As `encoder_folder`; a model that counts needs none, and takes none that is not named."""
     return None if folder is None and counts(model) else encoder_folder(model, folder)
@@ -60,13 +60,12 @@ def encoder_settings(model: str, folder: Path | None) -> dict[str, Any]:
     """
     file = named_config("pretrain", model)
     assert file is not None
-    encoder = content_of(file)["model"]["encoder"]
+    encoder = encoder_of(file)
     own = {} if folder is None else read_config(encoder_folder(model, folder))
     settings = {name: own.get(name, value) for name, value in encoder["init_args"].items()}
     return {"model.encoder": encoder["class_path"]} | {
         f"model.encoder.init_args.{name}": "null" if value is None else value for name, value in settings.items()
     }
->>>>>>> main
 
 
 def model_class(file: Path) -> type[Encoder]:
