@@ -145,7 +145,7 @@ def test_presets_have_the_published_sizes(model: str, millions: float) -> None:
     """Parameters without what only pretraining needs: the heads of BERT, the softmax of ELMo; no memory is taken."""
     data = pretraining(CorpusRequest(model=model)).data
     stand_in: Any = Pieces(range(data.options.vocab_size))
-    stand_in.scheme, stand_in.outputs = data.options.scheme, stand_in
+    stand_in.scheme, stand_in.generative, stand_in.outputs = data.options.scheme, True, stand_in
     with torch.device("meta"):
         encoder = pretraining(CorpusRequest(model=model)).module.make_encoder(stand_in)
     heads = ("lm_", "next_sentence", "output.")

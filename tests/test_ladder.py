@@ -82,6 +82,7 @@ def test_a_ladder_is_climbed_once(
     assert f"**{trigram['bits_per_byte']:.3f}**" in table
     assert (out / "ladder.html").stat().st_size < 400_000
     assert "## Loss by context" in table
+    assert "| model | year | source | parameters | bits per byte | perplexity | seconds | FLOPs |\n" in table
     capsys.readouterr()
     run(
         "evaluate",

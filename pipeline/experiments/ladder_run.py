@@ -88,12 +88,15 @@ class LadderRun:
             inform(f"BLiMP is left out: set {typed.flag('data')} to the folder of its data.")
         found = Found(self.ladder, self.out / "measures", blimp=self.blimp, command=self.command)
         total = sum(plan.tokens() for plan in self.plans.values())
-        with progress(total=total, desc="ladder", unit=" tokens", unit_scale=True, smoothing=0) as bar:
+        counting: dict[str, Any] = {"total": len(self.plans), "unit": "model"}
+        training: dict[str, Any] = {"total": total, "unit": " tokens", "unit_scale": True}
+        with progress(desc="ladder", smoothing=0, **(training if total else counting)) as bar:
 
             def advance(tokens: int, before: bool) -> None:
+                done = tokens if total else 1
                 if before:
-                    bar.initial += tokens  # which says nothing about the time of a run
-                bar.update(tokens)
+                    bar.initial += done  # which says nothing about the time of a run
+                bar.update(done)
 
             for name, plan in self.plans.items():
                 bar.set_postfix_str(name)

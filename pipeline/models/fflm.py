@@ -6,7 +6,7 @@ Shapes: B batch, T positions, n order, m size of an embedding, h tanh units, D s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 import torch
@@ -124,6 +124,10 @@ class FeedForward(Encoder):
         self.output = Output(
             output, size=self.size, embedding_size=embedding_size, vocab_size=len(tokenizer), cutoffs=cutoffs
         )
+
+    @classmethod
+    def variant(cls, config: Mapping[str, Any]) -> str:
+        return "lbl" if config.get("combine") == "sum" else cls.model_type
 
     @property
     def reach(self) -> int:

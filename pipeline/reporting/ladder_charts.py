@@ -133,7 +133,7 @@ def plot(
     Args:
         items: dots have their labels near them, curves at the right.
         stairs: corners of the line of what was best so far.
-        level: a dashed line across, with its label and a short one.
+        level: a dashed line across, with its label and a short one, which are left out where dots have labels.
     """
     drawn = []
     for canvas in (WIDE, NARROW):
@@ -165,8 +165,9 @@ def _draw(
         parts.append(_line("stairs", steps))
     if level is not None:
         y, label = y_of(level[0]), level[1] if canvas.kind == WIDE.kind else level[2]
-        parts += [_line("baseline", [(left, y), (right, y)]), _text(label, left + 6, y + 17, "note")]
-        taken += [(left, y - 3, right, y + 3), (left, y + 5, left + 6 + len(label) * canvas.letter, y + 21)]
+        parts.append(_line("baseline", [(left, y), (right, y)]))
+        if not any(len(item.points) == 1 for item in items):
+            parts.append(_text(label, left + 6, y + 17, "note"))
     curves = [item for item in items if len(item.points) > 1]
     dots = [item for item in items if len(item.points) == 1]
     shapes = [[(x_of(x), y_of(y)) for x, y in _below(item.points, up.high)] for item in curves]

@@ -39,7 +39,7 @@ def page_of(ladder: Mapping[str, Any]) -> Page:
     return Page(
         title="Language models on one text" if has_axes(models) else "Seventy years of language models on one text",
         about=_about(ladder),
-        figures=figures(models, ladder.get("mixtures") or []),
+        figures=figures(ladder, models),
         sections=[
             overview_section(ladder, models),
             _continuations(ladder),
