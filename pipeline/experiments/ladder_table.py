@@ -20,7 +20,6 @@ beats counting when its validation curve first falls below the best counting mod
 HALVES = (
     "\nThe weight, of the first model, is fitted on the first half of the validation text; bits are of the second.\n"
 )
-HOLDS = {True: "holds", False: "does not hold", None: "not tried"}
 
 
 def write(results: dict[str, Any], out: Path) -> None:
@@ -135,11 +134,23 @@ def mixtures_table(results: dict[str, Any]) -> str:
 
 
 def claims_table(claims: Rows) -> str:
+    """The claims that these models test."""
+    tried = [claim for claim in claims if claim["holds"] is not None]
+    if not tried:
+        return ""
     rows = [
-        [claim["claim"], claim["source"], HOLDS[claim["holds"]], claim["by"] or "", claim["seeds"] or ""]
-        for claim in claims
+        [
+            claim["claim"],
+            claim["source"],
+            "holds" if claim["holds"] else "does not hold",
+            claim["by"],
+            claim["seeds"] or "",
+        ]
+        for claim in tried
     ]
-    return markdown_table(["claim", "source", "here", "by", "seeds"], rows) if rows else ""
+    others = len(claims) - len(tried)
+    note = f"\n{others} more need{'s' * (others == 1)} models that are not here.\n" if others else ""
+    return markdown_table(["claim", "source", "here", "by", "seeds"], rows) + note
 
 
 def continuations(results: dict[str, Any]) -> str:
