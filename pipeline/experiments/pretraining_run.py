@@ -58,7 +58,10 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     card = partial(encoder_card, encoder, main=data.objective.main)
     saved = run.keep("encoder", encoder.save, card, metrics, pictures=pictures)
     if counted and module.arpa:
-        arpa.write(encoder, run.out / "model.arpa.gz")
+        try:
+            arpa.write(encoder, run.out / "model.arpa.gz")
+        except UserError as error:  # a smoothing that the format does not have
+            inform(f"Note: there is no model.arpa.gz. {error}")
     columns, rows = data.objective.samples(encoder, data.valid)
     if columns:
         write_atomically(run.out / "examples.md", markdown_table(columns, rows))

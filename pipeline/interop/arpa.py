@@ -71,6 +71,9 @@ def _parts(model: Ngram) -> Iterator[str]:
         p_before, shorter_before, size = p, shorter, len(level.level.tokens)
         p, shorter = (p, shorter) if n == 1 else (np.empty(size), np.empty(size, dtype=np.int64))
         weights = _weights(levels[n]) if n < len(levels) else np.full(size, np.nan)
+        if n == 1:
+            yield f"{NEVER:.0f}\t{BEGIN}\t{np.nan_to_num(weights[end]):.6f}\n"
+            weights[end] = np.nan  # nothing follows the end
         for begin in range(0, size, LINES):
             part = slice(begin, min(begin + LINES, size))
             tokens, owners = level.level.tokens[part], _owners(level.level, np.arange(part.start, part.stop))
@@ -88,8 +91,6 @@ def _parts(model: Ngram) -> Iterator[str]:
                 else f"{cost:.6f}\t{start}{last[token]}\t{rest:.6f}\n"
                 for cost, start, token, rest in columns
             )
-        if n == 1:
-            yield f"{NEVER:.0f}\t{BEGIN}\t{np.nan_to_num(weights[end]):.6f}\n"
     yield "\n\\end\\\n"
 
 
