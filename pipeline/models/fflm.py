@@ -53,8 +53,8 @@ class FeedForward(Encoder):
     Args:
         tokenizer: its length is V.
         order: n: a token is predicted from the n - 1 before it.
-        embedding_size: m.
-        hidden_size: h; 0: no hidden layer.
+        embedding_size: m, width of the vector of a token.
+        hidden_size: h, width of the tanh layer; 0: none.
         direct: whether W x is there, from the embeddings to the output.
         combine: `concat` (the above) or `sum`: no hidden layer, but the sum of the embeddings, each after the matrix of
             its place; with `output: tied` this is the log-bilinear model.

@@ -97,6 +97,14 @@ def linear(values: Sequence[float], *, margin: float = 0.05, form: str = "") -> 
     return Scale(axis.low, axis.high, [(tick, f"{tick:{form}}" if form else axis.label(tick)) for tick in axis.ticks])
 
 
+def ratios(values: Sequence[float]) -> Scale:
+    """A logarithmic scale with few round ticks: equal distances are equal ratios. Below is room for labels."""
+    low, high, whole = min(values), max(values), max(values) / min(values)
+    low, high = low / whole**0.14, high * whole**0.06
+    steps = [step * 10**power for power in (-1, 0, 1) for step in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
+    return Scale(low, high, [(step, f"{step:g}") for step in steps if low <= step <= high], log=True)
+
+
 def durations(values: Sequence[float]) -> Scale:
     """A logarithmic scale of seconds."""
     return _log(values, UNITS)
@@ -183,7 +191,8 @@ def _draw(
         parts.append(_group(item, inner))
     places = [(x_of(item.points[0][0]), y_of(item.points[0][1])) for item in dots]
     taken += [(x - 4, y - 4, x + 4, y + 4) for x, y in _along([steps, *shapes])]
-    named = near(places, [_label(item, canvas) for item in dots], canvas.area, taken, canvas.letter)
+    widths = [len(_label(item, canvas)) * canvas.letter * (1.08 if item.bold else 1) for item in dots]
+    named = near(places, widths, canvas.area, taken)
     for item, (x, y), (at, height, anchor, far) in zip(dots, places, named, strict=True):
         inner = [_mark(item, x, y), _text(_label(item, canvas), at, height, f"name {anchor}{' best' * item.bold}")]
         if far:

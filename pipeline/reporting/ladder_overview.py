@@ -89,8 +89,9 @@ def _years(models: Sequence[Model]) -> Chart:
         for model in models
     ]
     across = ladder_charts.linear([min(years), max(years) + 2], margin=0.04, form=".0f")
-    up = ladder_charts.linear([model["bits_per_byte"] for model in models])
-    svg = ladder_charts.plot(items, across, up, x_label="year", y_label="bits per byte", stairs=stairs)
+    up = ladder_charts.ratios([model["bits_per_byte"] for model in models])
+    label = "bits per byte (logarithmic)"
+    svg = ladder_charts.plot(items, across, up, x_label="year", y_label=label, stairs=stairs)
     caption = "Held-out text, years of the papers. Every model was trained here; the stepped line is the best so far."
     return Chart(svg, caption, legend(models))
 
