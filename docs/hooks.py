@@ -32,9 +32,29 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Figures lie beside docs/ in the repository (so that they show there), and inside it in the site."""
+    if page.file.src_uri == "ladder.md":
+        markdown = markdown.replace("<!-- ladders -->", ladders())
     return re.sub(
         r"\]\((?:\.\./)+results/", lambda _: "](" + "../" * page.file.src_uri.count("/") + "results/", markdown
     )
+
+
+def ladders() -> str:
+    """What the ladders in results/ladder gave: the page, the plot, and the tables but the longest."""
+    parts = []
+    for name, title in (("real", "On real text"), ("sample", "On the sample")):
+        folder = REPOSITORY / "results/ladder" / name
+        if not (folder / "ladder.md").is_file():
+            parts.append(f"## {title}\n\nNot run yet with this version.\n")
+            continue
+        place = f"results/ladder/{name}"
+        shown = (
+            f"[Open its page]({place}/ladder.html){{ .md-button }}\n\n![Models by year and time]({place}/ladder.png)"
+        )
+        main, *others = re.split(r"^## ", (folder / "ladder.md").read_text().partition("\n")[2], flags=re.M)
+        tables = "".join(f"### {part}" for part in others if not part.startswith(("Mixtures", "Continuations")))
+        parts.append(f"## {title}\n\n{shown}\n{main}{tables}")
+    return "\n".join(parts)
 
 
 def tutorial() -> str:

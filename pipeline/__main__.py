@@ -72,8 +72,8 @@ def main() -> int:
             raise
         say("Interrupted.")  # Lightning's way to say so, outside of training steps
         return 130
-    except Interrupted:
-        say(f"Interrupted; a checkpoint was saved: and {typed.flag('resume')} continues from it.")
+    except Interrupted as error:
+        say(f"Interrupted; a checkpoint was saved, and {str(error) or typed.flag('resume')} continues from it.")
         return 130
     except KeyboardInterrupt:
         say("Interrupted.")

@@ -14,6 +14,7 @@ from pipeline.models.registry import (
     load_with_report,
     names,
     register,
+    variant,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "load_with_report",
     "names",
     "register",
+    "variant",
 ]

@@ -11,7 +11,10 @@ OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memo
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, SIGTERM or SIGUSR1 in training: a checkpoint has been written. Exit status 130."""
+    """Ctrl-C, SIGTERM or SIGUSR1 in training: a checkpoint has been written. Exit status 130.
+
+    Its text, if it has one, is what continues the run: --resume, unless it is something else.
+    """
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -133,7 +133,7 @@ def test_highways_are_bounded(highways: int, bound: str) -> None:
     [
         (["--task", "sentimnt"], "no task 'sentimnt'.*sst2"),
         (["--from", "nowhere"], "no folder nowhere of an encoder or model"),
-        (["--model", "foo"], "no model 'foo'; there are bert"),
+        (["--model", "foo"], "no model 'foo'; there are bengio-2003, bert"),
         (["--patience=-1"], "patience is -1"),
         (["--model.warmup_share=3"], "warmup_share is 3.0; it is a share"),
         (["--model.optimization.layer_decay=0"], "layer_decay is 0.0; it must be above 0"),

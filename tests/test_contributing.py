@@ -53,16 +53,16 @@ def test_what_is_in_the_repository_is_shown_as_it_is_there() -> None:
 def test_a_model_an_objective_and_a_command_are_one_file_each(
     page: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "gru" in registry.names()
-    run("pretrain", "--model", "gru", "--out", "run", *SMALL)
+    assert "my-gru" in registry.names()
+    run("pretrain", "--model", "my-gru", "--out", "run", *SMALL)
     end = figures(Path("run"))
     assert end["val/lm_loss"] < min(value for name, value in end.items() if name.endswith("/unigram"))
-    run("audit", "--model", "gru", SMALL[0])
+    run("audit", "--model", "my-gru", SMALL[0])
     audit = capsys.readouterr().out
     assert "FAIL" not in audit
     assert "no gradient reaches later tokens" in audit
     skip = ["--model.objective=pipeline.objectives.skip_lm.SkipLM", "--model.objective.distance=3"]
-    run("pretrain", "--model", "gru", "--out", "skip", *SMALL, *skip, "--trainer.max_steps=4")
+    run("pretrain", "--model", "my-gru", "--out", "skip", *SMALL, *skip, "--trainer.max_steps=4")
     assert figures(Path("skip"))["val/skip_loss"] > 0
     run("pieces", "--from", "run/encoder", "--text", "The soup")
     assert capsys.readouterr().out.splitlines()[-1].replace(" | ", "") == "The soup"
@@ -73,5 +73,5 @@ def test_a_model_an_objective_and_a_command_are_one_file_each(
     assert sum(parts) == pytest.approx(whole, abs=1e-4)
     more = ["--data.train_rows=32", "--data.epochs=1", "--validations=1", "--precision=32-true"]
     for task in ("sentiment", "entailment", "tagging"):
-        run("finetune", "--model", "gru", "--from", "run/encoder", "--task", task, "--out", task, *more)
+        run("finetune", "--model", "my-gru", "--from", "run/encoder", "--task", task, "--out", task, *more)
         assert figures(Path(task))["test/rows"] == 500

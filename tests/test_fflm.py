@@ -66,6 +66,18 @@ def test_in_two_pieces_with_the_state_is_in_one(order: int) -> None:
     assert whole.state.shape == (3, order - 2)
 
 
+@pytest.mark.parametrize("output", ["tied", "full", "adaptive"])
+def test_logits_are_of_one_vector_or_of_many(output: str) -> None:
+    model = small(output=output, hidden_size=16)
+    hidden = torch.randn(2, 3, 16).double()
+    many = model.logits(hidden)
+    assert many.shape == (2, 3, len(TOKENIZER))
+    torch.testing.assert_close(model.logits(hidden[1, 2]), many[1, 2])
+    labels = torch.randint(0, len(TOKENIZER), (6,))
+    expected = torch.nn.functional.cross_entropy(many.flatten(0, 1), labels, reduction="sum")
+    torch.testing.assert_close(model.token_loss(hidden.flatten(0, 1), labels).sum, expected)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -132,6 +132,8 @@ def test_each_token_is_scored_once_with_its_context(gpt: Encoder, lstm: Encoder,
     least = 1 if stride is None else length - stride + 1
     assert all(least <= context or context == place for place, context in enumerate(found.context, start=1))
     assert (found.context.max() > length) == stateful
+    without_state = token_log_probs(gpt, store, CausalLM(stateful=True), length=length, batch_size=2)
+    assert without_state.context.max() == length
     for place, (context, log_prob) in enumerate(zip(found.context, found.log_probs, strict=True), start=1):
         ids = torch.tensor([stream[place - context : place]])
         with torch.no_grad():

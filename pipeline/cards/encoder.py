@@ -37,12 +37,11 @@ def encoder_card(encoder: Encoder, record: TrainingRecord, *, main: str) -> str:
         for name in (f"{main}_loss", "bits_per_byte")
         if f"val/{name}" in metrics
     ]
-    data = sections.front_matter(
-        record, library=library, pipeline_tag=tag, tags=[encoder.model_type, LIBRARY], results=results
-    )
+    variant = encoder.variant(encoder.config)
+    data = sections.front_matter(record, library=library, pipeline_tag=tag, tags=[variant, LIBRARY], results=results)
     corpus = record.stage("corpus").get("name", "text")
     about = (
-        f"A language model of type `{encoder.model_type}` with {metrics['parameters']:,} parameters, pretrained from "
+        f"A language model of type `{variant}` with {metrics['parameters']:,} parameters, pretrained from "
         f"random weights on `{corpus}` with the objective {objective}: {metrics['steps']:,} steps of "
         f"{record.setting('data.batch_size')} rows of at most {record.setting('data.length')} "
         f"{'words' if encoder.tokenizer.spells else 'tokens'}."
@@ -110,7 +109,7 @@ def imported_card(encoder: Encoder, name: str, origin: str) -> str:
     record, library = TrainingRecord(name, {}, {}, []), library_of(encoder)
     tag = "feature-extraction"
     data = sections.front_matter(
-        record, library=library, pipeline_tag=tag, tags=[encoder.model_type, LIBRARY], results=[]
+        record, library=library, pipeline_tag=tag, tags=[encoder.variant(encoder.config), LIBRARY], results=[]
     )
     parts = {
         "": origin,

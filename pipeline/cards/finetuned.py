@@ -52,9 +52,9 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
         if value is None
         else [sections.result(record, "task", split="test", metric=task.metric, value=value, tag=tag)]
     )
-    name = record.stage("task").get("name", "a task")
+    name, variant = record.stage("task").get("name", "a task"), model.encoder.variant(model.encoder.config)
     data = sections.front_matter(
-        record, library=library, pipeline_tag=tag, tags=[model.encoder.model_type, LIBRARY, arm], results=results
+        record, library=library, pipeline_tag=tag, tags=[variant, LIBRARY, arm], results=results
     )
     counted = model.encoder.learning == "counting"
     cut = f"Of a longer text than {model.options.max_length:,} tokens it reads a part."
@@ -80,7 +80,7 @@ def about(model: FineTunedModel, record: TrainingRecord, name: str, arm: str) ->
     Args:
         name: of the task.
     """
-    kind, number = model.encoder.model_type, f"{record.metrics['parameters']:,}"
+    kind, number = model.encoder.variant(model.encoder.config), f"{record.metrics['parameters']:,}"
     if model.encoder.learning == "counting":
         return (
             f"{number} n-grams of the training texts of `{name}`, counted label by label. By Bayes' rule a text has "

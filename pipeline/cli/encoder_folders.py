@@ -24,14 +24,18 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     if file is None:
         raise UserError(unknown("model", model, "pretrain"))
     folder = folder or Path("runs/pretrain") / model / "encoder"
-    wanted = encoders.register(model_class(file)).model_type
-    if (model_type := encoders.family(read_config(folder)["model_type"])) != wanted:
-        known_types = encoders.names()
-        hint = f"there are {', '.join(known_types)}"
-        if model_type in known_types:
-            hint = f"set {typed.flag('model', model_type)}"
-        raise UserError(f"{folder} holds a {model_type} encoder, not {wanted}; {hint}.")
+    wanted = encoders.register(model_class(file)).variant(encoder_of(file).get("init_args") or {})
+    if (variant := encoders.variant(read_config(folder))) != wanted:
+        known = named_config("pretrain", variant) is not None
+        hint = f"set {typed.flag('model', variant)}" if known else f"there are {', '.join(encoders.names())}"
+        raise UserError(f"{folder} holds a {variant} encoder, not {wanted}; {hint}.")
     return folder
+
+
+def encoder_of(file: Path) -> dict[str, Any]:
+    """The section `model.encoder` of a pretraining configuration."""
+    encoder = content_of(file).get("model", {}).get("encoder")
+    return encoder if isinstance(encoder, dict) else {"class_path": encoder}
 
 
 def source_folder(model: str, folder: Path | None) -> Path | None:
@@ -56,7 +60,7 @@ def encoder_settings(model: str, folder: Path | None) -> dict[str, Any]:
     """
     file = named_config("pretrain", model)
     assert file is not None
-    encoder = content_of(file)["model"]["encoder"]
+    encoder = encoder_of(file)
     own = {} if folder is None else read_config(encoder_folder(model, folder))
     settings = {name: own.get(name, value) for name, value in encoder["init_args"].items()}
     return {"model.encoder": encoder["class_path"]} | {
@@ -70,8 +74,7 @@ def model_class(file: Path) -> type[Encoder]:
     Raises:
         UserError: it names no class, or one that is not an encoder.
     """
-    encoder = content_of(file).get("model", {}).get("encoder")
-    class_path = encoder.get("class_path") if isinstance(encoder, dict) else encoder
+    class_path = encoder_of(file).get("class_path")
     kind = locate(str(class_path))
     if not (isinstance(kind, type) and issubclass(kind, Encoder)):
         raise UserError(f"{file}: model.encoder must name an encoder, as pipeline.models.bert.Bert, not {class_path}.")

@@ -13,6 +13,7 @@ import yaml
 from pipeline.console import typed
 from pipeline.data import labeled
 from pipeline.errors import UserError
+from pipeline.presets import CONFIGS, known
 from pipeline.storage.atomic import write_atomically
 from tasks.base import Task, kinds
 from tasks.guess import Table
@@ -141,12 +142,14 @@ def described(file: Path) -> str:
     return f"Guessed: {task['class_path']} with {' and '.join(said)}; correct it there where it is wrong."
 
 
-def add_missing(name: str, data: str, *, packaged: Path) -> list[Path]:
-    """Writes the YAML file of a task that there is none of yet, for the data that it is to be trained on.
+def add_missing(name: str, data: str | None) -> None:
+    """Writes the YAML file of a task that there is none of yet, for its data, and says so.
 
-    Nothing is written for a path, or a name that is almost that of another task.
+    Nothing is written without data, for a path, or for a name that is almost that of another task.
     """
-    there = [path.stem for folder in (packaged, Path("configs/tasks")) for path in folder.glob("*.yaml")]
-    if name in there or not re.fullmatch(NAME, name) or difflib.get_close_matches(name, there, cutoff=0.8):
-        return []
-    return new_task(name, None, Path(), packaged=packaged, data=data)[:1]
+    there = known("tasks").split(", ")
+    if data is None or name in there or not re.fullmatch(NAME, name) or Path(name).is_file():
+        return
+    if not difflib.get_close_matches(name, there, cutoff=0.8):
+        file, *_ = new_task(name, None, Path(), packaged=CONFIGS / "tasks", data=data)
+        print(f"Wrote {file}: there was no task {name}.\n{described(file)}")

@@ -18,6 +18,7 @@ from pipeline.experiments.feasible import effective, learning_of
 from pipeline.experiments.grid import FineTune, check_many_runs
 from pipeline.experiments.run_cache import cell_of, finite, once
 from pipeline.presets import task_file, task_of
+from pipeline.prompting.report import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
 from pipeline.training.requests import FineTuneRequest, Overrides, ZeroShotRequest, overrides_of, settings_in
@@ -45,8 +46,9 @@ def measure(
     """
     file, settings = task_file(request.task), settings_in(request.overrides)
     task = task_of(file)
-    if not isinstance(task, Task) or task.metric != "accuracy" or not task.prompts:
-        raise UserError(f"{file.stem} has no prompts, or is not scored by accuracy: there is nothing to compare.")
+    if not isinstance(task, Task) or task.metric != "accuracy":
+        raise UserError(f"{file.stem} is not scored by accuracy: a prompt and a fine-tune cannot be compared.")
+    check_prompts(task, file)
     if any(name.startswith("data.train_rows") for name in settings):
         raise UserError("worth varies data.train_rows itself; remove that flag.")
     check_many_runs(settings)

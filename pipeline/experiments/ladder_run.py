@@ -16,8 +16,9 @@ from pipeline.console.messages import inform
 from pipeline.console.progress import progress, write
 from pipeline.errors import UserError
 from pipeline.experiments.ladder import Ladder
+from pipeline.experiments.ladder_plan import Configure, Plan, plans
 from pipeline.experiments.ladder_results import Found, Results
-from pipeline.experiments.ladder_training import Configure, Plan, Unfinished, plans, train
+from pipeline.experiments.ladder_training import Unfinished, train
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import read_json
@@ -38,7 +39,7 @@ class LadderRun:
         data: the folder that the data of tasks are in; None: no task is asked.
         command: that makes the same ladder.
         overwrite: run what is finished too.
-        chosen: rungs that are run; of others what is finished is in the results. None: all.
+        chosen: rungs that are run; of others what is finished is in the results. Empty: all.
     """
 
     ladder: Ladder
@@ -88,12 +89,15 @@ class LadderRun:
             inform(f"BLiMP is left out: set {typed.flag('data')} to the folder of its data.")
         found = Found(self.ladder, self.out / "measures", blimp=self.blimp, command=self.command)
         total = sum(plan.tokens() for plan in self.plans.values())
-        with progress(total=total, desc="ladder", unit=" tokens", unit_scale=True, smoothing=0) as bar:
+        counting: dict[str, Any] = {"total": len(self.plans), "unit": "model"}
+        training: dict[str, Any] = {"total": total, "unit": " tokens", "unit_scale": True}
+        with progress(desc="ladder", smoothing=0, **(training if total else counting)) as bar:
 
             def advance(tokens: int, before: bool) -> None:
+                done = tokens if total else 1
                 if before:
-                    bar.initial += tokens  # which says nothing about the time of a run
-                bar.update(tokens)
+                    bar.initial += done  # which says nothing about the time of a run
+                bar.update(done)
 
             for name, plan in self.plans.items():
                 bar.set_postfix_str(name)

@@ -14,13 +14,12 @@ from pipeline.tracking.tables import markdown_table
 Rows = Sequence[dict[str, Any]]
 NOTE = """\
 All models have the same text{shared}. Bits per byte are those of the whole validation part, less is better; the best
-is bold. Seconds and FLOPs are those of the whole training run with the best learning rate, without the choice of it.
-"Beats counting": when the validation curve first falls below the best counting model.
+is bold. Seconds and FLOPs are those of the training run with the best learning rate, without the choice of it. A model
+beats counting when its validation curve first falls below the best counting model.
 """
 HALVES = (
     "\nThe weight, of the first model, is fitted on the first half of the validation text; bits are of the second.\n"
 )
-HOLDS = {True: "holds", False: "does not hold", None: "not tried"}
 
 
 def write(results: dict[str, Any], out: Path) -> None:
@@ -46,39 +45,28 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def main_table(results: dict[str, Any]) -> str:
-    models = results["models"]
+    """A line for each model; columns without content are left out."""
+    models, shared = results["models"], results["tokenizer"] is not None
     best = min(row["bits_per_byte"] for row in models)
-    head = [
-        "model",
-        "year",
-        "source",
-        "parameters",
-        "bits per byte",
-        "perplexity",
-        "seconds",
-        "FLOPs",
-        "beats counting",
-    ]
-    rows = []
-    for row in models:
-        bits = f"{row['bits_per_byte']:.3f}"
-        beats = row["beats_counting"]
-        rows.append(
-            [
-                row["title"],
-                str(row["year"]),
-                row["source"],
-                f"{row['parameters']:,}",
-                f"**{bits}**" if row["bits_per_byte"] == best else bits,
-                f"{row['perplexity']:,.1f}",
-                f"{row['seconds']:,.0f}",
-                f"{row['flops']:.2g}" if row["flops"] else "",
-                f"{beats['seconds']:,.0f} s" if beats else "",
-            ]
-        )
-    shared = ", tokenizer and validation tokens" if results["tokenizer"] else ""
+    columns = {
+        "model": [row["title"] for row in models],
+        "year": [str(row["year"]) for row in models],
+        "source": [row["source"] for row in models],
+        "parameters": [f"{row['parameters']:,}" for row in models],
+        "bits per byte": [bold(f"{row['bits_per_byte']:.3f}", row["bits_per_byte"] == best) for row in models],
+        "perplexity": [f"{row['perplexity']:,.1f}" if shared else "" for row in models],
+        "seconds": [f"{row['seconds']:,.0f}" for row in models],
+        "FLOPs": [f"{row['flops']:.2g}" if row["flops"] else "" for row in models],
+        "beats counting": [f"{at['seconds']:,.0f} s" if (at := row["beats_counting"]) else "" for row in models],
+    }
+    kept = {name: cells for name, cells in columns.items() if any(cells)}
+    note = NOTE.format(shared=", tokenizer and validation tokens" if shared else "")
     made = f"Version {results['version']}, {results['precision']}, {results['device']}. `{results['command']}`\n"
-    return f"{markdown_table(head, rows)}\n{NOTE.format(shared=shared)}{made}"
+    return f"{markdown_table(list(kept), zip(*kept.values(), strict=True))}\n{note}{made}"
+
+
+def bold(text: str, is_best: bool) -> str:
+    return f"**{text}**" if is_best else text
 
 
 def choices_table(models: Rows) -> str:
@@ -91,9 +79,7 @@ def choices_table(models: Rows) -> str:
     begins = list(dict.fromkeys(key[:-1] for key in bits))
 
     def cell(key: tuple[str, ...]) -> str:
-        if key not in bits:
-            return ""
-        return f"**{bits[key]:.3f}**" if bits[key] == min(bits.values()) else f"{bits[key]:.3f}"
+        return bold(f"{bits[key]:.3f}", bits[key] == min(bits.values())) if key in bits else ""
 
     head = [*others, *(f"{last} {column}" for column in columns)]
     return markdown_table(head, [[*begin, *(cell((*begin, column)) for column in columns)] for begin in begins])
@@ -121,7 +107,7 @@ def blimp_table(models: Rows) -> str:
     lines = [["all", *(f"{row['blimp']['accuracy']:.1%}" for row in scored)]]
     for name, top in zip(names, best, strict=True):
         values = [row["blimp"]["phenomena"][name] for row in scored]
-        lines.append([name.replace("_", " "), *(f"**{v:.1%}**" if v == top else f"{v:.1%}" for v in values)])
+        lines.append([name.replace("_", " "), *(bold(f"{v:.1%}", v == top) for v in values)])
     return markdown_table(["phenomenon", *(row["title"] for row in scored)], lines)
 
 
@@ -148,11 +134,23 @@ def mixtures_table(results: dict[str, Any]) -> str:
 
 
 def claims_table(claims: Rows) -> str:
+    """The claims that these models test."""
+    tried = [claim for claim in claims if claim["holds"] is not None]
+    if not tried:
+        return ""
     rows = [
-        [claim["claim"], claim["source"], HOLDS[claim["holds"]], claim["by"] or "", claim["seeds"] or ""]
-        for claim in claims
+        [
+            claim["claim"],
+            claim["source"],
+            "holds" if claim["holds"] else "does not hold",
+            claim["by"],
+            claim["seeds"] or "",
+        ]
+        for claim in tried
     ]
-    return markdown_table(["claim", "source", "here", "by", "seeds"], rows) if rows else ""
+    others = len(claims) - len(tried)
+    note = f"\n{others} more need{'s' * (others == 1)} models that are not here.\n" if others else ""
+    return markdown_table(["claim", "source", "here", "by", "seeds"], rows) + note
 
 
 def continuations(results: dict[str, Any]) -> str:

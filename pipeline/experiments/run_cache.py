@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pipeline.console import typed
 from pipeline.console.progress import write
 from pipeline.data.labeled import content_of
-from pipeline.errors import UserError
+from pipeline.errors import Interrupted, UserError
 from pipeline.presets import FRESH, recipe, task_file, task_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
@@ -117,6 +117,8 @@ def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken)
     except UserError:
         put_back(aside, folder)
         raise
+    except Interrupted:
+        raise Interrupted("the same command") from None
     remove(aside)
     return taken(read_metrics(folder))
 

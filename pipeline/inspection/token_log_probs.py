@@ -80,7 +80,8 @@ def token_log_probs(
 
     Args:
         store: a text in the tokens of the encoder.
-        objective: makes batches; where its rows are `consecutive`, a state goes from each row to the next.
+        objective: makes batches; where its rows are `consecutive`, the state of a model that has one goes from each row
+            to the next.
         length: T, tokens of a row.
         stride: rows overlap and begin every so many tokens; each then predicts only its last `stride` tokens, so that
             every token has at least `length` - `stride` + 1 tokens of context, but for the first row's. None: rows
@@ -118,6 +119,7 @@ def _scored(encoder: Encoder, objective: Objective, rows: OverlappingBlocks, lan
     columns, state = np.arange(length), None
     for index, unread, before in lanes:
         batch = objective.batch(rows, index, encoder.tokenizer, rng=np.random.default_rng(0)).to(encoder.device)
+        read = 0 if state is None else before * length
         encoded = encoder(batch.inputs | batch.shared, state)
         state = encoded.state if objective.consecutive else None
         labels, places = batch.targets[objective.main].labels, index[:, None] * new + columns
@@ -125,7 +127,7 @@ def _scored(encoder: Encoder, objective: Objective, rows: OverlappingBlocks, lan
         wanted &= (columns >= length - new) | (index[:, None] == 0)
         here = torch.from_numpy(wanted).to(encoder.device)
         scores = encoder.token_log_probs(encoded.layers[-1][here], labels[here])
-        context = np.broadcast_to(before * length + columns + 1, wanted.shape)
+        context = np.broadcast_to(read + columns + 1, wanted.shape)
         yield places[wanted], labels[here].cpu().numpy(), scores.float().cpu().numpy(), context[wanted]
 
 

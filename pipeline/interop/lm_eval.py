@@ -6,7 +6,7 @@ bidirectional one those of its forward language model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, make_table
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from pipeline.errors import UserError
@@ -23,6 +23,7 @@ from pipeline.models.base import Encoder
 from pipeline.prompting.causal import CausalScorer
 from pipeline.prompting.requests import Request, beginning
 from pipeline.prompting.scoring import score, scorer_of
+from pipeline.tracking.tables import markdown_table
 
 
 class PipelineLM(LM):
@@ -96,4 +97,19 @@ def run(encoder: Encoder, tasks: list[str], *, limit: int, include: Path | None)
         results = simple_evaluate(model=PipelineLM(encoder), tasks=tasks, **options)
     except (OSError, ValueError) as error:
         raise UserError(f"lm-eval cannot run this: {str(error).splitlines()[0]}") from None
-    return make_table(results)
+    return table(results)
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """A row for each task, filter and metric. (In lm-eval's own, an older pytablewriter leaves out the header.)"""
+    rows = []
+    for task, metrics in results["results"].items():
+        for key, value in metrics.items():
+            name, _, rule = key.partition(",")
+            if rule and not name.endswith("_stderr"):
+                error = metrics.get(f"{name}_stderr,{rule}")
+                shots = str(results["n-shot"].get(task, ""))
+                rows.append(
+                    [task, rule, shots, name, f"{value:.4f}", f"{error:.4f}" if isinstance(error, float) else ""]
+                )
+    return markdown_table(["task", "filter", "shots", "metric", "value", "standard error"], rows)

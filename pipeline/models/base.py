@@ -84,6 +84,11 @@ class Encoder(nn.Module):
     max_length: int
     size: int
 
+    @classmethod
+    def variant(cls, config: Mapping[str, Any]) -> str:
+        """What a model of this configuration is called: its `model_type`, unless that comprises several."""
+        return cls.model_type
+
     @property
     def reach(self) -> int | None:
         """How many of the last tokens an output depends on, its own included; None: on all that its side has."""

@@ -62,14 +62,14 @@ class Elmo(Encoder):
         filters: [[width, count], ...] of the convolutions over characters.
         highways: number of highway layers (Srivastava et al. 2015).
         projection: P, width of each direction; the encoder gives D = 2 P.
-        cell: width of the LSTM cells.
+        cell: width of the LSTM cells, before the projection to P.
         layers: LSTM layers of each direction.
         max_length: longest text in words, both marks included.
         max_characters: longest word, both its marks included; longer ones are cut.
         dropout: rate on the input of each LSTM layer and on the top.
         cutoffs: ranks at which the adaptive softmax (Grave et al. 2017) cuts the output words; its classes fade in
             width from one cut to the next. None: no output layer.
-        activation: of the convolutions.
+        activation: behind the convolutions over characters.
         cell_clip: bound of the cells' values, as in the published models; None: no bound, and the fast kernel.
         projection_clip: bound of the projected outputs; None: no bound.
         skip_connections: add the input of each LSTM layer above the first to its output.

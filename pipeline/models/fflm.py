@@ -6,7 +6,7 @@ Shapes: B batch, T positions, n order, m size of an embedding, h tanh units, D s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 import torch
@@ -53,8 +53,8 @@ class FeedForward(Encoder):
     Args:
         tokenizer: its length is V.
         order: n: a token is predicted from the n - 1 before it.
-        embedding_size: m.
-        hidden_size: h; 0: no hidden layer.
+        embedding_size: m, width of the vector of a token.
+        hidden_size: h, width of the tanh layer; 0: none.
         direct: whether W x is there, from the embeddings to the output.
         combine: `concat` (the above) or `sum`: no hidden layer, but the sum of the embeddings, each after the matrix of
             its place; with `output: tied` this is the log-bilinear model.
@@ -124,6 +124,10 @@ class FeedForward(Encoder):
         self.output = Output(
             output, size=self.size, embedding_size=embedding_size, vocab_size=len(tokenizer), cutoffs=cutoffs
         )
+
+    @classmethod
+    def variant(cls, config: Mapping[str, Any]) -> str:
+        return "lbl" if config.get("combine") == "sum" else cls.model_type
 
     @property
     def reach(self) -> int:

@@ -45,13 +45,13 @@ class Gpt(Encoder):
 
     Args:
         tokenizer: its length is V.
-        size: D.
-        layers: number of blocks.
-        heads: attention heads; must divide `size`.
-        inner_size: width of the feed-forward networks.
-        max_length: most positions.
-        dropout: rate on embeddings and block outputs.
-        attention_dropout: rate on attention weights.
+        size: D, width of the token vectors and of all layers.
+        layers: Transformer blocks, one on top of the other.
+        heads: attention heads of a block, each of width D / heads; must divide `size`.
+        inner_size: width of the feed-forward network in each block; 4 D in the paper.
+        max_length: longest text in tokens, special ones included: as many positions are learned.
+        dropout: share of features that training sets to zero, in embeddings and block outputs.
+        attention_dropout: share of attention weights that training sets to zero.
         norm: `pre` (GPT-2: norms before each part and one at the end) or `post` (the first GPT).
         vocab_size: rows of the embedding, when there are more than the tokenizer needs.
     """

@@ -6,7 +6,7 @@ Shapes: B batch, T positions, E size of an embedding, D model size, V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -111,6 +111,10 @@ class Recurrent(Encoder):
             initialize(cast(nn.RNNBase, layer))
         self.dropout = Dropout(dropout)
         self.output = Output(output, size=size, embedding_size=width, vocab_size=len(tokenizer), cutoffs=cutoffs)
+
+    @classmethod
+    def variant(cls, config: Mapping[str, Any]) -> str:
+        return str(config.get("cell", cls.model_type))
 
     def forward(self, batch: Batch, state: State | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers; the first are embeddings, with zeros up to D.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -88,6 +89,12 @@ def names() -> list[str]:
 def family(model_type: str) -> str:
     """`model_type` of a config.json -> ours, where Hugging Face names the same model otherwise."""
     return next((name for name, kind in known().items() if model_type in kind.hf_model_types), model_type)
+
+
+def variant(config: Mapping[str, Any]) -> str:
+    """What the model of a `config.json` is called: as MODEL= where it has a preset, `lstm` for instance."""
+    name = family(str(config.get("model_type", "model")))
+    return known()[name].variant(config) if name in known() else name
 
 
 def encoder_class(model_type: str) -> type[Encoder]:

@@ -35,7 +35,7 @@ class MaskedLM(Objective):
     """Masked tokens from all others, and whether the second of two texts follows the first.
 
     Args:
-        mask_rate: share of tokens to predict.
+        mask_rate: share of the tokens of a row that are to be predicted.
         whole_word: mask all pieces of a word together.
         next_sentence: `nsp` (Devlin et al. 2018), `sop` (sentence order, Lan et al. 2019) or `off`.
     """

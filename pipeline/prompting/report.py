@@ -18,6 +18,7 @@ from pipeline.data.documents import Source
 from pipeline.data.files import find_files
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
+from pipeline.presets import task_file
 from pipeline.prompting.evaluate import Result, evaluate
 from pipeline.prompting.few_shot import demonstrations
 from pipeline.prompting.metrics import by_group, summary, unigram_credits, word_counts
@@ -81,8 +82,7 @@ def run(prompting: Prompting) -> None:
     request, encoder, task = prompting.request, prompting.encoder, prompting.task
     folder, out, name = prompting.folder, prompting.out, prompting.name
     method = scorer_of(encoder).describe({prompt.shape for prompt in task.prompts})
-    if not task.prompts:
-        raise UserError("This task has no prompts; write some into its YAML file (see configs/tasks/sentiment.yaml).")
+    check_prompts(task, task_file(request.task))
     if request.unigram is not None and any(prompt.shape == "last_word" for prompt in task.prompts):
         raise UserError("--unigram compares candidates by their words; a last_word prompt has only one.")
     source = None if request.unigram is None else Source(files=find_files(request.unigram))
@@ -133,6 +133,14 @@ def run(prompting: Prompting) -> None:
         with closing_run(logger) as wandb_run:
             use_artifact(logger, folder)
             log_to_wandb(wandb_run, out, metrics, predictions if request.data is None or request.log_text else [])
+
+
+def check_prompts(task: DataSet, file: Path) -> None:
+    """Raises: UserError, the task has none."""
+    if not task.prompts:
+        candidates = ", ".join(f"{name}: ' ...'" for name in task.label_names) or "..."
+        shown = f"{{shape: choice, text: '{{text}} It was', candidates: {{{candidates}}}}}"
+        raise UserError(f"{file} has no prompts; write some there, as in configs/tasks/sentiment.yaml: {shown}.")
 
 
 def read(task: DataSet, files: str | None, *, limit: int, with_examples: bool) -> tuple[list[Row], list[Row]]:

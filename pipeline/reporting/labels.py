@@ -36,26 +36,38 @@ def _first(group: Sequence[float], gap: float) -> float:
 
 
 def near(
-    points: Sequence[Point], labels: Sequence[str], area: Box, taken: Sequence[Box], letter: float
+    points: Sequence[Point], widths: Sequence[float], area: Box, taken: Sequence[Box]
 ) -> list[tuple[float, float, str, bool]]:
     """For each point the place of its label: x, y, anchor, and whether it is so far that a line leads to it.
 
+    Labels are placed one after the other, in several orders, of which the best is taken.
+
     Args:
+        widths: of the labels.
         area: where labels may stand.
         taken: what they should not cover, beside points and other labels.
-        letter: the mean width of one.
     """
     blocks = [*taken, *((x - 8, y - 8, x + 8, y + 8) for x, y in points)]
-    found: dict[int, tuple[float, float, str, bool]] = {}
-    crowd = [sum(math.hypot(x - a, y - b) < 70 for a, b in points) for x, y in points]
-    for number in sorted(range(len(points)), key=crowd.__getitem__, reverse=True):
-        (x, y), width = points[number], len(labels[number]) * letter
-        options = [_place(x, y, width, *offset) for offset in _offsets()]
-        costs = [_cost(box, distance, blocks, area) for _, box, distance in options]
+    crowd = [-float(sum(math.hypot(x - a, y - b) < 70 for a, b in points)) for x, y in points]
+    ranks = [crowd, *([sign * point[axis] for point in points] for axis in (0, 1) for sign in (1, -1))]
+    orders = [sorted(range(len(points)), key=rank.__getitem__) for rank in ranks]
+    return min((_placed(order, points, widths, area, blocks) for order in orders), key=lambda tried: tried[0])[1]
+
+
+def _placed(
+    order: Sequence[int], points: Sequence[Point], widths: Sequence[float], area: Box, blocks: Sequence[Box]
+) -> tuple[float, list[tuple[float, float, str, bool]]]:
+    """Labels in an order, each where it costs least: the cost of all, and their places."""
+    total, taken, found = 0.0, [*blocks], {}
+    for number in order:
+        options = [_place(*points[number], widths[number], *offset) for offset in _offsets()]
+        others = [point for point in points if point != points[number]]
+        costs = [_cost(spot, box, distance, taken, others, area) for spot, box, distance in options]
         spot, box, distance = options[costs.index(min(costs))]
-        blocks.append(box)
+        total += min(costs)
+        taken.append(box)
         found[number] = (*spot, distance > 14)
-    return [found[number] for number in range(len(points))]
+    return total, [found[number] for number in range(len(points))]
 
 
 def _offsets() -> list[tuple[float, float]]:
@@ -78,11 +90,20 @@ def _place(
     return spot, (left - 2, middle - 8, left + width + 2, middle + 8), distance
 
 
-def _cost(box: Box, distance: float, blocks: Sequence[Box], area: Box) -> float:
+def _cost(
+    spot: tuple[float, float, str],
+    box: Box,
+    distance: float,
+    blocks: Sequence[Box],
+    others: Sequence[Point],
+    area: Box,
+) -> float:
+    """What is covered or outside, how far the label is, and whether it seems to be of another point."""
     left, top, right, bottom = area
     covered = sum(_overlap(box, block) for block in blocks)
     outside = max(0, left - box[0]) + max(0, box[2] - right) + max(0, top - box[1]) + max(0, box[3] - bottom)
-    return distance + 2 * covered + 100 * outside
+    mistaken = any(math.hypot(spot[0] - x, spot[1] - 4.5 - y) < 16 for x, y in others)
+    return distance + 2 * covered + 100 * outside + 60 * mistaken
 
 
 def _overlap(one: Box, other: Box) -> float:

@@ -97,6 +97,14 @@ def linear(values: Sequence[float], *, margin: float = 0.05, form: str = "") -> 
     return Scale(axis.low, axis.high, [(tick, f"{tick:{form}}" if form else axis.label(tick)) for tick in axis.ticks])
 
 
+def ratios(values: Sequence[float]) -> Scale:
+    """A logarithmic scale with few round ticks: equal distances are equal ratios. Below is room for labels."""
+    low, high, whole = min(values), max(values), max(values) / min(values)
+    low, high = low / whole**0.14, high * whole**0.06
+    steps = [step * 10**power for power in (-1, 0, 1) for step in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
+    return Scale(low, high, [(step, f"{step:g}") for step in steps if low <= step <= high], log=True)
+
+
 def durations(values: Sequence[float]) -> Scale:
     """A logarithmic scale of seconds."""
     return _log(values, UNITS)
@@ -133,7 +141,7 @@ def plot(
     Args:
         items: dots have their labels near them, curves at the right.
         stairs: corners of the line of what was best so far.
-        level: a dashed line across, with its label and a short one.
+        level: a dashed line across, with its label and a short one, which are left out where dots have labels.
     """
     drawn = []
     for canvas in (WIDE, NARROW):
@@ -165,8 +173,9 @@ def _draw(
         parts.append(_line("stairs", steps))
     if level is not None:
         y, label = y_of(level[0]), level[1] if canvas.kind == WIDE.kind else level[2]
-        parts += [_line("baseline", [(left, y), (right, y)]), _text(label, left + 6, y + 17, "note")]
-        taken += [(left, y - 3, right, y + 3), (left, y + 5, left + 6 + len(label) * canvas.letter, y + 21)]
+        parts.append(_line("baseline", [(left, y), (right, y)]))
+        if not any(len(item.points) == 1 for item in items):
+            parts.append(_text(label, left + 6, y + 17, "note"))
     curves = [item for item in items if len(item.points) > 1]
     dots = [item for item in items if len(item.points) == 1]
     shapes = [[(x_of(x), y_of(y)) for x, y in _below(item.points, up.high)] for item in curves]
@@ -182,7 +191,8 @@ def _draw(
         parts.append(_group(item, inner))
     places = [(x_of(item.points[0][0]), y_of(item.points[0][1])) for item in dots]
     taken += [(x - 4, y - 4, x + 4, y + 4) for x, y in _along([steps, *shapes])]
-    named = near(places, [_label(item, canvas) for item in dots], canvas.area, taken, canvas.letter)
+    widths = [len(_label(item, canvas)) * canvas.letter * (1.08 if item.bold else 1) for item in dots]
+    named = near(places, widths, canvas.area, taken)
     for item, (x, y), (at, height, anchor, far) in zip(dots, places, named, strict=True):
         inner = [_mark(item, x, y), _text(_label(item, canvas), at, height, f"name {anchor}{' best' * item.bold}")]
         if far:

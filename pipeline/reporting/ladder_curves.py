@@ -52,8 +52,8 @@ def cost_section(models: Sequence[Model]) -> Section:
         level = (on_curve(counting), label, "best of counting") if counting else None
         svg = ladder_charts.plot([*curves, *dots], scale(xs), up, x_label=x_label, y_label="bits per byte", level=level)
         caption = (
-            f"On the rows that training validates on, against {x_label}. A ring marks where a model passes the best of "
-            "counting."
+            f"On the rows that training validates on, against {x_label}. The dashed line is the best of "
+            "counting; a ring marks where a model passes it."
         )
         blocks.append(
             Chart(svg, caption, legend([m for m in models if m in trained or (dots and m["kind"] == "counting")]))

@@ -22,18 +22,21 @@ from pipeline.reporting.ladder_models import (
     looks_of,
     operations,
     title_of,
+    titles_of,
 )
 from pipeline.reporting.page import Chart, Figure, Section, Table, Text
 
 
-def figures(models: Sequence[Model], mixtures: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    best, counting, worst = (
-        best_of(models),
-        best_of(models, "counting"),
-        max(models, key=lambda m: m["bits_per_byte"], default=None),
-    )
-    if best is None or worst is None:
+def figures(ladder: Mapping[str, Any], models: Sequence[Model]) -> list[Figure]:
+    """The numbers at the top of the page.
+
+    Args:
+        models: those with a finite loss.
+    """
+    best, counting = best_of(models), best_of(models, "counting")
+    if best is None:
         return []
+    worst = max(models, key=lambda model: model["bits_per_byte"])
     found = [
         Figure("Best model", best["title"], f"{best['year']}, {best['bits_per_byte']:.3f} bits per byte"),
         Figure(
@@ -48,9 +51,8 @@ def figures(models: Sequence[Model], mixtures: Sequence[Mapping[str, Any]]) -> l
         found.append(Figure("Best of counting", f"{counting['bits_per_byte']:.2f}", beside))
         ahead = sum(model["bits_per_byte"] < counting["bits_per_byte"] for model in trained)
         found.append(Figure("Neural models ahead of it", f"{ahead} of {len(trained)}", "at the end of training"))
-    if mixtures:
-        top = min(mixtures, key=lambda mixture: mixture["bits_per_byte"])
-        names = {model["name"]: model["title"] for model in models}
+    if mixtures := ladder.get("mixtures"):
+        top, names = min(mixtures, key=lambda mixture: mixture["bits_per_byte"]), titles_of(ladder)
         pair = " + ".join(names[name] for name in top["models"])
         beside = f"{pair}; {top['gain']:.3f} below {names[top['better_half']]} alone, on half of the text"
         found.append(Figure("Best mixture", f"{top['bits_per_byte']:.2f}", beside))
@@ -87,8 +89,9 @@ def _years(models: Sequence[Model]) -> Chart:
         for model in models
     ]
     across = ladder_charts.linear([min(years), max(years) + 2], margin=0.04, form=".0f")
-    up = ladder_charts.linear([model["bits_per_byte"] for model in models])
-    svg = ladder_charts.plot(items, across, up, x_label="year", y_label="bits per byte", stairs=stairs)
+    up = ladder_charts.ratios([model["bits_per_byte"] for model in models])
+    label = "bits per byte (logarithmic)"
+    svg = ladder_charts.plot(items, across, up, x_label="year", y_label=label, stairs=stairs)
     caption = "Held-out text, years of the papers. Every model was trained here; the stepped line is the best so far."
     return Chart(svg, caption, legend(models))
 

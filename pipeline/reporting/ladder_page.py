@@ -39,7 +39,7 @@ def page_of(ladder: Mapping[str, Any]) -> Page:
     return Page(
         title="Language models on one text" if has_axes(models) else "Seventy years of language models on one text",
         about=_about(ladder),
-        figures=figures(models, ladder.get("mixtures") or []),
+        figures=figures(ladder, models),
         sections=[
             overview_section(ladder, models),
             _continuations(ladder),
@@ -143,7 +143,8 @@ def _mixture(mixture: Mapping[str, Any] | None, most: float, titles: Mapping[str
         f"{mixture['weight']:.2f} {a} + {1 - mixture['weight']:.2f} {b}: {mixture['bits_per_byte']:.3f} bits per byte"
     )
     share = max(0.0, mixture["gain"] / most)
-    return Cell(f"{1000 * mixture['gain']:.0f}".replace("-0", "0"), share, text, mixture["interval"][0] > 0)
+    gain = f"{1000 * mixture['gain']:.{0 if most > 0.01 else 1}f}"
+    return Cell(gain, share, text, mixture["interval"][0] > 0)
 
 
 def _top(mixtures: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Table:

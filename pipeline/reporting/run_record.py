@@ -83,9 +83,7 @@ class RunRecord:
         for folder in folders:
             if (folder / "config.json").is_file():
                 with contextlib.suppress(UserError):
-                    return registry.family(
-                        str(read_json(folder / "config.json", dict[str, Any]).get("model_type", "model"))
-                    )
+                    return registry.variant(read_json(folder / "config.json", dict[str, Any]))
         return "model"
 
     @cached_property

@@ -20,7 +20,7 @@ def artifact_name(kind: str, folder: Path) -> str:
 
     All encoders of a model and corpus are one collection, and all that is fine-tuned from them on a task another.
     """
-    model = encoders.family(read_json(folder / "config.json", dict[str, Any])["model_type"])
+    model = encoders.variant(read_json(folder / "config.json", dict[str, Any]))
     stages, names = lineage.read(folder), [model]
     for origin in ("corpus", "task")[: 1 if kind == "encoder" else 2]:
         named = [str(stage["name"]) for stage in stages if stage["stage"] == origin and "name" in stage]

@@ -50,7 +50,7 @@ class TokenizerOptions:
     Args:
         scheme: `wordpiece` (BERT), `bpe` (GPT), `words` (ELMo) or `whole-words` (causal models: split at spaces).
         file: an existing `tokenizer.json`; otherwise one is trained on the corpus.
-        vocab_size: V, at most.
+        vocab_size: V, the most pieces (or words) of the vocabulary.
         lowercase: lower-case the text and strip accents.
         train_megabytes: train on at most this much text, chosen evenly over the corpus.
         min_frequency: of `whole-words`: a word that occurs less often there is [UNK].
@@ -80,10 +80,10 @@ class CorpusData(lightning.LightningDataModule):
         length: most tokens of a row, T.
         batch_size: rows of one optimiser step, over all processes and accumulated parts.
         validation_rows: rows of validation text, at most.
-        workers: loader processes; the batches do not depend on it.
+        workers: processes that make batches ahead; 0: none. The batches do not depend on it.
         verify: read corpus and token stores whole, to be sure that they are what they were, instead of sample blocks.
         language: of the text, a code of ISO 639 as en, for the model card.
-        seed: of order, masks and pairs.
+        seed: of the order of rows, of masks and of pairs.
     """
 
     def __init__(

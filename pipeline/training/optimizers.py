@@ -22,12 +22,12 @@ class Optimization:
     """AdamW (Loshchilov and Hutter 2017) or Muon (Jordan et al. 2024), with warm-up and decay.
 
     Args:
-        learning_rate: the peak.
+        learning_rate: the highest, at the end of the warm-up.
         warmup_steps: w optimizer steps of linear warm-up; step s (from 0) has (s + 1) / (w + 1) of the peak.
         schedule: decay after the warm-up; `linear` and `cosine` reach zero at the last step.
         weight_decay: of matrices; biases and norms have none.
-        betas: of AdamW.
-        eps: of AdamW.
+        betas: of AdamW: how slowly the means of gradients and of their squares change.
+        eps: of AdamW: added to the divisor of an update, against division by zero.
         layer_decay: ratio of a layer's rate to that of the layer above (1: all equal).
         optimizer: `adamw`, or `muon` for the matrices of the layers and AdamW for all other parameters: embeddings,
             ELMo's character network, biases, norms, heads.

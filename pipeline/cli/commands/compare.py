@@ -64,7 +64,8 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
     if options.data and (elsewhere := [task for task, folder in grid.tasks.items() if folder is None]):
         raise UserError(
             f"{file.name} has no folder for '{elsewhere[0]}', so {typed.flag('data')} would be ignored. Name it in "
-            f"a grid of your own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or use {typed.command('finetune')}."
+            f"a grid of your own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or compare one model with its scratch runs: "
+            f"{typed.command('finetune', task=elsewhere[0], data=options.data, seeds=5)}."
         )
     grid.flags = whole.flags = [*grid.flags, *options.overrides]
     check_settings(grid)  # before minutes of pretraining

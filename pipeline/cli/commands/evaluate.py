@@ -31,13 +31,21 @@ def add_arguments(parser: Parser) -> None:
     add_corpus(parser)
     add_encoder(parser)
     parser.group(INPUT).add_argument(
-        "--mix", type=place, default=None, help="encoder folder of the same tokenizer: score the mixture of both, too"
+        "--mix",
+        metavar="FOLDER",
+        type=place,
+        default=None,
+        help="also score the mixture with the encoder in this folder, of the same tokenizer",
     )
     group = parser.group(OUTPUT)
     group.add_argument("--out", type=place, default=None, help="JSON file to write the figures into")
     group.add_argument("--by-context", action="store_true", help="loss by tokens of context; with --out, a plot too")
     group.add_argument(
-        "--stride", type=positive, default=None, help="also score with rows that overlap, one every so many tokens"
+        "--stride",
+        metavar="TOKENS",
+        type=positive,
+        default=None,
+        help="also score in rows that overlap, one every so many tokens",
     )
     add_overrides(parser, "pretrain")
 

@@ -18,7 +18,7 @@ from pipeline.cli.arguments import (
 )
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import ARMS, CONFIGS
+from pipeline.presets import ARMS
 from pipeline.training.requests import FineTuneRequest
 
 HELP = "fine-tune an encoder on a task"
@@ -36,12 +36,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    request = request_of(FineTuneRequest, options)
-    if request.data is not None and not Path(request.task).is_file():
-        from pipeline.cli.task_template import add_missing, described
+    from pipeline.cli.task_template import add_missing
 
-        for file in add_missing(request.task, request.data, packaged=CONFIGS / "tasks"):
-            print(f"Wrote {file}: there was no task {request.task}.\n{described(file)}")
+    request = request_of(FineTuneRequest, options)
+    add_missing(request.task, request.data)
     several_seeds(request, options.seeds) if options.seeds else finetune(request)
 
 

@@ -34,11 +34,13 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.encoder_folders import encoder_folder
+    from pipeline.cli.task_template import add_missing
     from pipeline.experiments import data_efficiency
     from pipeline.experiments.comparison import format_scores
     from pipeline.experiments.grid import check_seeds
     from pipeline.presets import task_file
 
+    add_missing(options.task, options.data)
     file, folder = task_file(options.task), encoder_folder(options.model, options.encoder)
     out = options.out or Path("runs/worth") / f"{options.model}-{file.stem}"
     check_seeds(options.seeds, options.seed)

@@ -27,7 +27,11 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.resume:
         raise UserError(f"A zero-shot run is not resumed: set {typed.flag('overwrite')} to run it again.")
-    zeroshot(request_of(ZeroShotRequest, options, shots=shots_of(options.shots)))
+    from pipeline.cli.task_template import add_missing
+
+    request = request_of(ZeroShotRequest, options, shots=shots_of(options.shots))
+    add_missing(request.task, request.data)
+    zeroshot(request)
 
 
 def shots_of(text: str) -> tuple[int, ...]:

@@ -69,8 +69,8 @@ class Output(nn.Module):
         if self.adaptive is None:
             return nn.functional.linear(self._projected(hidden), self._matrix(embedding), self.bias)
         with torch.autocast(hidden.device.type, enabled=False):  # the library's layer does not take two types
-            rows = hidden.flatten(0, -2).to(self.adaptive.head.weight.dtype)
-            return self.adaptive.log_prob(rows).unflatten(0, hidden.shape[:-1])
+            rows = hidden.reshape(-1, hidden.shape[-1]).to(self.adaptive.head.weight.dtype)
+            return self.adaptive.log_prob(rows).reshape(*hidden.shape[:-1], -1)
 
     def token_loss(self, hidden: Tensor, labels: Tensor, embedding: Tensor) -> Loss:
         """Cross entropy, summed, without all logits at once: vectors (N, D), labels (N,), the embedding (V, E).
