@@ -15,7 +15,7 @@ import torch
 from pipeline.cli.commands import sweep
 from pipeline.cli.config import CLI, FineTuneCLI, module_for, parse, pretraining
 from pipeline.experiments import grid as compare
-from pipeline.experiments import ladder, ladder_training
+from pipeline.experiments import ladder, ladder_plan
 from pipeline.presets import CONFIGS, REPOSITORY, named_config
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.counting import Counting
@@ -169,7 +169,7 @@ def test_every_grid_builds(grid: Path) -> None:
 @pytest.mark.parametrize("file", sorted((CONFIGS / "ladder").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_ladder_builds(file: Path, tmp_path: Path) -> None:
     found = ladder.load(file, corpus="sample")
-    plans = ladder_training.plans(found, tmp_path, pretraining, ())
+    plans = ladder_plan.plans(found, tmp_path, pretraining, ())
     assert set(plans) == {rung.name for rung in found.rungs if rung.model is not None}
     assert all(plan.counts or plan.steps(found.trial) > 10 for plan in plans.values())
 

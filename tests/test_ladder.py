@@ -14,7 +14,7 @@ from torch import nn
 
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
-from pipeline.experiments import ladder, ladder_measures, ladder_training
+from pipeline.experiments import ladder, ladder_measures, ladder_plan, ladder_training
 from pipeline.training.throughput import flop_counter
 from tests.conftest import assert_plot, run
 
@@ -164,14 +164,14 @@ def test_a_product_of_choices_is_a_ladder(tmp_path: Path) -> None:
     assert [rung.name for rung in made.rungs] == ["two-1", "two-2"]
     assert made.rungs[1].title == "two, layers 2"
     assert made.rungs[1].axes == {"heads": "two", "layers": "2"}
-    plans = ladder_training.plans(made, tmp_path, pretraining, ())
+    plans = ladder_plan.plans(made, tmp_path, pretraining, ())
     sizes = plans["two-2"].configuration.resolved["model"]["encoder"]["init_args"]
     assert (sizes["heads"], sizes["layers"]) == (2, 2)
 
 
 def test_rates_are_tried_on_a_share_of_the_tokens(tmp_path: Path) -> None:
     made = ladder.load(Path(write(tmp_path, rates=[1, 0.5], trial=0.25, seeds=2)))
-    plan = ladder_training.plans(made, tmp_path, pretraining, ())["gpt"]
+    plan = ladder_plan.plans(made, tmp_path, pretraining, ())["gpt"]
     trials, whole = plan.trials(), plan.whole(1)
     assert [request.out.name for request in (*trials, *whole) if request.out] == [
         *("gpt-rate-0.002", "gpt-rate-0.001"),

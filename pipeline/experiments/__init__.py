@@ -4,8 +4,8 @@
 - `run_cache.py`: a run that is finished, and made of the same, is not run again.
 - `grid.py`, `comparison.py`: models x tasks x arms x seeds in one table of what pretraining gained.
 - `data_efficiency.py`: how many labels a prompt is worth.
-- `ladder.py`: a ladder of language models as its YAML file has it; `ladder_run.py` trains and measures them
-  (`ladder_training.py`, `ladder_measures.py`) into results (`ladder_results.py`, `ladder_table.py`, `ladder_plot.py`).
-- `claims.py`: what papers claim of language models, tested on a ladder.
+- `ladder.py`: a ladder of language models as its YAML file has it. `ladder_run.py` plans (`ladder_plan.py`), trains
+  (`ladder_training.py`) and measures them (`ladder_measures.py`); the results (`ladder_results.py`) become tables and a
+  plot (`ladder_table.py`, `ladder_plot.py`), and `claims.py` says what holds.
 - `resume_test.py`: a killed run ends as the uninterrupted one.
 """

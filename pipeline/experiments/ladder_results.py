@@ -16,7 +16,8 @@ from pipeline import encoders
 from pipeline.experiments import ladder_measures as measures
 from pipeline.experiments.claims import claims_of
 from pipeline.experiments.ladder import Ladder, Rung
-from pipeline.experiments.ladder_training import BITS, Plan, Trained
+from pipeline.experiments.ladder_plan import BITS, Plan
+from pipeline.experiments.ladder_training import Trained
 from pipeline.inspection.context_loss import loss_by_context
 from pipeline.inspection.mixture import mix
 from pipeline.inspection.token_log_probs import TokenLogProbs

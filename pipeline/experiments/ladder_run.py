@@ -16,8 +16,9 @@ from pipeline.console.messages import inform
 from pipeline.console.progress import progress, write
 from pipeline.errors import UserError
 from pipeline.experiments.ladder import Ladder
+from pipeline.experiments.ladder_plan import Configure, Plan, plans
 from pipeline.experiments.ladder_results import Found, Results
-from pipeline.experiments.ladder_training import Configure, Plan, Unfinished, plans, train
+from pipeline.experiments.ladder_training import Unfinished, train
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import read_json
@@ -38,7 +39,7 @@ class LadderRun:
         data: the folder that the data of tasks are in; None: no task is asked.
         command: that makes the same ladder.
         overwrite: run what is finished too.
-        chosen: rungs that are run; of others what is finished is in the results. None: all.
+        chosen: rungs that are run; of others what is finished is in the results. Empty: all.
     """
 
     ladder: Ladder

@@ -11,7 +11,7 @@ from typing import Any
 import lightning
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from pipeline.storage.atomic import write_atomically
 from pipeline.training.hardware import matrix_peak
@@ -28,18 +28,25 @@ def _recurrent(factor: int) -> Any:
     return flops
 
 
-# torch counts the products of RNN and GRU on processors, which are operations of their own there.
-RECURRENT = {
+def _attention(count: Any, tensors: int) -> Any:
+    """The count of attention on a processor, from the shapes of its first tensors."""
+    return lambda *shapes, **_: count(*shapes[:tensors])
+
+
+# What torch leaves out. It counts RNN and GRU on processors, whose products are operations of their own there.
+KERNELS = {
     torch.ops.aten.mkldnn_rnn_layer: _recurrent(1),
     torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent(2),
     torch.ops.aten._cudnn_rnn: _recurrent(1),
     torch.ops.aten._cudnn_rnn_backward: _recurrent(2),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention(sdpa_flop_count, 3),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention(sdpa_backward_flop_count, 4),
 }
 
 
 def flop_counter() -> FlopCounterMode:
-    """Counts the operations of matrix products, and of the recurrent layers that are one operation of their own."""
-    return FlopCounterMode(display=False, custom_mapping=RECURRENT)
+    """Counts the operations of matrix products, also of those within kernels for layers."""
+    return FlopCounterMode(display=False, custom_mapping=KERNELS)
 
 
 class Speed(lightning.Callback):

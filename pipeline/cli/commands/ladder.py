@@ -27,13 +27,13 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--out", type=place, default=None, help="folder of the report and its runs [runs/ladder/NAME]")
     parser.add_argument("--overwrite", action="store_true", help="run what is finished too")
     parser.add_argument("--dry-run", action="store_true", help="say what is missing, and run nothing")
-    add_overrides(parser, "pretrain")
+    add_overrides(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     wanted = requested(options)
     if options.dry_run:
-        from pipeline.experiments.ladder_training import what_is_missing
+        from pipeline.experiments.ladder_plan import what_is_missing
 
         print(what_is_missing(wanted.plans.values()))
         return
