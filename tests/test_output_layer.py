@@ -32,6 +32,8 @@ def test_the_loss_is_that_of_the_log_probabilities(options: dict[str, Any]) -> N
     expected = -log_probs.gather(-1, labels[:, None]).sum()
     loss = layer.token_loss(hidden, labels, embedding)
     assert loss.count == 40
+    torch.testing.assert_close(layer.logits(hidden[3], embedding).log_softmax(-1), log_probs[3])
+    torch.testing.assert_close(layer.logits(hidden.view(8, 5, -1), embedding).log_softmax(-1), log_probs.view(8, 5, -1))
     torch.testing.assert_close(loss.sum, expected)
     grads = [torch.autograd.grad(each, inputs, materialize_grads=True) for each in (loss.sum, expected)]
     for ours, theirs in zip(*grads, strict=True):

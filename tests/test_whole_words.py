@@ -41,6 +41,9 @@ def test_words_are_split_at_spaces_and_rare_ones_are_unknown(tmp_path: Path) -> 
 def test_only_whole_words_have_a_least_frequency() -> None:
     with pytest.raises(UserError, match="min_frequency is for scheme whole-words"):
         registry.train("bpe", TEXTS, vocab_size=300, lowercase=False, min_frequency=2)
+    for count, message in ((0, "at least 1"), (99, "No word is left")):
+        with pytest.raises(UserError, match=message):
+            registry.train("whole-words", TEXTS, vocab_size=300, lowercase=False, min_frequency=count)
 
 
 def test_an_unknown_word_costs_its_spelling(tmp_path: Path) -> None:

@@ -40,18 +40,21 @@ def encoder_card(encoder: Encoder, record: TrainingRecord, *, main: str) -> str:
     variant = encoder.variant(encoder.config)
     data = sections.front_matter(record, library=library, pipeline_tag=tag, tags=[variant, LIBRARY], results=results)
     corpus = record.stage("corpus").get("name", "text")
-    about = (
-        f"A language model of type `{variant}` with {metrics['parameters']:,} parameters, pretrained from "
-        f"random weights on `{corpus}` with the objective {objective}: {metrics['steps']:,} steps of "
-        f"{record.setting('data.batch_size')} rows of at most {record.setting('data.length')} "
-        f"{'words' if encoder.tokenizer.spells else 'tokens'}."
-    )
+    if encoder.learning == "counting":
+        about = f"A language model of type `{variant}`: {metrics['parameters']:,} counts of `{corpus}`."
+    else:
+        about = (
+            f"A language model of type `{variant}` with {metrics['parameters']:,} parameters, pretrained "
+            f"from random weights on `{corpus}` with the objective {objective}: {metrics['steps']:,} steps of "
+            f"{record.setting('data.batch_size')} rows of at most {record.setting('data.length')} "
+            f"{'words' if encoder.tokenizer.spells else 'tokens'}."
+        )
     config = encoder.saved_config()
     parts = {
         "": about,
         "Load": sections.marked("loading", loading(config, "encoder", library=library, tag=tag)),
         "Data": data_section(encoder, record),
-        "Training": sections.settings_table(recipe(record)) + "\n" + sections.curve(record, "loss curves"),
+        "Training": sections.settings_table(recipe(encoder, record)) + "\n" + sections.curve(record, "loss curves"),
         "Scores": sections.marked("scores", scores(record, main)),
         "Limits": sections.limits(
             record, [SEES[encoder.scoring], f"It takes at most {encoder.max_length:,} positions."]
@@ -70,8 +73,12 @@ def data_section(encoder: Encoder, record: TrainingRecord) -> str:
     )
 
 
-def recipe(record: TrainingRecord) -> dict[str, Any]:
+def recipe(encoder: Encoder, record: TrainingRecord) -> dict[str, Any]:
     """The settings of pretraining."""
+    if encoder.learning == "counting":
+        rows = sections.run_rows(record)
+        counted = {name: rows[name] for name in ("device", "minutes", "tokens seen")}
+        return {"model": record.setting("model.encoder.init_args"), **counted}
     objective = record.setting("model.objective")
     return {
         "network": record.setting("model.encoder.init_args"),

@@ -322,6 +322,12 @@ def module_for(files: Sequence[Path], flags: Sequence[str]) -> type[Pretraining]
     return Counting if getattr(encoder, "learning", None) == "counting" else Pretraining
 
 
+def check_steps(request: CorpusRequest) -> None:
+    """Raises: UserError, the model has no steps."""
+    if isinstance(pretraining(request).module, Counting):
+        raise UserError(f"{request.model} counts: it has no steps that could be resumed or profiled.")
+
+
 def finetuning(request: FineTuneRequest) -> Configuration:
     """Fine-tuning on a task; nothing is built or read yet.
 

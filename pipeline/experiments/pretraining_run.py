@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.cards.encoder import encoder_card
 from pipeline.console.messages import inform
 from pipeline.errors import UserError
+from pipeline.interop import arpa
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import plots
@@ -50,19 +51,20 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
     pictures = [] if counted else ["curves.png"]
-    for picture in pictures:
-        title = (
-            f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, {shown_tokens(metrics)}"
-        )
+    for name in pictures:
+        title = f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, "
         panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
-        plots.plot_curves(run.history, run.out / picture, title=title, panels=panels)
+        plots.plot_curves(run.history, run.out / name, title=title + shown_tokens(metrics), panels=panels)
     card = partial(encoder_card, encoder, main=data.objective.main)
     saved = run.keep("encoder", encoder.save, card, metrics, pictures=pictures)
+    if counted and module.arpa:
+        arpa.write(encoder, run.out / "model.arpa.gz")
     columns, rows = data.objective.samples(encoder, data.valid)
     if columns:
         write_atomically(run.out / "examples.md", markdown_table(columns, rows))
     run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)} if columns else {})
-    print(f"After {metrics['seconds']:.0f} s: {formatted(module, validated(module, metrics))}")
+    shown = formatted(module, validated(module, metrics)) or "not validated"
+    print(f"After {metrics['seconds']:.0f} s: {shown}")
     print(advice.saved(run.out, saved))
     sample = bool(data.sample_documents)
     inform(advice.after_pretraining(request.model, saved, synthetic=sample, counted=counted))

@@ -114,6 +114,9 @@ class Encoder(nn.Module):
         """
         raise NotImplementedError
 
+    def check_memory(self, tokens: int, memory: float) -> None:
+        """Raises: UserError, to `fit` so many tokens would take more than so many bytes; says what fits."""
+
     @abstractmethod
     def forward(self, batch: Batch, state: Any = None) -> Encoded:
         """`input_ids` (B, T), `mask` (B, T) and what else the encoder knows -> all layers.

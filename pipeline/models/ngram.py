@@ -5,6 +5,7 @@ They are counted in one pass an order, not trained. Shapes: B batch, T positions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, get_args
@@ -21,7 +22,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Size
 from pipeline.models.inputs import Batch, SpecialTokens, check_generative, first_segment_length
-from pipeline.models.layers.ngram_counts import Level, Probabilities, Smoothing, count, stream_of
+from pipeline.models.layers.ngram_counts import Level, Probabilities, Smoothing, count, memory_needed, stream_of
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.tokenization.base import Tokenizer
@@ -83,7 +84,7 @@ class Ngram(Encoder):
             raise UserError(f"model.encoder.init_args.order is {order}; it must be 1 to {HIGHEST}.")
         if smoothing not in get_args(Smoothing):
             raise UserError(f"There is no smoothing {smoothing}; there are {', '.join(get_args(Smoothing))}.")
-        if not 0 < k < float("inf"):
+        if not 0 < k < math.inf:
             raise UserError(f"model.encoder.init_args.k is {k}; it must be above 0.")
         if discount is not None and not 0 < discount < 1:
             raise UserError(f"model.encoder.init_args.discount is {discount}; it must be between 0 and 1, or null.")
@@ -107,6 +108,18 @@ class Ngram(Encoder):
         options["passes"] = partial(progress, desc="count", unit="order", leave=False, delay=1)
         self._hold(count(stream_of(tokens, starts, end), neighbors="kneser-ney" in self.smoothing, **options))
         return sum(int((level.counts > 0).sum()) for level in self.levels)
+
+    def check_memory(self, tokens: int, memory: float) -> None:
+        """Raises: UserError, counting could take more; says which order fits."""
+        needs = [memory_needed(tokens, order=n, vocab_size=self.config["vocab_size"]) for n in range(1, self.order + 1)]
+        if needs[-1] <= memory:
+            return
+        fitting = sum(need <= memory for need in needs)
+        hint = f"order {fitting} fits: set model.encoder.init_args.order" if fitting else "no order fits"
+        raise UserError(
+            f"Counting {tokens / 1e6:,.1f} M tokens up to order {self.order} can take {needs[-1] / 1e9:,.1f} GB, and "
+            f"this machine has {memory / 1e9:,.1f} GB; {hint}."
+        )
 
     @property
     def reach(self) -> int:

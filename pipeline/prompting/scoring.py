@@ -74,6 +74,11 @@ def score_with(scorer: Scorer, requests: Sequence[Request], progress: Progress =
     with fast_products(scorer.encoder):
         results = scorer.score(requests, progress)
     for request, scored in zip(requests, results, strict=True):
+        if scored.total == -math.inf and scorer.encoder.learning == "counting":
+            raise UserError(
+                f"'{request.target[:60]}' has probability 0: the counted text does not have it, and this model has no "
+                "smoothing. Count with another model.encoder.init_args.smoothing."
+            )
         if not math.isfinite(scored.total):
             raise UserError(
                 f"The encoder gives '{request.target[:60]}' a score that is not finite: its weights are damaged."

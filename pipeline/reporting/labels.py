@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -60,16 +61,23 @@ def _placed(
     """Labels in an order, each where it costs least: the cost of all, and their places."""
     total, taken, found = 0.0, [*blocks], {}
     for number in order:
-        options = [_place(*points[number], widths[number], *offset) for offset in _offsets()]
         others = [point for point in points if point != points[number]]
-        costs = [_cost(spot, box, distance, taken, others, area) for spot, box, distance in options]
-        spot, box, distance = options[costs.index(min(costs))]
-        total += min(costs)
+        least, place = math.inf, None
+        for offset in _offsets():
+            if offset[0] >= least:  # no label so far away costs less
+                break
+            spot, box, distance = _place(*points[number], widths[number], *offset)
+            cost = _cost(spot, box, distance, taken, others, area)
+            if cost < least:
+                least, place = cost, (box, (*spot, distance > 14))
+        assert place is not None
+        box, found[number] = place
         taken.append(box)
-        found[number] = (*spot, distance > 14)
+        total += least
     return total, [found[number] for number in range(len(points))]
 
 
+@cache
 def _offsets() -> list[tuple[float, float]]:
     """Distance and direction of labels, the best first."""
     turns = (0, 180, 270, 90, 330, 30, 210, 150, 300, 60, 240, 120)

@@ -16,6 +16,7 @@ from pipeline.objectives.base import Objective
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.energy import Energy
+from pipeline.training.hardware import memory
 from pipeline.training.pretraining import Pretraining
 
 
@@ -25,12 +26,20 @@ class Counting(Pretraining):
     Args:
         encoder: class and sizes; it is built when the tokenizer is known.
         objective: makes the rows of the validation; the data module has the same one.
+        arpa: also write `model.arpa.gz`, the text format that other programs read.
         seed: of nothing, since nothing is drawn.
     """
 
-    def __init__(self, *, encoder: Callable[[Tokenizer], Encoder], objective: Objective, seed: int = 0) -> None:
+    def __init__(
+        self, *, encoder: Callable[[Tokenizer], Encoder], objective: Objective, arpa: bool, seed: int = 0
+    ) -> None:
         nothing: Any = None  # updates weights
         super().__init__(encoder=encoder, objective=objective, embeddings="random", optimization=nothing, seed=seed)
+        self.arpa = arpa
+
+    def build(self, data: CorpusData) -> None:
+        super().build(data)
+        self.encoder.check_memory(len(data.train.tokens), memory())
 
     def learn(self, trainer: lightning.Trainer, data: Any, checkpoint: Path | None) -> None:
         assert isinstance(data, CorpusData)

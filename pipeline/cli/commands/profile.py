@@ -18,8 +18,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.cli.config import pretraining
+    from pipeline.cli.config import check_steps, pretraining
     from pipeline.experiments.pretraining_run import profile, short
 
+    check_steps(request_of(PretrainRequest, options))
     request = short(request_of(PretrainRequest, options))
     profile(request, pretraining(request))

@@ -26,10 +26,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from pipeline.cli.config import check_steps
     from pipeline.experiments import resume_test
 
     out, place = options.out or Path("runs/verify-resume") / options.model, {"trainer.accelerator": "cpu"}
     pretraining = request_of(PretrainRequest, options, out=None, overwrite=False)
+    check_steps(pretraining)
     results = {}
     request = pretraining.override(place | SHORT, first=True)
     results["pretrain"] = resume_test.verify("pretrain", request, out, seed=options.seed)
