@@ -82,6 +82,8 @@ def test_logits_are_of_one_vector_or_of_many(output: str) -> None:
     ("options", "message"),
     [
         ({"order": 1}, "at least one token"),
+        ({"embedding_size": 0}, "at least 1"),
+        ({"hidden_size": -1}, "0 for no hidden layer"),
         ({"combine": "sum"}, "no hidden layer"),
         ({"hidden_size": 0}, "direct: true"),
         ({"embedding_size": 11}, "at least embedding_size"),

@@ -28,6 +28,7 @@ def test_words_are_split_at_spaces_and_rare_ones_are_unknown(tmp_path: Path) -> 
     [ids] = tokenizer.encode_plain(["a  robin\tsat.  [UNK] sat"])
     unknown = tokenizer.id("unk")
     assert [index == unknown for index in ids] == [False, False, True, True, False]
+    assert tokenizer.decode([*ids[:3], tokenizer.id("eos")]) == " a robin [UNK]"
     tokenizer.save(tmp_path, max_length=8)
     again = registry.load(tmp_path)
     assert isinstance(again, WholeWords)
@@ -41,6 +42,9 @@ def test_words_are_split_at_spaces_and_rare_ones_are_unknown(tmp_path: Path) -> 
 def test_only_whole_words_have_a_least_frequency() -> None:
     with pytest.raises(UserError, match="min_frequency is for scheme whole-words"):
         registry.train("bpe", TEXTS, vocab_size=300, lowercase=False, min_frequency=2)
+    for count, message in ((0, "at least 1"), (99, "No word is left")):
+        with pytest.raises(UserError, match=message):
+            registry.train("whole-words", TEXTS, vocab_size=300, lowercase=False, min_frequency=count)
 
 
 def test_an_unknown_word_costs_its_spelling(tmp_path: Path) -> None:

@@ -356,4 +356,4 @@ def check_counting(request: FineTuneRequest) -> None:
             f"nothing that {typed.flag('arm', request.arm)} could leave out or freeze."
         )
     if useless := sorted(name for name in settings_in(request.overrides) if name.startswith(OF_STEPS)):
-        raise UserError(f"{useless[0]} has no effect: {request.model} counts the training texts, and takes no steps.")
+        raise UserError(f"{useless[0]} has no effect: {request.model} counts the texts once, on the processor.")

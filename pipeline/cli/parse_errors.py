@@ -23,6 +23,7 @@ ELSEWHERE = {  # what other programs call it
     **{"bf16": "precision", "fp16": "precision", "num_workers": "data.workers", "output_dir": "out"},
 }
 KINDS = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "a text"}
+KINDS["list[int]"] = "a list of whole numbers, as [10, 20]"
 NOT_KNOWN = (  # what names a key that there is not
     r"nrecognized arguments: --(?P<flag>[^\s=]+)",
     r"Group '(?P<group>[^']+)' does not accept option '(?P<option>[^']+)'",
@@ -64,7 +65,7 @@ def plain(said: str, keys: Iterable[str], classes: Mapping[str, str]) -> str:
     if found := re.search(NO_CLASS, said):
         return f"{found['key']} is {found['path']}; it must be the name of a class."
     if found := re.search(UNION, said):
-        kinds = re.findall(r"<class '(\w+)'>|Literal\[([^]]*)\]", found["kinds"])
+        kinds = re.findall(r"(\w+(?:\[int\])?)(?='>|,)|Literal\[([^]]*)\]", found["kinds"])
         may_be = " or ".join(KINDS.get(kind, choices.replace("'", "")) for kind, choices in kinds if kind != "NoneType")
         return f"{found['key']} is {found['value']}; it must be {may_be}."
     if found := re.search(CLASS, said):

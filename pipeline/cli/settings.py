@@ -14,8 +14,9 @@ import lightning
 
 from pipeline.cli.arguments import Stage
 from pipeline.cli.config import finetuning, pretraining
+from pipeline.cli.encoder_folders import counts
 from pipeline.console import typed
-from pipeline.training.requests import CorpusRequest, FineTuneRequest
+from pipeline.training.requests import OF_STEPS, CorpusRequest, FineTuneRequest
 from pipeline.training.resume import flat
 
 WIDTH, COLUMN = 118, 52  # of a line, and where descriptions begin
@@ -42,8 +43,9 @@ def settings_of(stage: Stage, given: argparse.Namespace | None = None) -> str:
         configuration = finetuning(tuning)
         about = [typed.flag("model", tuning.model), typed.flag("task", tuning.task), typed.flag("arm", tuning.arm)]
     sections: dict[str, list[str]] = {}
+    hidden = HIDDEN if stage == "pretrain" or not counts(chosen.get("model", "")) else (*HIDDEN, *OF_STEPS)
     for name, value in flat(configuration.resolved).items():
-        if not name.startswith(HIDDEN) and not _is_lightnings(name, value):
+        if not name.startswith(hidden) and not _is_lightnings(name, value):
             flag = name.removesuffix(".class_path")
             section = sections.setdefault(flag.rpartition(".")[0].removesuffix(".init_args"), [])
             section += entry(flag, value, configuration.descriptions.get(name, ""))

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline import metrics
 from pipeline.errors import UserError
-from pipeline.experiments import comparison_plot
+from pipeline.experiments import comparison_plot, conditions
 from pipeline.presets import ARMS
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking.tables import markdown_table
@@ -188,8 +188,13 @@ def table(rows: Rows) -> str:
     lines, arms = lines_of(rows), arms_of(rows)
     tuned = pretrained_arm(arms)
     gains = [f"gain of {tuned} over scratch", f"gain of {tuned} over the baseline"] if tuned else []
-    head = ["task", "model", *arms, "best baseline", *gains, "tokens", "minutes"]
-    return markdown_table(head, [_cells(line, arms, with_gains=bool(gains)) for line in lines]) + "\n" + note(lines)
+    differing = conditions.differing([line.rows for line in lines])
+    head = ["task", "model", *arms, "best baseline", *gains, "tokens", "minutes", *differing]
+    cells = [
+        [*_cells(line, arms, with_gains=bool(gains)), *(conditions.value_of(line.rows, name) for name in differing)]
+        for line in lines
+    ]
+    return markdown_table(head, cells) + "\n" + note(lines)
 
 
 NOTE = """\
@@ -202,7 +207,8 @@ FLAT = "†: the number of runs that predict the same for all rows.\n"
 
 
 def note(lines: Sequence[Line]) -> str:
-    return NOTE + (FLAT if any(line.degenerate(arm) for line in lines for arm in line.arms) else "")
+    flat = FLAT if any(line.degenerate(arm) for line in lines for arm in line.arms) else ""
+    return NOTE + flat + "".join(f"{said}\n" for said in conditions.sentences([line.rows for line in lines]))
 
 
 def _cells(line: Line, arms: Sequence[str], *, with_gains: bool) -> list[str]:

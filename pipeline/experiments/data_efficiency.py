@@ -14,6 +14,7 @@ from pipeline import metrics
 from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
+from pipeline.experiments.feasible import effective, learning_of
 from pipeline.experiments.grid import FineTune, check_many_runs
 from pipeline.experiments.run_cache import cell_of, finite, once
 from pipeline.presets import task_file, task_of
@@ -53,6 +54,7 @@ def measure(
     check_many_runs(settings)
     numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows))
     cell = cell_of(request)
+    learning = learning_of(request.encoder) if request.encoder is not None else "gradient"
 
     def ask(*, resume: bool) -> None:
         zeroshot(
@@ -67,7 +69,7 @@ def measure(
         )
 
     def tune(*, resume: bool, rows: int, seed: int, folder: Path) -> None:
-        overrides = (*settings_for(rows), *request.overrides)
+        overrides = (*effective(settings_for(rows), learning), *request.overrides)
         finetune(replace(request, seed=seed, out=folder, overrides=overrides, resume=resume, overwrite=not resume))
 
     line: dict[int, list[float]] = {}

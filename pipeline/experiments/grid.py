@@ -21,6 +21,7 @@ from pipeline.console.messages import inform
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.experiments import comparison
+from pipeline.experiments.conditions import CONDITIONS
 from pipeline.experiments.feasible import effective, learning_of, why_not
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once
 from pipeline.presets import ARMS, FROZEN, ArmName, trained_task
@@ -33,7 +34,6 @@ from tasks.base import Task
 
 # Settings that mean different things for frozen and trained encoders.
 OF_KIND = ("model.optimization.", "model.recipe.lm_weight", "model.recipe.mix_dropout", "model.recipe.unfreeze_share")
-CONDITIONS = ("version", "precision", "device")  # of a run, where its metrics have them
 FineTune = Callable[[FineTuneRequest], None]
 Name = Annotated[str, Field(min_length=1)]
 Cell = tuple[str, str, str]  # task, model and arm

@@ -17,9 +17,8 @@ All models have the same text{shared}. Bits per byte are those of the whole vali
 is bold. Seconds and FLOPs are those of the training run with the best learning rate, without the choice of it. A model
 beats counting when its validation curve first falls below the best counting model.
 """
-HALVES = (
-    "\nThe weight, of the first model, is fitted on the first half of the validation text; bits are of the second.\n"
-)
+HALVES = "The weight, of the first model, is fitted on the first half of the validation text; bits are of the second.\n"
+LEAST = 0.0005  # bits per byte, a gain that is shown
 
 
 def write(results: dict[str, Any], out: Path) -> None:
@@ -112,25 +111,27 @@ def blimp_table(models: Rows) -> str:
 
 
 def mixtures_table(results: dict[str, Any]) -> str:
+    """The pairs that are better than either model."""
     titles = {row["name"]: row["title"] for row in results["models"]}
+    pairs = sorted(results["mixtures"], key=lambda pair: pair["bits_per_byte"])
+    if not pairs:
+        return ""
+    better = [pair for pair in pairs if pair["interval"][0] > 0 and pair["gain"] >= LEAST]
     rows = [
         [
             " + ".join(titles[name] for name in pair["models"]),
             f"{pair['weight']:.2f}",
             f"{pair['bits_per_byte']:.3f}",
             titles[pair["better_half"]],
-            f"{pair['gain']:+.3f} [{pair['interval'][0]:+.3f}, {pair['interval'][1]:+.3f}]",
+            f"{pair['gain']:.3f} [{pair['interval'][0]:.3f}, {pair['interval'][1]:.3f}]",
         ]
-        for pair in sorted(results["mixtures"], key=lambda pair: pair["bits_per_byte"])
+        for pair in better
     ]
+    others = f"{len(pairs) - len(better)} of {len(pairs)} pairs gain nothing, or less than {LEAST} bits per byte.\n"
     if not rows:
-        return ""
-    note = (
-        "\nThe weight of the first model is fitted on the first half of the validation text; bits are of the second.\n"
-    )
-    return (
-        markdown_table(["mixture", "weight", "bits per byte", "better alone", "gain with 95 % interval"], rows) + note
-    )
+        return others
+    head = ["mixture", "weight", "bits per byte", "better alone", "gain with 95 % interval"]
+    return f"{markdown_table(head, rows)}\n{HALVES}{others}"
 
 
 def claims_table(claims: Rows) -> str:

@@ -161,6 +161,8 @@ def load(folder: str | Path) -> FineTunedModel:
     encoders.copy_tensors(encoder, state, folder)
     try:
         model.head.import_state(head)
-    except RuntimeError:  # tensors by other names
+    except UserError as error:
+        raise UserError(f"{folder / 'model.safetensors'}: {error}") from None
+    except (RuntimeError, KeyError):  # tensors by other names
         raise UserError(f"{folder} was saved by another version of this program; fine-tune it again.") from None
     return model.eval()

@@ -210,6 +210,10 @@ def _check(order: int, embedding: int, hidden: int, *, direct: bool, combine: Co
     """Raises: UserError, settings that do not go together."""
     if order < 2:
         raise UserError(f"order is {order}; a feed-forward model predicts from at least one token: set 2 or more.")
+    if embedding < 1:
+        raise UserError(f"embedding_size is {embedding}; it must be at least 1.")
+    if hidden < 0:
+        raise UserError(f"hidden_size is {hidden}; it must be at least 1, or 0 for no hidden layer.")
     if combine == "sum" and (hidden or direct):
         raise UserError(
             "combine: sum has no hidden layer and no direct connections; set hidden_size: 0 and direct: false."

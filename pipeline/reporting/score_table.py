@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.experiments import comparison
+from pipeline.experiments import comparison, conditions
 from pipeline.experiments.comparison import Line
-from pipeline.experiments.grid import CONDITIONS
 from pipeline.reporting.page import Table
 from pipeline.storage.validation import checked, read_yaml
 
 NOTES = "notes.yaml"  # footnotes, in the folder of a comparison
 MARKS = "\N{SUPERSCRIPT ONE}\N{SUPERSCRIPT TWO}\N{SUPERSCRIPT THREE}⁴⁵⁶⁷⁸⁹"
-UNKNOWN = "not recorded"
 
 
 @dataclass
@@ -47,7 +45,7 @@ def score_table(lines: Sequence[Line], arms: Sequence[str], notes: Sequence[Foot
     """A row for each task and model; the best arm and the certain gains are bold."""
     tuned = comparison.pretrained_arm(list(arms))
     texts = list(dict.fromkeys(note.text for note in notes if not note.is_general))
-    differing = [name for name in CONDITIONS if len({value_of(line, name) for line in lines}) > 1]
+    differing = conditions.differing([line.rows for line in lines])
     cells = []
     for line in lines:
         numbers = sorted({texts.index(note.text) for note in notes if note.is_of(line)})
@@ -60,37 +58,14 @@ def score_table(lines: Sequence[Line], arms: Sequence[str], notes: Sequence[Foot
         row.append(f"{sum(best[1]) / len(best[1]):.3f} ({best[0]})" if best else "")
         if tuned:
             row += [str(gain) if gain else "" for gain in (line.gain_over_scratch, line.gain_over_baseline)]
-        cells.append([*row, *(value_of(line, name) for name in differing)])
+        cells.append([*row, *(conditions.value_of(line.rows, name) for name in differing)])
     head = ["task (metric)", "model", *arms, "best baseline"]
     head += ["gain over scratch", "gain over the baseline"] if tuned else []
-    below = [*how_to_read(lines, arms, tuned), *conditions(lines, differing), *(n.text for n in notes if n.is_general)]
+    below = [*how_to_read(lines, arms, tuned), *conditions.sentences([line.rows for line in lines])]
+    below += [note.text for note in notes if note.is_general]
     below += [f"{MARKS[number]} {text}" for number, text in enumerate(texts)]
     caption = "Scores of every arm, and what pretraining gained."
     return Table([*head, *differing], cells, caption, below, numbers=())
-
-
-def value_of(line: Line, name: str) -> str:
-    """A condition of the runs of a row, as their versions from the first to the last."""
-    known = {str(row[name]) for row in line.rows if row.get(name)}
-    whole = len([row for row in line.rows if row.get(name)]) == len(line.rows)
-    return ", ".join([*sorted(known, key=_in_order), *([] if whole else [UNKNOWN])])
-
-
-def _in_order(value: str) -> list[tuple[int, str]]:
-    """Numbers in a version by size: 0.9 before 0.10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in value.split(".")]
-
-
-def conditions(lines: Sequence[Line], differing: Sequence[str]) -> list[str]:
-    """What all rows were made with, or a warning that rows differ."""
-    same = {name: value_of(lines[0], name) for name in CONDITIONS if name not in differing}
-    known = [f"{name} {value}" for name, value in same.items() if value != UNKNOWN]
-    found = [f"All rows: {', '.join(known)}."] if known else []
-    if differing:
-        found.append(f"Rows differ in {' and '.join(differing)}: compare them with care.")
-    if missing := [name for name, value in same.items() if value == UNKNOWN]:
-        found.append(f"Not recorded by these runs: {', '.join(missing)}.")
-    return found
 
 
 def how_to_read(lines: Sequence[Line], arms: Sequence[str], tuned: str | None) -> list[str]:

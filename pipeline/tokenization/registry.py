@@ -32,6 +32,8 @@ def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool
     """
     kind = SCHEMES[scheme]
     parts = (part for text in texts for part in kind.parts_of(text))
+    if min_frequency < 1:
+        raise UserError(f"data.tokenizer.min_frequency is {min_frequency}; it must be at least 1.")
     if kind is WholeWords:
         return WholeWords.train(parts, vocab_size=vocab_size, lowercase=lowercase, min_frequency=min_frequency)
     if min_frequency != 1:

@@ -13,6 +13,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
+from pipeline.errors import UserError
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import END_OF_TEXT
 from pipeline.tokenization.spelling import byte_nats, nats_of
@@ -38,6 +39,9 @@ class WholeWords(Tokenizer):
 
         Args:
             min_frequency: a word that occurs less often is [UNK].
+
+        Raises:
+            UserError: no word is left.
         """
         backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -51,7 +55,17 @@ class WholeWords(Tokenizer):
             show_progress=False,
         )
         backend.train_from_iterator(texts, trainer=trainer)
+        if backend.get_vocab_size() == len(trainer.special_tokens):
+            raise UserError(
+                f"No word is left with data.tokenizer.min_frequency {min_frequency:,} and vocab_size {vocab_size:,}; "
+                "lower the one or raise the other."
+            )
         return cls(backend)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The words, each after a space, so that the texts of parts join to that of the whole; [UNK] is shown."""
+        words = (self.backend.id_to_token(int(index)) for index in ids)
+        return "".join(f" {word}" for word in words if word != self.special["eos"])
 
     @cached_property
     def spelling_nats(self) -> np.ndarray:
