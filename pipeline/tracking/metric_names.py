@@ -10,7 +10,7 @@ METRIC_NAMES = {
     "seconds": "seconds of training, without setting up; of a resumed run, all its parts together",
     "tokens": "tokens that the model read in training, without padding (words for ELMo)",
     "tokens_per_second": "`tokens` / `seconds`",
-    "parameters": "number of parameters that are in the model, trained or not",
+    "parameters": "number of parameters that are in the model, trained or not; where it counts, the counts it keeps",
     "steps": "optimizer steps",
     "precision": "`32-true`, `bf16-mixed`, ...: what the arithmetic was done in",
     "device": "the GPU, or the processor and the number of threads",
