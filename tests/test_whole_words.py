@@ -28,6 +28,7 @@ def test_words_are_split_at_spaces_and_rare_ones_are_unknown(tmp_path: Path) -> 
     [ids] = tokenizer.encode_plain(["a  robin\tsat.  [UNK] sat"])
     unknown = tokenizer.id("unk")
     assert [index == unknown for index in ids] == [False, False, True, True, False]
+    assert tokenizer.decode([*ids[:3], tokenizer.id("eos")]) == " a robin [UNK]"
     tokenizer.save(tmp_path, max_length=8)
     again = registry.load(tmp_path)
     assert isinstance(again, WholeWords)

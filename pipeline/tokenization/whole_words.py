@@ -62,6 +62,11 @@ class WholeWords(Tokenizer):
             )
         return cls(backend)
 
+    def decode(self, ids: Iterable[int]) -> str:
+        """The words, each after a space, so that the texts of parts join to that of the whole; [UNK] is shown."""
+        words = (self.backend.id_to_token(int(index)) for index in ids)
+        return "".join(f" {word}" for word in words if word != self.special["eos"])
+
     @cached_property
     def spelling_nats(self) -> np.ndarray:
         """(257,) nats of each byte, and of the end of a word, by their frequency in the vocabulary."""
