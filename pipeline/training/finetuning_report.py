@@ -161,4 +161,6 @@ def test_beginnings(training: Run, module: FineTuning, data: TaskData, whole: fl
 def title_of(training: Run) -> str:
     """Model, task and arm, as in the tags of the run, with its seed and steps."""
     model, task, arm = training.record.tags[:3]
+    if not training.steps:
+        return f"{model} on {task}, counted"
     return f"{model} on {task}, arm {arm}, seed {training.record.seed}: {training.steps:,} steps"
