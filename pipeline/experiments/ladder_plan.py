@@ -19,6 +19,7 @@ from pipeline.storage.checksums import digest
 from pipeline.tracking.history import read_metrics
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.requests import CorpusRequest, Overrides, PretrainRequest, overrides_of, settings_in
+from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 
 Configure = Callable[[CorpusRequest], Configuration]
@@ -108,8 +109,9 @@ class Plan:
         """What the metrics of a run depend on, beside its seed; the data are prepared."""
         named = [("pretrain", request.model), ("corpora", request.corpus), (f"corpora/{request.corpus}", request.model)]
         files = [CONFIGS / "base.yaml", *(file for place in named if (file := named_config(*place)) is not None)]
+        merged = {name: value for file in files for name, value in flat(content_of(file)).items()}  # later ones win
         return {
-            "files": digest([content_of(file) for file in files]),
+            "files": digest(merged),
             "corpus": [self.data.train.meta["corpus"], self.data.valid.meta["corpus"]],
             "tokenizer": self.data.tokenizer.hash,
             "settings": list(request.overrides),
