@@ -10,7 +10,7 @@ from pipeline.cards.sections import LIBRARY, TrainingRecord
 from pipeline.models.base import Encoder
 from pipeline.tracking.tables import markdown_table
 
-TAGS = {"masked": "fill-mask", "causal": "text-generation"}  # of an encoder that transformers opens, by its scoring
+TAGS = {"masked": "fill-mask", "causal": "text-generation"}  # by the scoring of an encoder
 SEES = {
     "masked": "It predicts a token from the tokens on both sides. It does not write text from left to right.",
     "causal": "Each position sees the tokens to its left alone.",
@@ -30,7 +30,7 @@ def encoder_card(encoder: Encoder, record: TrainingRecord, *, main: str) -> str:
         main: name of the loss that is compared with the baselines.
     """
     library, metrics = library_of(encoder), record.metrics
-    tag = TAGS.get(encoder.scoring, "feature-extraction") if encoder.hf_heads else "feature-extraction"
+    tag = TAGS.get(encoder.scoring, "feature-extraction")
     objective = sections.class_name(record.setting("model.objective"))
     results = [
         sections.result(record, "corpus", split="validation", metric=name, value=metrics[f"val/{name}"], tag=tag)

@@ -21,7 +21,7 @@ from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Size
-from pipeline.models.inputs import Batch, SpecialTokens, check_generative, first_segment_length
+from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
 from pipeline.models.layers.ngram_counts import Level, Probabilities, Smoothing, count, memory_needed, stream_of
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, LoadReport
@@ -190,18 +190,9 @@ class Ngram(Encoder):
         return []
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[end] a [end], or [end] a [end] b [end]; what is too long loses its end, of a pair the longer text."""
-        end, rows = self.tokenizer.id("eos"), []
-        for text in texts:
-            a, b = text if isinstance(text, tuple) else (text, None)
-            room = self.max_length - self.special.count(1 if b is None else 2)
-            first = room if b is None else first_segment_length(len(a), len(b), room)
-            rows.append([end, *a[:first], end, *([] if b is None else [*b[: room - first], end])])
-        length = max(map(len, rows))
-        return {
-            "input_ids": torch.tensor([row + [end] * (length - len(row)) for row in rows]),
-            "mask": torch.tensor([[True] * len(row) + [False] * (length - len(row)) for row in rows]),
-        }
+        """[end] a [end] or [end] a [end] b [end], see `between_ends`."""
+        end = self.tokenizer.id("eos")
+        return padded(between_ends(texts, end=end, max_length=self.max_length), pad=end)
 
     # ------------------------------------------------------------------ folders
 
