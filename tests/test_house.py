@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 from collections import UserList
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +170,9 @@ def test_every_grid_builds(grid: Path) -> None:
 @pytest.mark.parametrize("file", sorted((CONFIGS / "ladder").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_ladder_builds(file: Path, tmp_path: Path) -> None:
     found = ladder.load(file, corpus="sample")
-    plans = ladder_plan.plans(found, tmp_path, pretraining, ())
-    assert set(plans) == {rung.name for rung in found.rungs if rung.model is not None}
+    some = replace(found, rungs=found.rungs[:: -(-len(found.rungs) // 5)])  # a product has each choice many times
+    plans = ladder_plan.plans(some, tmp_path, pretraining, ())
+    assert set(plans) == {rung.name for rung in some.rungs if rung.model is not None}
     assert all(plan.counts or plan.steps(found.trial) > 10 for plan in plans.values())
 
 
