@@ -48,5 +48,5 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(worth, "LABELS", (10, 20))
     run("worth", *where, "--overwrite", *flags)
     assert all((path.stat().st_mtime_ns == time) == ("300-" in str(path)) for path, time in times.items())
-    with pytest.raises(UserError, match="nothing to compare"):
+    with pytest.raises(UserError, match="cannot be compared"):
         run("worth", "--task", "tagging", *where)

@@ -107,7 +107,7 @@ class TokenStore:
     @property
     def unknown_nats(self) -> float:
         """Nats of spelling an unknown word, on average; 0 where none is spelled."""
-        return self.meta.get("unknown_nats", 0.0) / max(1, self.meta["unknown"])
+        return self.meta["unknown_nats"] / max(1, self.meta["unknown"]) if "unknown_nats" in self.meta else 0.0
 
     @property
     def document_starts(self) -> np.ndarray:

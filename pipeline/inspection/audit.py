@@ -173,7 +173,9 @@ def distributions(encoder: Encoder, store: TokenStore, batch: Batch) -> Iterator
 
 
 def stepwise(encoder: Encoder, batch: Batch) -> Iterator[Check]:
-    """Token by token with the state of the model, compared with all tokens in one pass."""
+    """Token by token with the state of a causal model, compared with all tokens in one pass."""
+    if encoder.scoring != "causal":
+        return
     ids = batch.inputs["input_ids"][:STEPWISE_ROWS, :STEPWISE_LENGTH]
     mask, parts, state = torch.ones_like(ids, dtype=torch.bool), [], encoder.new_state()
     for t in range(ids.shape[1]):
