@@ -2,7 +2,8 @@
 
 A folder with `tokens.bin` (uint16, or uint32 for a vocabulary above 65,536), `sentences.bin` (int64: the first token of
 each sentence, and the end), `documents.bin` (int64: the first sentence of each document, and the end), `meta.json`,
-`words.bin` (int64: words before each sentence) where tokens spell words, and `lines.bin` (uint64: a sketch of its
+`words.bin` (int64: words before each sentence) where tokens spell words, `languages.bin` (int64: a token id for each
+document) where texts are in several languages, and `lines.bin` (uint64: a sketch of its
 lines, see seen_lines.py). It is built by store_builder.py.
 """
 
@@ -54,6 +55,7 @@ class TokenStore:
         meta: counts and hashes, as in `meta.json`.
         words: (S + 1,) words before each sentence, where tokens are the bytes of words.
         lines: sorted hashes of lines (see SeenLines); None for a store that was not built from text.
+        languages: (D,) token id of each document's language; None: the corpus is in one.
     """
 
     tokens: np.ndarray
@@ -62,6 +64,7 @@ class TokenStore:
     meta: dict[str, Any]
     words: np.ndarray | None = None
     lines: np.ndarray | None = None
+    languages: np.ndarray | None = None
 
     @classmethod
     def open(cls, folder: Path) -> TokenStore:
@@ -77,11 +80,12 @@ class TokenStore:
             "documents": ("int64", meta["documents"] + 1),
             "words": ("int64", meta["sentences"] + 1),
             "lines": ("uint64", None),
+            "languages": ("int64", meta["documents"]),
         }
         arrays = {}
         for name, (dtype, count) in sizes.items():
             file = folder / f"{name}.bin"
-            if name == "words" and not file.exists():
+            if name in ("words", "languages") and not file.exists():
                 continue
             size = file.stat().st_size if file.is_file() else 0
             if not size or (count is not None and size != count * np.dtype(dtype).itemsize):

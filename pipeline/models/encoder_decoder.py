@@ -45,6 +45,24 @@ class EncoderDecoder(Encoder):
         """What else stands in front of each target, and is predicted (BART: <s>)."""
         return ()
 
+    # ------------------------------------------------------------------ languages
+
+    @property
+    def names_languages(self) -> bool:
+        """Whether a text says its language by a token, so that `set_languages` and `name_languages` have an effect."""
+        return False
+
+    def set_languages(self, source: str, target: str) -> None:
+        """The languages of texts from now on, as en and de.
+
+        Raises:
+            UserError: the tokenizer has no token for one of them.
+        """
+
+    def name_languages(self, batch: Batch, sources: Tensor, targets: Tensor) -> Batch:
+        """A batch with sources and targets, each row of which is in languages of its own: ids of their tokens (B,)."""
+        return batch
+
     # ------------------------------------------------------------------ reading and writing
 
     @abstractmethod

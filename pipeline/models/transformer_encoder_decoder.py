@@ -10,7 +10,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, cast
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,8 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     offers = ("alignment",)
     schema = Seq2SeqConfig
-    heads = lm_head = ("model.decoder.", "final_logits_bias")
+    heads: ClassVar[tuple[str, ...]] = ("model.decoder.", "final_logits_bias")
+    lm_head: ClassVar[tuple[str, ...]] = heads
 
     def __init__(
         self,

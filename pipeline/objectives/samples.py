@@ -5,7 +5,7 @@ Each function takes an encoder and a token store, and returns a table: its colum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch
 
 from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder, eval_mode
+from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.inputs import Batch
+from pipeline.objectives.infilling import Infilled
 
 COUNT = 12  # samples
 SHOWN = 4  # guesses
@@ -61,6 +63,18 @@ def continuations(encoder: Encoder, store: TokenStore) -> Table:
             new = encoder.generate(prompt, tokens=len(ids) - place, seed=0, temperature=0.8, top_k=0, top_p=0.95)
             rows.append([encoder.tokenizer.decode(part) for part in (ids[:place], ids[place:], new)])
     return ["text", "continuation", "generated"], rows
+
+
+def restored(encoder: EncoderDecoder, store: TokenStore, noisy: Callable[..., Infilled]) -> Table:
+    """Sentences with noise, see `Denoising.noisy`, and what an encoder-decoder makes of them."""
+    rows, rng = [], np.random.default_rng(0)
+    with _sentences(encoder, store) as sentences:
+        for ids in sentences:
+            source = noisy(np.asarray(ids), np.zeros(0, dtype=np.int64), encoder.tokenizer, rng).ids.tolist()
+            written = encoder.generate(source, tokens=len(ids) + SHOWN)
+            shown = encoder.tokenizer.backend.decode(source, skip_special_tokens=False)
+            rows.append([encoder.tokenizer.decode(ids), shown, encoder.tokenizer.decode(written)])
+    return ["text", "noisy", "written"], rows
 
 
 def guessed_words(encoder: Encoder, store: TokenStore) -> Table:
