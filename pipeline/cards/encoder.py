@@ -10,17 +10,22 @@ from pipeline.cards.sections import LIBRARY, TrainingRecord
 from pipeline.models.base import Encoder
 from pipeline.tracking.tables import markdown_table
 
-TAGS = {"masked": "fill-mask", "causal": "text-generation"}  # by the scoring of an encoder
+TAGS = {
+    "masked": "fill-mask",
+    "causal": "text-generation",
+    "seq2seq": "text2text-generation",
+}  # by the scoring of an encoder
 SEES = {
     "masked": "It predicts a token from the tokens on both sides. It does not write text from left to right.",
     "causal": "Each position sees the tokens to its left alone.",
+    "seq2seq": "Its encoder reads a source from both sides; its decoder writes a target from left to right.",
     "bidirectional": "Its layers are two language models, one for each direction; neither sees the other side.",
 }
 
 
 def library_of(encoder: Encoder) -> str:
     """What opens the folder of an encoder: transformers, where it has the same network."""
-    return "transformers" if encoder.hf_heads else LIBRARY
+    return "transformers" if encoder.in_transformers else LIBRARY
 
 
 def encoder_card(encoder: Encoder, record: TrainingRecord, *, main: str) -> str:

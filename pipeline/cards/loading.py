@@ -50,7 +50,7 @@ def _in_ours(place: str, *, tag: str, pairs: bool, on_hub: bool) -> list[str]:
         text = '("A dog runs.", "An animal moves.")' if pairs else '"A dog runs."'
         return [*lines, "import pipeline", f"model = pipeline.load({folder})", f"model.predict([{text}])"]
     opened = f"encoder = encoders.load({folder})"
-    if tag == "text-generation":
+    if tag in ("text-generation", "text2text-generation"):
         nats = 'prompting.log_likelihoods(encoder, [("A dog", " runs.")])'
         return [*lines, "from pipeline import encoders, prompting", opened, nats]
     return [*lines, "from pipeline import encoders", opened, 'layers = encoder.encode(["A dog runs."]).layers']

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from pipeline.data.token_store import TokenStore
+from pipeline.inspection.decoder_checks import decoder_checks
 from pipeline.models.base import Encoder
+from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.checks import Check, equal
@@ -45,6 +47,8 @@ def audit(encoder: Encoder, data: CorpusData, *, uniform: float) -> Iterator[Che
         yield from stepwise(encoder, batches[0])
         if encoder.learning == "counting":
             yield from distributions(encoder, data.valid, batches[0])
+    if isinstance(encoder, EncoderDecoder):
+        yield from decoder_checks(encoder, batches[0].inputs)
 
 
 def fresh_loss(encoder: Encoder, objective: Objective, batch: Batch, uniform: float) -> Check:

@@ -1,4 +1,4 @@
-"""Text that a causal model continues."""
+"""Text that a causal model continues, and that an encoder-decoder writes."""
 
 from __future__ import annotations
 
@@ -25,3 +25,15 @@ def generate(model: Encoder, prompt: str, how: Search) -> str:
     if len(new) == model.max_length - len(ids) < how.tokens:
         notes.append(f"(Stopped at the last of {model.max_length} positions.)")
     return "\n".join([prompt + model.tokenizer.decode(new), *notes])
+
+
+def write(model: Encoder, source: str, how: Search) -> str:
+    """The target of a source, with a note where either was cut."""
+    [ids] = model.tokenizer.encode_batch([source])
+    room, notes = model.max_length - model.special.count(), []
+    if len(ids) > room:
+        notes.append(f"(The source has {len(ids)} tokens; the last {len(ids) - room} are cut: {room} fit.)")
+    new = model.generate(ids, **asdict(how))
+    if len(new) >= min(how.tokens, model.max_length):
+        notes.append(f"(Stopped after {len(new)} tokens.)")
+    return "\n".join([model.tokenizer.decode(new), *notes])

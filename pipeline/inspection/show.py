@@ -5,19 +5,19 @@ from __future__ import annotations
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.inspection.fill_mask import fill_mask
-from pipeline.inspection.generate import generate
+from pipeline.inspection.generate import generate, write
 from pipeline.inspection.token_scores import token_scores
 from pipeline.models.base import Encoder
 from pipeline.models.generation import Search
 
 
 def show(encoder: Encoder, prompt: str | None, *, score: bool, how: Search) -> str:
-    """The continuation of a prompt by a causal model, its masks filled by a masked one, or the score of each token.
+    """What a causal model continues, the target of an encoder-decoder, masks filled by a masked model, or token scores.
 
     Raises:
         UserError: no prompt, an empty one, or one that the encoder can do nothing with.
     """
-    if not score and encoder.scoring not in ("causal", "masked"):
+    if not score and encoder.scoring not in ("causal", "masked", "seq2seq"):
         raise UserError(
             f"A {encoder.model_type} neither continues a prompt nor fills masks; set {typed.flag('word')} to see a "
             f"word's nearest neighbors, or {typed.further('--score')} to see what each token of a prompt costs."
@@ -30,7 +30,8 @@ def show(encoder: Encoder, prompt: str | None, *, score: bool, how: Search) -> s
         raise UserError(f"The prompt is not UTF-8 text: {prompt!a}") from None
     if score:
         return token_scores(encoder, prompt)
-    return generate(encoder, prompt, how) if encoder.scoring == "causal" else fill_mask(encoder, prompt)
+    shows = {"causal": generate, "seq2seq": write}
+    return shows[encoder.scoring](encoder, prompt, how) if encoder.scoring in shows else fill_mask(encoder, prompt)
 
 
 def check_word(encoder: Encoder) -> None:

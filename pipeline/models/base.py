@@ -229,6 +229,11 @@ class Encoder(nn.Module):
         """`sentence` and `token` -> the class of transformers that has the same head, where there is one."""
         return {}
 
+    @property
+    def in_transformers(self) -> bool:
+        """Whether a class of transformers opens its folder."""
+        return bool(self.hf_heads)
+
     def collate_for_head(self, texts: Sequence[Any]) -> Batch:
         """As `collate`; pairs of an encoder that does not join them are (B, 2, T), see `apart`."""
         if self.joint_pairs or not isinstance(texts[0], tuple):

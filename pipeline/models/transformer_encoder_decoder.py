@@ -259,6 +259,10 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     # ------------------------------------------------------------------ Hugging Face's layout
 
+    @property
+    def in_transformers(self) -> bool:
+        return self.config["model_type"] != "transformer"
+
     def export_state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
         for name, value in self.state_dict().items():

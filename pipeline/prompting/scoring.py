@@ -15,11 +15,13 @@ from pipeline.prompting.bidirectional import BidirectionalScorer
 from pipeline.prompting.causal import CausalScorer
 from pipeline.prompting.masked import MaskedScorer
 from pipeline.prompting.requests import Progress, Request, Scored, Scorer
+from pipeline.prompting.seq2seq import Seq2SeqScorer
 
 SCORERS: dict[str, type[Scorer]] = {
     "causal": CausalScorer,
     "masked": MaskedScorer,
     "bidirectional": BidirectionalScorer,
+    "seq2seq": Seq2SeqScorer,
 }
 
 
