@@ -39,7 +39,7 @@ TOYS = {
     ),
     "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
     "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.stateful=true")),
-    "bart": Toy(TRANSFORMER + "128"),
+    "bart": Toy(TRANSFORMER + "128", 80, 5e-3),
     "transformer": Toy(TRANSFORMER + "128", pretrains=False),
     "ngram": Toy("order=3 smoothing=modified-kneser-ney max_length=48", counts=True),
 }

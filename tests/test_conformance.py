@@ -63,7 +63,7 @@ def test_every_registered_model_has_a_toy() -> None:
 def test_it_says_what_it_can_do(encoder: Encoder, model: str) -> None:
     assert registry.encoder_class(encoder.config["model_type"]) is type(encoder)
     assert registry.family(encoder.config["model_type"]) == model
-    assert encoder.scoring in ("causal", "masked", "bidirectional")
+    assert encoder.scoring in ("causal", "masked", "bidirectional", "seq2seq")
     assert encoder.context
     assert set(encoder.context) <= {"left", "right", "full"}
     assert encoder.size % len(encoder.context) == 0
@@ -186,6 +186,10 @@ def test_encode_gives_layers_mask_and_ids(encoder: Encoder) -> None:
 
 
 def test_encode_gives_logits_when_asked(encoder: Encoder) -> None:
+    if encoder.scoring == "seq2seq":
+        with pytest.raises(UserError, match="probabilities of a target, none of the tokens of its source"):
+            encoder.encode(TEXTS, logits=True)
+        return
     out = encoder.encode(TEXTS, logits=True)
     assert out.logits is not None
     directions = (2,) if encoder.scoring == "bidirectional" else ()
@@ -278,8 +282,8 @@ def test_scores_depend_on_neither_company_nor_order(encoder: Encoder) -> None:
 
 def test_a_score_is_the_sum_of_those_of_its_parts(encoder: Encoder) -> None:
     """Of what reads from the left, and so of one direction of what reads both ways."""
-    if encoder.scoring == "masked":
-        pytest.skip("a pseudo-log-likelihood has no chain rule")
+    if encoder.scoring in ("masked", "seq2seq"):
+        pytest.skip("neither a pseudo-log-likelihood nor that of a target without its end has a chain rule")
     parts = [("The soup was", " good"), ("The soup was good", " and"), ("The soup was good and", " hot")]
     whole = log_likelihoods(encoder, [("The soup was", " good and hot")], both_ways=False)[0]
     assert sum(log_likelihoods(encoder, parts, both_ways=False)) == pytest.approx(whole, abs=1e-4)
