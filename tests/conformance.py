@@ -63,6 +63,8 @@ def flags(model: str, *settings: str) -> list[str]:
 def pretraining(model: str) -> list[str]:
     """Flags of the pretraining that all tests share."""
     toy = TOYS[model]
+    if toy.counts:
+        return flags(model)
     return flags(
         model,
         f"trainer.max_steps={toy.steps}",
