@@ -13,6 +13,7 @@ class Toy:
         sizes: of its architecture: settings of model.encoder.init_args.
         steps, learning_rate: of the pretraining that all tests share.
         variants: settings of the run under which it must resume and run in two processes as well as with its own.
+        pretrains: whether an objective trains it.
         counts: whether it counts, so that it has neither optimization nor vectors, and no step to resume at.
     """
 
@@ -21,6 +22,7 @@ class Toy:
     learning_rate: float = 4e-3
     variants: tuple[str, ...] = ()
     preset: str | None = None
+    pretrains: bool = True
     counts: bool = False
 
 
@@ -37,9 +39,11 @@ TOYS = {
     ),
     "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
     "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.stateful=true")),
+    "transformer": Toy(TRANSFORMER + "128", pretrains=False),
     "ngram": Toy("order=3 smoothing=modified-kneser-ney max_length=48", counts=True),
 }
-TRAINED = sorted(model for model, toy in TOYS.items() if not toy.counts)
+PRETRAINED = sorted(model for model, toy in TOYS.items() if toy.pretrains)
+TRAINED = [model for model in PRETRAINED if not TOYS[model].counts]
 
 RUN = ["data.sample_documents=300", "data.tokenizer.vocab_size=500", "data.length=48", "data.batch_size=16"]
 RUN += ["data.validation_rows=64", "trainer.log_every_n_steps=2", "precision=32-true"]

@@ -17,9 +17,9 @@ from pipeline.models import registry
 from pipeline.models.base import Encoder
 from pipeline.models.outputs import Encoded
 from pipeline.prompting import log_likelihoods
-from tests.conformance import TOYS, TRAINED
+from tests.conformance import PRETRAINED, TOYS, TRAINED
 
-MODELS = sorted(TOYS)
+MODELS = PRETRAINED
 WORDS = ["The", "soup", "was", "good", ".", "Anna", "liked", "the", "bread"]
 TEXTS = ["The soup was good.", "A robin", "Anna adored the strawberries, and so we were happy again!", "Zürich 日本 🙂"]
 

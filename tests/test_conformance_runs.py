@@ -19,11 +19,11 @@ from torch import Tensor
 import pipeline
 from pipeline.errors import Interrupted, UserError
 from pipeline.training.checkpoints import Latest
-from tests.conformance import TOYS, TRAINED, flags, preset
+from tests.conformance import PRETRAINED, TOYS, TRAINED, flags, preset
 from tests.conftest import figures, run, surroundings
 from tests.fork_server import python
 
-MODELS = sorted(TOYS)
+MODELS = PRETRAINED
 
 trained = pytest.mark.parametrize("model", TRAINED, indirect=True)  # step by step
 

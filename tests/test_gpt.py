@@ -19,7 +19,7 @@ from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.models.generation import KeyValues, sample_token
+from pipeline.models.generation import KeyValues, Search, choose
 from pipeline.models.gpt import Gpt
 from pipeline.models.losses import linear_cross_entropy
 from pipeline.objectives.causal_lm import CausalLM
@@ -205,7 +205,7 @@ def test_sampling_keeps_to_its_limits() -> None:
     def drawn(**options: float) -> set[int]:
         settings = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, **options}
         generator = torch.Generator().manual_seed(0)
-        return {sample_token(logits, **settings, generator=generator) for _ in range(300)}  # type: ignore[arg-type]
+        return {choose(logits[None], Search(**settings), [generator])[0] for _ in range(300)}  # type: ignore[arg-type]
 
     assert drawn() == {0, 1, 2, 3}
     assert drawn(top_k=2) == {0, 1}

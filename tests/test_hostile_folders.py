@@ -21,11 +21,11 @@ import pipeline
 from pipeline import prompting
 from pipeline.errors import UserError
 from pipeline.finetuning.model import FineTunedModel
-from pipeline.inspection.generate import Sampling
 from pipeline.inspection.nearest_neighbors import nearest
 from pipeline.inspection.show import show
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
+from pipeline.models.generation import Search
 from pipeline.models.gpt import Gpt
 from pipeline.tokenization.registry import train
 from tests.conftest import run
@@ -393,7 +393,7 @@ def test_scores_that_are_not_finite_are_refused(encoder_folders: Path) -> None:
 
 def shown(encoder: Any, *, prompt: str = "The film", score: bool = False, **changes: Any) -> str:
     settings = {"tokens": 3, "temperature": 0.8, "seed": 0, "top_k": 0, "top_p": 1.0}
-    return show(encoder, prompt, score=score, sampling=Sampling(**{**settings, **changes}))
+    return show(encoder, prompt, score=score, how=Search(**{**settings, **changes}))
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from pipeline.data import store_builder
 from pipeline.data.documents import Source
 from pipeline.errors import UserError
 from pipeline.inspection.fill_mask import fill_mask
-from pipeline.inspection.generate import Sampling
 from pipeline.inspection.show import check_word, show
 from pipeline.models import registry
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Size
+from pipeline.models.generation import Search
 from pipeline.models.inputs import Batch, SpecialTokens
 from pipeline.models.outputs import Encoded
 from pipeline.objectives.causal_lm import CausalLM
@@ -161,9 +161,9 @@ def test_a_new_model_generates(model: Encoder) -> None:
             ids.append(token)
     settings: dict[str, Any] = {"tokens": 5, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0}
     assert model.generate(prompt, **settings) == ids[len(prompt) :]
-    shown = show(model, "the dog", score=False, sampling=Sampling(**settings))
+    shown = show(model, "the dog", score=False, how=Search(**settings))
     assert shown.startswith("the dog")
-    assert show(model, "the dog", score=True, sampling=Sampling()).startswith("token")
+    assert show(model, "the dog", score=True, how=Search()).startswith("token")
 
 
 def test_samples_of_a_new_model(model: Encoder, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from nltk.util import everygrams
 import pipeline
 from pipeline.errors import UserError
 from pipeline.interop import arpa
-from pipeline.models.generation import sample_token
+from pipeline.models.generation import Search, choose
 from pipeline.models.layers.ngram_counts import Probabilities, Smoothing, count, stream_of
 from pipeline.models.ngram import Ngram
 from pipeline.training import counting
@@ -144,7 +144,7 @@ def test_samples_have_the_frequencies_of_the_model(encoder: Ngram) -> None:
     text = max(texts, key=len)
     for history in ([-1, end], [end, text[0]], text[:2]):
         logits = encoder.logits(torch.tensor(history)).float()
-        drawn = [sample_token(logits, temperature=1.0, top_k=0, top_p=1.0, generator=generator) for _ in range(2000)]
+        drawn = [choose(logits[None], Search(temperature=1.0), [generator])[0] for _ in range(2000)]
         observed, tokens = np.bincount(drawn, minlength=len(logits)), torch.arange(len(logits))
         p = encoder.token_log_probs(torch.tensor(history).expand(len(logits), -1), tokens).exp().numpy()
         expected = p * len(drawn)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.inspection.fill_mask import fill_mask
-from pipeline.inspection.generate import Sampling, generate
+from pipeline.inspection.generate import generate
 from pipeline.inspection.token_scores import token_scores
 from pipeline.models.base import Encoder
+from pipeline.models.generation import Search
 
 
-def show(encoder: Encoder, prompt: str | None, *, score: bool, sampling: Sampling) -> str:
+def show(encoder: Encoder, prompt: str | None, *, score: bool, how: Search) -> str:
     """The continuation of a prompt by a causal model, its masks filled by a masked one, or the score of each token.
 
     Raises:
@@ -29,7 +30,7 @@ def show(encoder: Encoder, prompt: str | None, *, score: bool, sampling: Samplin
         raise UserError(f"The prompt is not UTF-8 text: {prompt!a}") from None
     if score:
         return token_scores(encoder, prompt)
-    return generate(encoder, prompt, sampling) if encoder.scoring == "causal" else fill_mask(encoder, prompt)
+    return generate(encoder, prompt, how) if encoder.scoring == "causal" else fill_mask(encoder, prompt)
 
 
 def check_word(encoder: Encoder) -> None:

@@ -25,7 +25,7 @@ from pipeline.models.losses import CHUNK, Loss
 from pipeline.models.outputs import Encoded, LoadReport, join_batches
 from pipeline.tokenization.base import Tokenizer
 
-Scoring = Literal["causal", "masked", "bidirectional"]
+Scoring = Literal["causal", "masked", "bidirectional", "seq2seq"]
 Side = Literal["left", "right", "full"]
 Learning = Literal["gradient", "counting"]
 
@@ -37,7 +37,8 @@ class Encoder(nn.Module):
         model_type: the name in `config.json`.
         hf_model_types: what Hugging Face calls the same model, where it is something else.
         scoring: how it gives probabilities, and so which scorer prompting takes: of each token given those to its
-            left (`causal`), given all others (`masked`), or given either side (`bidirectional`).
+            left (`causal`), given all others (`masked`), given either side (`bidirectional`), or of each token of a
+            target, given its source and the tokens before it (`seq2seq`: see EncoderDecoder).
         learning: `gradient`, step by step, or `counting`: at once, by `fit`, without parameters and vectors.
         context: what its output may depend on: the D features in as many equal parts, and for each part the side of
             the input that it sees beside the position itself. The audit's leak checks follow from it.
@@ -206,19 +207,18 @@ class Encoder(nn.Module):
         """
         return None
 
-    def generate(
-        self, prompt: Sequence[int], *, tokens: int, temperature: float, top_k: int, top_p: float, seed: int
-    ) -> list[int]:
-        """The continuation of a prompt, see `generation.generate`.
+    def generate(self, prompt: Sequence[int], **how: Any) -> list[int]:
+        """The ids that follow those of a prompt, without the end of text.
+
+        Args:
+            how: see `generation.Search`.
 
         Raises:
             UserError: the model is not causal.
         """
         if self.scoring != "causal":
             raise UserError(f"Only causal models generate text; {self.model_type} is {self.scoring}.")
-        return generation.generate(
-            self, prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
-        )
+        return generation.generate(self, prompt, generation.Search(**how))
 
     @abstractmethod
     def pooled(self, encoded: Encoded) -> Tensor:
@@ -310,7 +310,7 @@ class Encoder(nn.Module):
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = rate
-        self.config.update({key: rate for key in self.config if key.endswith(("dropout_prob", "_pdrop"))})
+        self.config.update({key: rate for key in self.config if key.endswith(("dropout_prob", "_pdrop", "dropout"))})
 
     # ------------------------------------------------------------------ texts in, layers out
 

@@ -79,6 +79,20 @@ def between_ends(texts: Sequence[Any], *, end: int, max_length: int) -> list[lis
     return rows
 
 
+def between_tokens(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> list[list[int]]:
+    """<s> a </s> or <s> a </s> </s> b </s> (Liu et al. 2019); too long a pair loses the end of its longer text."""
+    begin, end = tokenizer.id("bos"), tokenizer.id("eos")
+    rows = []
+    for text in texts:
+        a, b = text if isinstance(text, tuple) else (text, None)
+        if b is None:
+            rows.append([begin, *a[: max_length - 2], end])
+            continue
+        first = first_segment_length(len(a), len(b), max_length - 4)
+        rows.append([begin, *a[:first], end, end, *b[: max_length - 4 - first], end])
+    return rows
+
+
 def flatten_pairs(batch: Batch) -> Batch:
     """Pairs (B, 2, T) as the rows (2 B, T) that an encoder reads in one pass; another batch unchanged."""
     if batch["mask"].ndim == 2:

@@ -33,7 +33,7 @@ class Tokenizer:
         special: role -> special token, where they differ from the scheme's.
 
     Attributes:
-        scheme: name of the scheme: `wordpiece`, `bpe`, `words` or `whole-words`.
+        scheme: name of the scheme: `wordpiece`, `bpe`, `bpe-seq2seq`, `words` or `whole-words`.
         special: role -> special token. Roles: `pad`, `unk`, `cls`, `sep`, `mask`, `bos`, `eos`.
         keeps_spaces: whether the space before a sentence is part of its tokens.
         spells: whether tokens are the bytes of words: id mod 256 is the byte, below 256 it begins a word.

@@ -30,20 +30,27 @@ class ByteBpe(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], *, vocab_size: int, lowercase: bool = False) -> Self:
+        return cls(cls.trained(texts, vocab_size, lowercase, [END_OF_TEXT]))
+
+    @classmethod
+    def trained(
+        cls, texts: Iterable[str], vocab_size: int, lowercase: bool, special: Sequence[str]
+    ) -> tokenizers.Tokenizer:
+        """The library's tokenizer, trained; special tokens have its first ids."""
         if lowercase:
-            raise UserError("data.tokenizer.lowercase does not go with bpe, which loses nothing of the text.")
+            raise UserError(f"data.tokenizer.lowercase does not go with {cls.scheme}, which loses nothing of the text.")
         backend = tokenizers.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         backend.post_processor = processors.ByteLevel(trim_offsets=False)
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size,
-            special_tokens=[END_OF_TEXT],
+            special_tokens=list(special),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
         backend.train_from_iterator((f" {text}" for text in texts), trainer=trainer)  # most sentences follow a space
-        return cls(backend)
+        return backend
 
     @classmethod
     def of_bytes(cls) -> Self:

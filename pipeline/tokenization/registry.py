@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,30 @@ from pipeline.errors import UserError
 from pipeline.storage.validation import read_json
 from pipeline.tokenization.base import Tokenizer, no_panic
 from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe, is_seq2seq
 from pipeline.tokenization.spelled_words import SpelledWords
 from pipeline.tokenization.whole_words import WholeWords
 from pipeline.tokenization.wordpiece import WordPiece
 
-SCHEMES: dict[str, type[Tokenizer]] = {kind.scheme: kind for kind in (WordPiece, ByteBpe, SpelledWords, WholeWords)}
+KINDS: tuple[type[Tokenizer], ...] = (WordPiece, ByteBpe, Seq2SeqBpe, SpelledWords, WholeWords)
+SCHEMES = {kind.scheme: kind for kind in KINDS}
 
 
-def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool, min_frequency: int = 1) -> Tokenizer:
+def train(
+    scheme: str,
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    lowercase: bool,
+    min_frequency: int = 1,
+    languages: Sequence[str] = (),
+) -> Tokenizer:
     """Trains a tokenizer of a scheme on `texts`, with overlong words in pieces.
 
     Args:
         min_frequency: of `whole-words`: a word that occurs less often is unknown.
+
+        languages: of `bpe-seq2seq`: each gets a token, <en> for en.
 
     Raises:
         UserError: the scheme does not have an option.
@@ -38,6 +50,10 @@ def train(scheme: str, texts: Iterable[str], *, vocab_size: int, lowercase: bool
         return WholeWords.train(parts, vocab_size=vocab_size, lowercase=lowercase, min_frequency=min_frequency)
     if min_frequency != 1:
         raise UserError(f"data.tokenizer.min_frequency is for scheme whole-words; a {scheme} tokenizer has none.")
+    if kind is Seq2SeqBpe:
+        return Seq2SeqBpe.train(parts, vocab_size=vocab_size, lowercase=lowercase, languages=languages)
+    if languages:
+        raise UserError(f"data.tokenizer.languages is for scheme bpe-seq2seq; a {scheme} tokenizer has none.")
     return kind.train(parts, vocab_size=vocab_size, lowercase=lowercase)
 
 
@@ -102,7 +118,9 @@ def load(path: Path) -> Tokenizer:
 def _kind_of(backend: tokenizers.Tokenizer) -> type[Tokenizer]:
     model = backend.model
     if isinstance(model, models.BPE):
-        return SpelledWords if model.continuing_subword_prefix else ByteBpe
+        if model.continuing_subword_prefix:
+            return SpelledWords
+        return Seq2SeqBpe if is_seq2seq(backend) else ByteBpe
     if isinstance(model, models.WordLevel):
         return WholeWords
     return WordPiece

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -48,20 +48,23 @@ class TokenizerOptions:
     """How the tokenizer is made.
 
     Args:
-        scheme: `wordpiece` (BERT), `bpe` (GPT), `words` (ELMo) or `whole-words` (causal models: split at spaces).
+        scheme: `wordpiece` (BERT), `bpe` (GPT), `bpe-seq2seq` (encoder-decoders), `words` (ELMo) or `whole-words`
+            (causal models: split at spaces).
         file: an existing `tokenizer.json`; otherwise one is trained on the corpus.
         vocab_size: V, the most pieces (or words) of the vocabulary.
         lowercase: lower-case the text and strip accents.
         train_megabytes: train on at most this much text, chosen evenly over the corpus.
         min_frequency: of `whole-words`: a word that occurs less often there is [UNK].
+        languages: of `bpe-seq2seq`: names as en, each of which gets a token.
     """
 
-    scheme: Literal["wordpiece", "bpe", "words", "whole-words"]
+    scheme: Literal["wordpiece", "bpe", "bpe-seq2seq", "words", "whole-words"]
     file: str | None
     vocab_size: int
     lowercase: bool
     train_megabytes: float
     min_frequency: int = 1
+    languages: list[str] = field(default_factory=list)
 
 
 class CorpusData(lightning.LightningDataModule):
@@ -212,8 +215,9 @@ class CorpusData(lightning.LightningDataModule):
             if loaded.scheme != options.scheme:
                 raise UserError(f"{options.file} is a {loaded.scheme} tokenizer; this model needs {options.scheme}.")
             return loaded
-        settings = [options.scheme, options.vocab_size, options.lowercase, options.train_megabytes]
+        settings: list[Any] = [options.scheme, options.vocab_size, options.lowercase, options.train_megabytes]
         settings += [options.min_frequency] if options.min_frequency != 1 else []
+        settings += [options.languages] if options.languages else []
         key = digest(FORMAT, source.fingerprint, *settings)
         file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
         with built_once(file, "the tokenizer"):
@@ -225,6 +229,7 @@ class CorpusData(lightning.LightningDataModule):
                     vocab_size=options.vocab_size,
                     lowercase=options.lowercase,
                     min_frequency=options.min_frequency,
+                    languages=options.languages,
                 )
                 write_atomically(file, interruptible(make, lines).backend.to_str())
                 write_atomically(file.with_suffix(".sha256"), sha256(file))

@@ -270,11 +270,11 @@ class Run:
             self.module.learn(self.trainer, self.data, self.resume_from)
         except BaseException as error:
             interrupted = isinstance(error, Interrupted)  # for which all processes stop
+            if not interrupted:
+                self._stop_the_others()
             if self.wandb is not None:
                 with tolerated():
                     self.wandb.close(whole=interrupted)
-            if not interrupted:
-                self._stop_the_others()
             plain = plain_error(error, self.trainer, batch_size=self.data.batch_size)
             if plain is None:
                 raise
@@ -282,10 +282,16 @@ class Run:
             raise plain from None
 
     def _stop_the_others(self) -> None:
-        """Kills the processes that this one has started: they would wait for it forever."""
-        kill = getattr(self.trainer.strategy.launcher, "kill", None)
-        if kill is not None:
-            kill(getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has no SIGKILL
+        """Kills the processes that this one has started: they would wait for it forever.
+
+        Lightning looks every few seconds for one that has failed, and then kills this one too. So it is to find none:
+        this one has still to say why.
+        """
+        running = getattr(self.trainer.strategy.launcher, "procs", [])
+        started = list(running)
+        running.clear()
+        for process in started:
+            process.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows has no SIGKILL
 
     # ------------------------------------------------------------------ after training
 

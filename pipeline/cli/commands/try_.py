@@ -29,6 +29,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--word", default=None, help="word whose nearest neighbors are shown (ELMo)")
     parser.add_argument("--score", action="store_true", help="show what each token of the prompt costs, in nats")
     parser.add_argument("--tokens", type=positive, default=60, help="new tokens, at most")
+    parser.add_argument("--beam", type=positive, default=1, help="beam search: hypotheses kept, instead of drawing")
     parser.add_argument("--temperature", type=number, default=0.8, help="0 takes the likeliest token each time")
     parser.add_argument("--top-k", type=natural, default=0, help="draw from the k likeliest tokens; 0: from all")
     parser.add_argument(
@@ -43,8 +44,8 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> None:
     from pipeline import encoders
     from pipeline.cli.encoder_folders import encoder_folder
-    from pipeline.inspection.generate import Sampling
     from pipeline.inspection.show import check_word, show
+    from pipeline.models.generation import Search
 
     folder = encoder_folder(options.model, options.encoder)
     encoder = encoders.load_with_heads(folder)
@@ -53,9 +54,9 @@ def run(options: argparse.Namespace) -> None:
     if options.word is None or options.prompt is not None:
         if options.overrides:
             raise UserError(f"try does not know the flag {options.overrides[0]}; see python -m pipeline try --help.")
-        names = ("tokens", "temperature", "top_k", "top_p", "seed")
-        sampling = Sampling(**{name: getattr(options, name) for name in names})
-        print(show(encoder, options.prompt, score=options.score, sampling=sampling))
+        names = ("tokens", "beam", "temperature", "top_k", "top_p", "seed")
+        how = Search(**{name: getattr(options, name) for name in names})
+        print(show(encoder, options.prompt, score=options.score, how=how))
         return
     from pipeline.cli.config import pretraining  # imports Lightning, which takes seconds
     from pipeline.inspection.nearest_neighbors import nearest_neighbors

@@ -1,9 +1,12 @@
-"""The Transformer block (Vaswani et al. 2017) that BERT and GPT share.
+"""The Transformer block (Vaswani et al. 2017): of an encoder, of a causal model, and with cross-attention of a decoder.
 
-Shapes: B batch, T positions, D model size, H heads.
+Shapes: B batch, T positions, S sources, D model size, H heads, d size of a head.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -13,20 +16,29 @@ from torch.utils.checkpoint import checkpoint
 from pipeline.models.generation import KeyValues
 from pipeline.models.layers.attention import attention
 from pipeline.models.layers.dropout import Dropout
+from pipeline.models.layers.memory import Memory
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "swish": F.silu,
+}
 
 
 class Block(nn.Module):
-    """Self-attention and a feed-forward network, each with a residual connection.
+    """Self-attention, cross-attention in a decoder, and a feed-forward network, each with a residual connection.
 
     Args:
         size: D.
         heads: H.
         inner_size: width of the feed-forward network.
-        dropout: rate on the output of both parts.
+        dropout: rate on the output of each part.
         attention_dropout: rate on the attention weights.
         eps: of the layer norms.
         norm: `post` (BERT and the 2018 GPT: after the residual sum) or `pre` (GPT-2: before each part).
-        activation: `gelu` (erf) or `gelu_new` (tanh).
+        activation: `gelu` (erf), `gelu_new` (tanh), `relu` or `swish`.
+        cross: whether it attends to a memory too.
 
     Attributes:
         recompute: whether training keeps only the input of the block, and computes the rest again for the gradient.
@@ -45,10 +57,11 @@ class Block(nn.Module):
         eps: float,
         norm: str,
         activation: str,
+        cross: bool = False,
     ) -> None:
         super().__init__()
         self.heads, self.pre = heads, norm == "pre"
-        self.approximate = "tanh" if activation == "gelu_new" else "none"
+        self.activation = ACTIVATIONS[activation]
         self.qkv = nn.Linear(size, 3 * size)
         self.out = nn.Linear(size, size)
         self.up = nn.Linear(size, inner_size)
@@ -57,6 +70,12 @@ class Block(nn.Module):
         self.norm_feed_forward = nn.LayerNorm(size, eps=eps)
         self.dropout = Dropout(dropout)
         self.attention_dropout = Dropout(attention_dropout)
+        self.has_cross = cross
+        if cross:
+            self.cross_q = nn.Linear(size, size)
+            self.cross_kv = nn.Linear(size, 2 * size)
+            self.cross_out = nn.Linear(size, size)
+            self.norm_cross = nn.LayerNorm(size, eps=eps)
 
     def attend(self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None) -> Tensor:
         batch, length, size = x.shape
@@ -66,18 +85,53 @@ class Block(nn.Module):
         mixed = attention(q, k, v, bias, self.attention_dropout, causal=causal)
         return self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, size)))
 
+    def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """The top of an encoder (S, T, D) -> keys and values of cross-attention, (S, H, T, d) each."""
+        rows, length, _ = source.shape
+        k, v = self.cross_kv(source).view(rows, length, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return k, v
+
+    def attend_memory(self, x: Tensor, memory: Memory, layer: int) -> Tensor:
+        """Rows that read the same source are further queries of it: no source is copied for its hypotheses."""
+        keys, values = memory.keys_values[layer]
+        rows, length, size = x.shape
+        q = self.cross_q(x).view(len(keys), -1, self.heads, size // self.heads).transpose(1, 2)
+        mixed = attention(q, keys, values, memory.bias, self.attention_dropout)
+        return self.dropout(self.cross_out(mixed.transpose(1, 2).reshape(rows, length, size)))
+
     def feed_forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.down(F.gelu(self.up(x), approximate=self.approximate)))
+        return self.dropout(self.down(self.activation(self.up(x))))
 
-    def forward(self, x: Tensor, bias: Tensor | None, *, causal: bool = False, past: KeyValues | None = None) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
+    def forward(
+        self,
+        x: Tensor,
+        bias: Tensor | None,
+        *,
+        causal: bool = False,
+        past: KeyValues | None = None,
+        memory: Memory | None = None,
+        layer: int = 0,
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D).
+
+        Args:
+            bias: of self-attention, see `attention`.
+            past: keys and values of the tokens before; those of x are added.
+            memory: what a decoder attends to, and the number of this block there.
+        """
         if self.recompute and self.training and torch.is_grad_enabled():
-            return checkpoint(self.compute, x, bias, causal, past, use_reentrant=False)  # type: ignore[return-value]
-        return self.compute(x, bias, causal, past)
+            return checkpoint(self.compute, x, bias, causal, past, memory, layer, use_reentrant=False)  # type: ignore[return-value]
+        return self.compute(x, bias, causal, past, memory, layer)
 
-    def compute(self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None) -> Tensor:
+    def compute(
+        self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None, memory: Memory | None, layer: int
+    ) -> Tensor:
         if self.pre:
             x = x + self.attend(self.norm_attention(x), bias, causal, past)
+            if memory is not None:
+                x = x + self.attend_memory(self.norm_cross(x), memory, layer)
             return x + self.feed_forward(self.norm_feed_forward(x))
         x = self.norm_attention(x + self.attend(x, bias, causal, past))
+        if memory is not None:
+            x = self.norm_cross(x + self.attend_memory(x, memory, layer))
         return self.norm_feed_forward(x + self.feed_forward(x))

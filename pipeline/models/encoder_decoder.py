@@ -1,0 +1,156 @@
+"""The base of encoder-decoders: a source is read from both sides, a target is written from left to right.
+
+Shapes: B batch, T positions of the source, U positions of the target, D model size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder, eval_mode
+from pipeline.models.generation import Search, search
+from pipeline.models.inputs import Batch, padded
+from pipeline.models.outputs import Encoded
+from pipeline.tokenization.base import Tokenizer
+
+REQUIRED = ("bos", "pad", "eos", "mask")
+
+
+class EncoderDecoder(Encoder):
+    """Base of all encoder-decoders (Sutskever et al. 2014, Cho et al. 2014).
+
+    What an encoder does (`encode`, layers for heads) is about the source. A batch of training has also
+    `decoder_input_ids` (B, U), padded on the right: `decoder_start` and the target without its end; `labels` (B, U) are
+    the target and its end, -1 on padding. The decoder sees no later position, so that it needs no mask.
+
+    `offers` may have `alignment`, see there.
+    """
+
+    scoring = "seq2seq"
+    context = ("full",)
+
+    @property
+    @abstractmethod
+    def decoder_start(self) -> int:
+        """The id with which each target begins in the decoder; it is not predicted."""
+
+    @property
+    def target_prefix(self) -> tuple[int, ...]:
+        """What else stands in front of each target, and is predicted (BART: <s>)."""
+        return ()
+
+    # ------------------------------------------------------------------ reading and writing
+
+    @abstractmethod
+    def read(self, batch: Batch) -> Encoded:
+        """The encoder: `input_ids`, `mask` (B, T) of sources -> layers from the embeddings to its top."""
+
+    def forward(self, batch: Batch, state: Any = None) -> Encoded:
+        """What stands for the source, layers for heads: those of `read`, unless the model says otherwise."""
+        return self.read(batch)
+
+    @abstractmethod
+    def begin(self, encoded: Encoded) -> Any:
+        """The decoder's state before its first token: it holds what `read` returned, and can be selected from (see
+        `generation.select`)."""
+
+    @abstractmethod
+    def decode(self, ids: Tensor, state: Any) -> Tensor:
+        """The decoder: ids (B, U) that follow those of the state -> hidden (B, U, D); hidden u predicts what follows
+        ids u. The state takes the ids in, in place."""
+
+    def teacher_forced(self, batch: Batch, encoded: Encoded | None = None) -> Tensor:
+        """`decoder_input_ids` (B, U) in one pass, for training -> hidden (B, U, D).
+
+        Args:
+            encoded: what `read` returned for the batch; None: it is read.
+        """
+        return self.decode(batch["decoder_input_ids"], self.begin(encoded or self.read(batch)))
+
+    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
+        """(B, U) nats of each token of the target, given the source and those before it; 0 on padding.
+
+        Args:
+            targets: (B, U), -1 on padding; None: `labels` of the batch.
+            encoded: what `read` returned for the batch; None: it is read.
+        """
+        targets = batch["labels"] if targets is None else targets
+        there = targets >= 0
+        hidden = self.teacher_forced(batch, encoded)[there]
+        scores = hidden.new_zeros(targets.shape, dtype=torch.float32)
+        scores[there] = self.token_log_probs(hidden, targets[there])
+        return scores
+
+    def alignment(self, batch: Batch) -> Tensor:
+        """(B, U, T): how much attention each position of `decoder_input_ids` pays to each of the source; of models
+        that offer `alignment`."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ tokens in, tokens out
+
+    def collate_targets(self, targets: Sequence[Sequence[int]]) -> Batch:
+        """Token ids of targets -> `decoder_input_ids` and `labels` (B, U); too long a target loses its end."""
+        end = self.tokenizer.id("eos")
+        rows = [[*self.target_prefix, *target, end][: self.max_length] for target in targets]
+        labels = padded(rows, pad=-1)["input_ids"]
+        inputs = padded([[self.decoder_start, *row[:-1]] for row in rows], pad=self.tokenizer.id("pad"))["input_ids"]
+        return {"decoder_input_ids": inputs, "labels": labels}
+
+    @torch.no_grad()
+    def write(self, batch: Batch, how: Search) -> list[list[int]]:
+        """The targets that the model gives to the sources of a batch, as token ids without special ones."""
+
+        def step(ids: Tensor, new: int, state: Any) -> tuple[Tensor, Any]:
+            hidden = self.decode(ids[:, -new:], state)
+            return self.logits(hidden[:, -1]), state
+
+        with eval_mode(self):
+            state = self.begin(self.read(batch))
+            starts = batch["input_ids"].new_full((len(batch["input_ids"]), 1), self.decoder_start)
+            most = min(how.tokens, self.max_length)
+            rows = search(step, state, starts, how, end=self.tokenizer.id("eos"), most=most)
+        special = set(self.tokenizer.special_ids)
+        return [[token for token in row if token not in special] for row in rows]
+
+    def generate(self, prompt: Sequence[int], **how: Any) -> list[int]:
+        """The target of one source, both as ids without special ones; see `generation.Search`."""
+        batch = {name: value.to(self.device) for name, value in self.collate([list(prompt)]).items()}
+        return self.write(batch, Search(**how))[0]
+
+    def encode(self, texts: Any, *, logits: bool = False, **options: Any) -> Encoded:
+        """As the base's; of a source there are no logits.
+
+        Raises:
+            UserError: `logits`.
+        """
+        if logits:
+            raise UserError(
+                f"A {self.model_type} gives the probabilities of a target, none of the tokens of its source: take "
+                "log_probs, or pipeline.prompting.log_likelihoods."
+            )
+        return super().encode(texts, **options)
+
+    def pooled(self, encoded: Encoded) -> Tensor:
+        """The mean of the encoder's top over a text: pretraining trains no token to stand for the whole."""
+        mask = encoded.mask[..., None].to(encoded.layers[-1].dtype)
+        return (encoded.layers[-1] * mask).sum(1) / mask.sum(1)
+
+
+def check_seq2seq(tokenizer: Tokenizer, model: str) -> None:
+    """Raises UserError for a tokenizer without the special tokens of encoder-decoders."""
+    if missing := [role for role in REQUIRED if role not in tokenizer.special]:
+        raise UserError(
+            f"{model} needs a tokenizer with a {missing[0]} token: set data.tokenizer.scheme to bpe-seq2seq, not "
+            f"{tokenizer.scheme}."
+        )
+    if tokenizer.id("pad") == tokenizer.id("eos"):
+        raise UserError(
+            f"{model} needs a tokenizer with different tokens for padding and the end of a text; this one has "
+            f"{tokenizer.special['pad']} for both: set data.tokenizer.scheme to bpe-seq2seq, not {tokenizer.scheme}."
+        )
