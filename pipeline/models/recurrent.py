@@ -194,9 +194,9 @@ def initialize(layer: nn.RNNBase) -> None:
     for name, parameter in layer.named_parameters():
         if name.startswith("bias"):
             parameter.zero_()
+            if isinstance(layer, nn.LSTM) and name.startswith("bias_ih"):
+                parameter[size : 2 * size] = 1.0
             continue
         fill = nn.init.orthogonal_ if name.startswith("weight_hh") else nn.init.xavier_uniform_
         for matrix in parameter.split(size):
             fill(matrix)
-    if isinstance(layer, nn.LSTM):
-        layer.get_parameter("bias_ih_l0")[size : 2 * size] = 1.0
