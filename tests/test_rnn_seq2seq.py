@@ -14,7 +14,9 @@ from pipeline.errors import UserError
 from pipeline.models import registry
 from pipeline.models.generation import Search, select
 from pipeline.models.inputs import Batch
-from pipeline.models.rnn_seq2seq import ATTENTIONS, CELLS, RnnSeq2Seq
+from pipeline.models.layers.recurrent import CELLS
+from pipeline.models.layers.source_attention import ATTENTIONS
+from pipeline.models.rnn_seq2seq import RnnSeq2Seq
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
 

@@ -1,5 +1,5 @@
-"""Recurrent encoder-decoders: a fixed vector for the source (Cho et al. 2014, Sutskever et al. 2014), attention by dot
-products (Luong et al. 2015), additive attention (Bahdanau et al. 2015).
+"""Recurrent encoder-decoders: a vector for the whole source (Cho et al. 2014), attention by dot products (Luong et al.
+2015), additive attention (Bahdanau et al. 2015).
 
 Shapes: B batch, T positions of the source, U positions of the target, R rows that are written, E size of an embedding,
 D model size, V vocabulary.
@@ -8,7 +8,7 @@ D model size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,20 +21,15 @@ from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, between_tokens, padded
 from pipeline.models.layers.dropout import Dropout
-from pipeline.models.layers.memory import Memory
 from pipeline.models.layers.output import Output
-from pipeline.models.layers.source_attention import AdditiveAttention, DotAttention, attend, memory_of
+from pipeline.models.layers.recurrent import CELLS, initialize
+from pipeline.models.layers.recurrent_decoder import AttentionKind, Cell, RecurrentDecoder
+from pipeline.models.layers.source_attention import ATTENTIONS, memory_of
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
-from pipeline.models.recurrent import initialize
 from pipeline.tokenization.base import Tokenizer
 
-Cell = Literal["gru", "lstm"]
-AttentionKind = Literal["none", "dot", "additive"]
 OutputKind = Literal["tied", "full"]
-CELLS: dict[str, Any] = {"gru": nn.GRU, "lstm": nn.LSTM}
-ATTENTIONS: dict[str, Any] = {"none": None, "dot": DotAttention, "additive": AdditiveAttention}
-LayerState = tuple[Tensor, ...]  # what goes from step to step, (R, D) each: h, and of an LSTM c
 
 
 class RnnSeq2SeqConfig(TypedDict):
@@ -51,78 +46,8 @@ class RnnSeq2SeqConfig(TypedDict):
     dropout_prob: Rate
 
 
-class Decoder(nn.Module):
-    """Writes a target: s_u = RNN(s_{u-1}, [y_{u-1}; c_u]), and for the output tanh(W [s_u; c_u; y_{u-1}]).
-
-    y_{u-1} is the embedding of the token before, and c_u what is known of the source:
-
-    - `none`: the last states of the encoder from both sides, the same at each step (Cho et al. 2014, section 2.2);
-    - `dot`: attention by s_u, which so does not enter the RNN (Luong et al. 2015, without their input feeding);
-    - `additive`: attention by s_{u-1} (Bahdanau et al. 2015).
-
-    So only the last takes step by step what the others take in one pass. The tanh layer is that of Luong et al. (5);
-    Cho and Bahdanau have maxout there. With several layers, s is the state of the top one.
-    """
-
-    def __init__(
-        self, cell: str, attention: str, *, size: int, embedding_size: int, layers: int, dropout: Dropout
-    ) -> None:
-        super().__init__()
-        self.dropout, self.stepwise = dropout, attention == "additive"
-        self.attention = None if attention == "none" else ATTENTIONS[attention](size)
-        first = embedding_size + (0 if attention == "dot" else size)
-        self.layers = nn.ModuleList(
-            CELLS[cell](each, size, batch_first=True) for each in [first] + [size] * (layers - 1)
-        )
-        for layer in self.layers:
-            initialize(cast(nn.RNNBase, layer))
-        self.parts = 2 if cell == "lstm" else 1
-        self.starts = nn.ModuleList(nn.Linear(size, self.parts * size) for _ in range(layers))
-        self.readout = nn.Linear(2 * size + embedding_size, size)
-
-    def begin(self, ends: Sequence[Tensor]) -> list[LayerState]:
-        """The last states (R, D) of each layer of the encoder -> the first states, tanh(W h + b)."""
-        return [torch.tanh(start(end)).chunk(self.parts, -1) for start, end in zip(self.starts, ends, strict=True)]
-
-    def forward(
-        self, y: Tensor, source: Tensor | Memory, states: list[LayerState]
-    ) -> tuple[Tensor, list[LayerState], Tensor | None]:
-        """Embeddings (R, U, E) behind some states -> hidden (R, U, D), the states behind, and weights (R, U, T).
-
-        Args:
-            source: the memory of sources; without attention, their vector (R, D).
-        """
-        if not self.stepwise:
-            return self._pass(y, source, states)
-        hidden, weights = [], []
-        for step in y.split(1, 1):
-            h, states, w = self._pass(step, source, states)
-            hidden.append(h)
-            weights.append(cast(Tensor, w))
-        return torch.cat(hidden, 1), states, torch.cat(weights, 1)
-
-    def _pass(
-        self, y: Tensor, source: Tensor | Memory, states: list[LayerState]
-    ) -> tuple[Tensor, list[LayerState], Tensor | None]:
-        """As `forward`, all U at once."""
-        weights = None
-        if isinstance(source, Tensor):
-            context = source[:, None].expand(-1, y.shape[1], -1)
-        elif self.stepwise:
-            context, weights = attend(self.attention, states[-1][0][:, None], source)
-        x, after = y, []
-        if isinstance(source, Tensor) or self.stepwise:
-            x = torch.cat([y, context], -1)
-        for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
-            x, state = run(layer, x if index == 0 else self.dropout(x), state)
-            after.append(state)
-        if weights is None and isinstance(source, Memory):
-            context, weights = attend(self.attention, x, source)
-        return self.dropout(torch.tanh(self.readout(torch.cat([x, context, y], -1)))), after, weights
-
-
 class RnnSeq2Seq(EncoderDecoder):
-    """A bidirectional recurrent encoder and a recurrent decoder (see `Decoder`), with one embedding for both.
+    """A bidirectional recurrent encoder and a recurrent decoder (see `RecurrentDecoder`), with one embedding for both.
 
     As in `Recurrent` the embedding is multiplied by the root of E on its way in.
 
@@ -140,7 +65,7 @@ class RnnSeq2Seq(EncoderDecoder):
 
     model_type = "rnn-seq2seq"
     special = SpecialTokens(prefix=1, between=2, suffix=1)
-    offers = ("alignment",)
+    offers: ClassVar[tuple[str, ...]] = ("alignment",)
     shardable = False  # torch's layers read their weights where these were when they were made
     schema = RnnSeq2SeqConfig
     heads = lm_head = ("decoder.", "output.")
@@ -195,7 +120,9 @@ class RnnSeq2Seq(EncoderDecoder):
         for layer in self.layers:
             initialize(cast(nn.RNNBase, layer))
         self.dropout = Dropout(dropout)
-        self.decoder = Decoder(cell, attention, size=size, embedding_size=width, layers=layers, dropout=self.dropout)
+        self.decoder = RecurrentDecoder(
+            cell, attention, size=size, embedding_size=width, layers=layers, dropout=self.dropout
+        )
         self.output = Output(output, size=size, embedding_size=width, vocab_size=len(tokenizer))
 
     @property
@@ -295,10 +222,3 @@ class RnnSeq2Seq(EncoderDecoder):
             f"decoder.layers.{last}.weight_hh_l0": (gates * size, size),
             "decoder.readout.weight": (size, 2 * size + width),
         }
-
-
-def run(layer: nn.Module, x: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
-    """One of torch's layers over x (R, U, ...) from a state; returns its output (R, U, D) and the state behind."""
-    begin = tuple(part.to(x.dtype)[None].contiguous() for part in state)
-    out, end = layer(x, begin if len(begin) > 1 else begin[0])
-    return out, tuple(part[0] for part in (end if isinstance(end, tuple) else (end,)))

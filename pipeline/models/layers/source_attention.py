@@ -7,6 +7,8 @@ target, D model size.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -49,6 +51,7 @@ class AdditiveAttention(nn.Module):
 
 
 Attention = DotAttention | AdditiveAttention
+ATTENTIONS: dict[str, Any] = {"none": None, "dot": DotAttention, "additive": AdditiveAttention}
 
 
 def memory_of(attention: Attention, source: Tensor, mask: Tensor) -> Memory:
@@ -57,8 +60,9 @@ def memory_of(attention: Attention, source: Tensor, mask: Tensor) -> Memory:
     return Memory([pair], padding_bias(mask), torch.arange(len(source), device=source.device))
 
 
-def attend(attention: Attention, queries: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+def attend(attention: Attention | None, queries: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
     """(R, U, D) -> contexts (R, U, D), the mean of a source by weight, and the weights (R, U, T)."""
+    assert attention is not None
     (keys, values), bias = memory.keys_values[0], memory.bias
     keys, values = keys[:, 0], values[:, 0]
     asked = queries.reshape(len(keys), -1, queries.shape[-1])
