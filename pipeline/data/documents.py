@@ -22,9 +22,11 @@ class Document(list[str]):
 
     Attributes:
         raw_bytes: UTF-8 bytes of its text as it was read, with the ends of lines and the blank lines around it.
+        language: of `Source.languages`; None: there are none.
     """
 
     raw_bytes = 0
+    language: str | None = None
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Source:
         document_start: regular expression; a line that matches begins a document. Without it documents of `.txt`
             files are separated by blank lines, and each row elsewhere is a document.
         verify: read files whole for their hash, and also what was made of them (see checksums.file_hash).
+        languages: names as en: of several, each file has one in its name or that of its folder (train.en.gz, en/1.txt).
     """
 
     files: list[Path] = field(default_factory=list)
@@ -45,12 +48,31 @@ class Source:
     column: str = "text"
     document_start: str | None = None
     verify: bool = False
+    languages: list[str] = field(default_factory=list)
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the content of files, or of the address on the hub, and of how it is read; computed once."""
         content: list[Any] = [file_hash(path, verify=self.verify) for path in self.files] or [self.hub]
-        return digest(content, self.column, self.document_start)
+        languages = [[self.language_of(path) for path in self.files]] if self.languages else []
+        return digest(content, self.column, self.document_start, *languages)
+
+    def language_of(self, path: Path | None) -> str | None:
+        """The language of a file; None: of what is from elsewhere.
+
+        Raises:
+            UserError: there are several languages, and the name of the file says none of them, or two.
+        """
+        if len(self.languages) < 2:
+            return next(iter(self.languages), None)
+        named = set() if path is None else {path.parent.name, *path.name.split(".")}
+        matching = [name for name in self.languages if name in named]
+        if len(matching) == 1:
+            return matching[0]
+        raise UserError(
+            f"{path or 'The corpus'} must have one of the languages {', '.join(self.languages)} in its name or that of "
+            f"its folder, as train.{self.languages[0]}.txt; or set data.tokenizer.languages."
+        )
 
     def size(self) -> int | None:
         """Bytes on disk; None for a hub data set."""
@@ -59,16 +81,20 @@ class Source:
     def documents(self) -> Iterator[tuple[Document, int]]:
         """Yields (document, bytes on disk read so far)."""
         if not self.files:
-            yield from ((document, 0) for document in self._regroup(self._hub_rows()))
+            language = self.language_of(None)
+            for document in self._regroup(self._hub_rows()):
+                document.language = language
+                yield document, 0
         done = 0
         for path in self.files:
-            position = [0]
+            position, language = [0], self.language_of(path)
             for document in self._file_documents(path, position):
+                document.language = language
                 yield document, done + position[0]
             done += path.stat().st_size
 
     def _file_documents(self, path: Path, position: list[int]) -> Iterator[Document]:
-        kind = format_of(path)
+        kind = format_of(path, self.languages)
         if kind == ".parquet":
             return self._regroup(self._parquet_rows(path))
         if kind == ".jsonl":

@@ -8,7 +8,7 @@ import itertools
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,9 +21,15 @@ MAX_LINE = 1 << 20  # bytes; a longer line is read in parts, so that no line can
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)  # raised for a damaged archive
 
 
-def format_of(path: Path) -> str | None:
-    """`.txt` or `.jsonl`, compressed by `.gz` or `.xz` too, or `.parquet`; None for any other format."""
+def format_of(path: Path, languages: Collection[str] = ()) -> str | None:
+    """`.txt` or `.jsonl`, compressed by `.gz` or `.xz` too, or `.parquet`; None for any other format.
+
+    Args:
+        languages: names as en: `train.en` is text too.
+    """
     name = path.with_suffix("") if path.suffix in COMPRESSIONS else path
+    if name.suffix.removeprefix(".") in languages:
+        return ".txt"
     return name.suffix if name.suffix in FORMATS and (name == path or name.suffix != ".parquet") else None
 
 
@@ -36,15 +42,15 @@ def find_files(location: str) -> list[Path]:
     return find_and_ignore(location)[0]
 
 
-def find_and_ignore(location: str) -> tuple[list[Path], list[Path]]:
-    """As `find_files`, and the files there in other formats, hidden ones left out.
+def find_and_ignore(location: str, languages: Collection[str] = ()) -> tuple[list[Path], list[Path]]:
+    """As `find_files`, and the files there in other formats, hidden ones left out; `languages` as in `format_of`.
 
     Raises:
         UserError: there is no text file.
     """
     path, named = path_of(location), _named_files(location)
-    if texts := [file for file in named if format_of(file)]:
-        return texts, [file for file in named if not format_of(file) and not file.name.startswith(".")]
+    if texts := [file for file in named if format_of(file, languages)]:
+        return texts, [f for f in named if not format_of(f, languages) and not f.name.startswith(".")]
     if path.is_dir():
         raise UserError(f"The folder {path} holds no .txt or .jsonl (.gz and .xz of these too) or .parquet file.")
     if path.is_file():

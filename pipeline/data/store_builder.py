@@ -36,7 +36,7 @@ COUNTS = (
     "unknown_nats",
 )
 Keep = Callable[[int], bool]
-Sentence = tuple[bool, str]  # whether it begins a document, and its text
+Sentence = tuple[bool, str, str | None]  # whether it begins a document, its text and its language
 
 
 class NoText(UserError):
@@ -125,6 +125,7 @@ class _Writer:
         self.seen = SeenLines()
         self.stack, self.files = ExitStack(), dict[str, IO[bytes]]()
         self.pending = False  # a document has begun, but all its sentences were empty so far
+        self.languages = list[int]()  # of documents, as ids of their tokens
 
     def __enter__(self) -> _Writer:
         names = ["tokens", "sentences", "documents", *(["words"] if self.tokenizer.spells else [])]
@@ -139,6 +140,8 @@ class _Writer:
                 self._append("documents", [self.count["sentences"]])
                 if self.tokenizer.spells:
                     self._append("words", [self.count["spelled_words"]])
+                if self.languages:
+                    np.asarray(self.languages, dtype=np.int64).tofile(self.folder / "languages.bin")
                 self.seen.smallest.tofile(self.folder / "lines.bin")
 
     def _append(self, name: str, values: Any) -> None:
@@ -153,19 +156,21 @@ class _Writer:
                 self.count["lines"] += 1
                 self.count["duplicate_lines"] += self.seen.add(line)
                 for sentence in sentences(line):
-                    yield first, sentence if first or not self.tokenizer.keeps_spaces else f" {sentence}"
+                    text = sentence if first or not self.tokenizer.keeps_spaces else f" {sentence}"
+                    yield first, text, document.language
                     first = False
 
     def write(self, batch: list[Sentence], encoded: list[list[int]]) -> None:
         """Appends a batch of sentences and their token ids."""
         count, starts, begins = self.count, list[int](), list[int]()
-        for (first, sentence), ids in zip(batch, encoded, strict=True):
+        for (first, sentence, language), ids in zip(batch, encoded, strict=True):
             self.pending |= first
             if not ids:  # nothing but characters that the normalizer removes
                 count["empty_sentences"] += 1
                 continue
             if self.pending:
                 begins.append(count["sentences"])
+                self.languages += [] if language is None else [self.tokenizer.language_id(language)]
                 self.pending = False
             starts.append(count["tokens"])
             count["sentences"] += 1
@@ -198,7 +203,7 @@ def _encoded(stream: Iterator[Sentence], tokenizer: Tokenizer) -> Iterator[tuple
     with ThreadPoolExecutor(max_workers=1) as pool:
         before: tuple[list[Sentence], Future[list[list[int]]]] | None = None
         while batch := _batch(stream):
-            job = pool.submit(tokenizer.encode_plain, [sentence for _, sentence in batch])
+            job = pool.submit(tokenizer.encode_plain, [sentence for _, sentence, _ in batch])
             if before is not None:
                 yield before[0], before[1].result()
             before = batch, job

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from pipeline.models.transformer_encoder_decoder import (
     check_config,
 )
 from pipeline.tokenization.base import Tokenizer
-from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe
 
 OFFSET = 2  # the first rows of Hugging Face's tables of positions, which no position has
 
@@ -131,8 +130,7 @@ class Bart(TransformerEncoderDecoder):
 
     def set_languages(self, source: str, target: str) -> None:
         if self.names_languages:
-            codes = cast(Seq2SeqBpe, self.tokenizer)
-            self._set_languages(codes.language_id(source), codes.language_id(target))
+            self._set_languages(self.tokenizer.language_id(source), self.tokenizer.language_id(target))
 
     def _set_languages(self, source: int, target: int) -> None:
         self.config |= {"source_language_id": source, "decoder_start_token_id": target}
@@ -230,8 +228,8 @@ def languages_of(tokenizer: Tokenizer) -> dict[str, int]:
     Raises:
         UserError: the tokenizer has none.
     """
-    if not (languages := getattr(tokenizer, "languages", {})):
+    if not tokenizer.languages:
         raise UserError(
             "mBART needs a tokenizer with a token for each language: set data.tokenizer.languages, as [en, de]."
         )
-    return languages
+    return tokenizer.languages

@@ -133,7 +133,7 @@ class EncoderDecoder(Encoder):
             starts = batch["input_ids"].new_full((len(batch["input_ids"]), 1), self.decoder_start)
             most = min(how.tokens, self.max_length)
             rows = search(step, state, starts, how, end=self.tokenizer.id("eos"), most=most)
-        special = set(self.tokenizer.special_ids)
+        special = {*self.tokenizer.special_ids, *self.tokenizer.languages.values()}
         return [[token for token in row if token not in special] for row in rows]
 
     def generate(self, prompt: Sequence[int], **how: Any) -> list[int]:

@@ -24,7 +24,7 @@ Text = tuple[np.ndarray, np.ndarray]  # its tokens, and where sentences begin, b
 def noise_checks(objective: Denoising, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
     """Of real batches, of the noise of their texts, and of two passes over them."""
     tokenizer = steps.tokenizer
-    special = [*tokenizer.special_ids, *getattr(tokenizer, "languages", {}).values()]
+    special = [*tokenizer.special_ids, *tokenizer.languages.values()]
     texts: list[Text] = [text for batch in batches for text in steps.rows(batch.rows.numpy())]
     sources = [_without(special, row) for batch in batches for row in batch.inputs["input_ids"]]
     targets = [_without(special, row[row >= 0]) for batch in batches for row in batch.targets[objective.main].labels]
@@ -33,6 +33,8 @@ def noise_checks(objective: Denoising, steps: StepBatches, batches: Sequence[Bat
     pairs = list(zip(sources, targets, strict=True))
     foreign = sum((Counter(source.tolist()) - Counter(target.tolist())).total() for source, target in pairs)
     yield none("what a source shows is of its text", foreign, "tokens are not")
+    if tokenizer.languages and steps.store.languages is not None:
+        yield none("rows name the language of their text", _other_language(steps, batches), "do not")
     hidden = np.array([len(target) - len(source) for source, target in pairs])
     yield share("hidden tokens", hidden.sum(), sum(map(len, targets)), objective.mask_rate)
     masks = sum(int((batch.inputs["input_ids"] == tokenizer.id("mask")).sum()) for batch in batches)
@@ -51,6 +53,18 @@ def noise_checks(objective: Denoising, steps: StepBatches, batches: Sequence[Bat
 def _without(special: list[int], ids: torch.Tensor) -> np.ndarray:
     row = ids.numpy()
     return row[~np.isin(row, special)]
+
+
+def _other_language(steps: StepBatches, batches: Sequence[Batch]) -> int:
+    """How many rows have other tokens of languages than that of their document, in source and target."""
+    codes, wrong = list(steps.tokenizer.languages.values()), 0
+    for batch in batches:
+        rows = zip(batch.inputs["input_ids"], batch.inputs["decoder_input_ids"], strict=True)
+        own = steps.rows.languages(batch.rows.numpy())
+        for (source, target), code in zip(rows, own, strict=True):
+            named = [np.intersect1d(ids.numpy(), codes).tolist() for ids in (source, target)]
+            wrong += named not in ([[code], [code]], [[], []])  # none: the model reads no languages
+    return wrong
 
 
 def _mean_span(hidden: np.ndarray, masks: int, mean: float) -> Check:

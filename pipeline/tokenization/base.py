@@ -107,6 +107,24 @@ class Tokenizer:
     def special_ids(self) -> list[int]:
         return sorted({self.id(role) for role in self.special})
 
+    @property
+    def languages(self) -> dict[str, int]:
+        """The tokens of languages -> their ids."""
+        return {}
+
+    def language_id(self, language: str) -> int:
+        """The id of a language's token: of <en> or of en_XX for en.
+
+        Raises:
+            UserError: the tokenizer has no such token.
+        """
+        known = self.languages
+        for token, index in known.items():
+            if language in (token, token.strip("<>"), token.partition("_")[0]):
+                return index
+        have = f"it has {', '.join(known)}" if known else "it has none: data.tokenizer.languages makes them"
+        raise UserError(f"The tokenizer has no token for the language '{language}'; {have}.")
+
     @cached_property
     def ordinary_ids(self) -> np.ndarray:
         """All ids but those of special tokens: random replacements are drawn from these."""

@@ -60,19 +60,6 @@ class Seq2SeqBpe(ByteBpe):
             if token.special and token.content not in self.special.values()
         }
 
-    def language_id(self, language: str) -> int:
-        """The id of a language's token: of <en> or of en_XX for en.
-
-        Raises:
-            UserError: the tokenizer has no such token.
-        """
-        known = self.languages
-        for token, index in known.items():
-            if language in (token, token.strip("<>"), token.partition("_")[0]):
-                return index
-        have = f"it has {', '.join(known)}" if known else "it has none: data.tokenizer.languages makes them"
-        raise UserError(f"The tokenizer has no token for the language '{language}'; {have}.")
-
 
 def code_of(language: str) -> str:
     """en -> <en>; a code as en_XX stays."""

@@ -183,7 +183,13 @@ class CorpusData(lightning.LightningDataModule):
         return store.build(valid or train, tokenizer, cache_folder() / "stores", name="text")
 
     def _sources(self) -> tuple[Source, Source | None]:
-        read = partial(Source, column=self.text_column, document_start=self.document_start, verify=self.verify)
+        read = partial(
+            Source,
+            column=self.text_column,
+            document_start=self.document_start,
+            verify=self.verify,
+            languages=self.options.languages,
+        )
         if self.hub is not None:
             address = {key: value for key, value in self.hub.items() if key != "validation"}
             validation = self.hub.get("validation")
@@ -197,7 +203,7 @@ class CorpusData(lightning.LightningDataModule):
                     write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
-        (found, ignored), root = files.find_and_ignore(self.files), files.root_of(self.files)
+        (found, ignored), root = files.find_and_ignore(self.files, self.options.languages), files.root_of(self.files)
         places = {file: file.relative_to(root) for file in found}
         self.ignored = [file.relative_to(root) for file in ignored]
         parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
