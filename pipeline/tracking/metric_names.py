@@ -8,7 +8,7 @@ import re
 METRIC_NAMES = {
     # every run
     "seconds": "seconds of training, without setting up; of a resumed run, all its parts together",
-    "tokens": "tokens that the model read in training, without padding (words for ELMo)",
+    "tokens": "tokens that the model read in training, without padding (words for ELMo, tokens of targets for encoder-decoders)",
     "tokens_per_second": "`tokens` / `seconds`",
     "parameters": "number of parameters that are in the model, trained or not; where it counts, the counts it keeps",
     "steps": "optimizer steps",
@@ -43,6 +43,8 @@ METRIC_NAMES = {
     "val/DIRECTION_spelling": "nats charged for the spelling of unknown words, per word; part of the bits per byte",
     "val/DIRECTION_perplexity": "exp of the direction's loss",
     "val/DIRECTION_bits_per_byte": "bits per UTF-8 byte of the validation text, in one direction",
+    "val/denoising_loss": "denoising: mean cross entropy of the tokens of the text, hidden or not, in nats",
+    "val/denoising_accuracy": "share of these tokens predicted exactly",
     "val/perplexity": "exp of the language model's loss; of a masked language model, of the masked tokens alone",
     "val/bits_per_byte": "bits per UTF-8 byte of the raw validation text; the one figure that compares tokenizers",
     "val/NAME_loss": "loss of an objective of your own",
