@@ -40,6 +40,7 @@ TOYS = {
     "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
     "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.stateful=true")),
     "transformer": Toy(TRANSFORMER + "128", pretrains=False),
+    "rnn-seq2seq": Toy("size=64 embedding_size=48 layers=1 max_length=48", pretrains=False),
     "ngram": Toy("order=3 smoothing=modified-kneser-ney max_length=48", counts=True),
 }
 PRETRAINED = sorted(model for model, toy in TOYS.items() if toy.pretrains)
@@ -67,6 +68,8 @@ def flags(model: str, *settings: str) -> list[str]:
 def pretraining(model: str) -> list[str]:
     """Flags of the pretraining that all tests share."""
     toy = TOYS[model]
+    if toy.counts:
+        return flags(model)
     return flags(
         model,
         f"trainer.max_steps={toy.steps}",

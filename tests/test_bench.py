@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pipeline.bench import __main__ as bench
-from pipeline.bench import commands, scaling, steps, timing
+from pipeline.bench import commands, output, scaling, steps, timing
 from pipeline.bench.steps import Sizes
 from pipeline.bench.timing import Built, Candidate, interleave
 from pipeline.errors import UserError
@@ -65,6 +65,19 @@ def test_candidates_take_turns_and_are_timed() -> None:
 def test_a_candidate_that_fails_ends_the_comparison() -> None:
     with pytest.raises(UserError, match="process of 'ours' died"):
         interleave([Candidate("ours", broken)], rounds=1)
+
+
+def test_output_layers_by_vocabulary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"VOCABULARIES": (1024,), "ROWS": 2, "LENGTH": 8, "SIZE": 32}.items():
+        monkeypatch.setattr(output, name, value)
+    monkeypatch.setattr("sys.argv", ["bench", "output", "--rounds", "1", "--out", str(tmp_path)])
+    assert bench.main() == 0
+    said = capsys.readouterr().out
+    assert "| 1,024 |" in said
+    with open(tmp_path / "bench.csv", newline="") as file:
+        assert [row["against"] for row in csv.DictReader(file)] == ["full output", "adaptive output"]
 
 
 @pytest.mark.parametrize("name", ["bert-base", "gpt2-small", "elmo"])

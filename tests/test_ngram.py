@@ -230,6 +230,8 @@ def test_what_a_counting_run_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyP
             run(*place, *flags("ngram", setting))
     with pytest.raises(UserError, match=r"model\.optimization"):
         run(*place, *flags("ngram"), "--model.optimization.learning_rate=1")
+    with pytest.raises(UserError, match=r"trainer\.max_steps has no effect: ngram counts"):
+        run(*place, *flags("ngram"), "--steps", "5")
     monkeypatch.setattr(counting, "memory", lambda: 4e6)
     with pytest.raises(UserError, match="order 1 fits"):
         run(*place, *flags("ngram"))

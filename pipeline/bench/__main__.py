@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from pipeline.bench import commands, steps
+from pipeline.bench import commands, output, steps
 from pipeline.bench.steps import Sizes
 from pipeline.bench.timing import Candidate, interleave, run_in_subprocess
 from pipeline.cli.arguments import Parser, place, positive, split_arguments
@@ -169,6 +169,7 @@ WHOLE: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "pretraining": pretraining,
     "fine-tuning": fine_tuning,
     "token-store": token_store,
+    "output": output.output,
 }
 
 

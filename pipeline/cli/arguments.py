@@ -30,7 +30,7 @@ class Formatter(argparse.HelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str:
         shown = action.default is not argparse.SUPPRESS and action.default not in (None, False, ())
         text = action.help or ""
-        return f"{text} [%(default)s]" if shown and "%(default)" not in text else text
+        return f"{text} [%(default)s]" if shown and not text.endswith("]") else text
 
 
 class Help(argparse.Action):

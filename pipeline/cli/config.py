@@ -46,6 +46,7 @@ from pipeline.training.naive_bayes import NaiveBayes
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import (
     OF_STEPS,
+    OF_UPDATES,
     CorpusRequest,
     FineTuneRequest,
     by_setting,
@@ -320,6 +321,13 @@ def module_for(files: Sequence[Path], flags: Sequence[str]) -> type[Pretraining]
     named = classes_of([content_of(file) for file in [*files, *files_in([*flags])]], [*flags])
     encoder: Any = locate(named.get("model.encoder", ""))
     return Counting if getattr(encoder, "learning", None) == "counting" else Pretraining
+
+
+def check_updates(request: CorpusRequest) -> None:
+    """Raises: UserError, a setting of updates is typed for a model that counts."""
+    typed_here = settings_in(request.overrides)
+    if counts(request.model) and (useless := [name for name in OF_UPDATES if name in typed_here]):
+        raise UserError(f"{useless[0]} has no effect: {request.model} counts the corpus once. Leave it out.")
 
 
 def check_steps(request: CorpusRequest) -> None:

@@ -28,7 +28,7 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     if (variant := encoders.variant(read_config(folder))) != wanted:
         known = named_config("pretrain", variant) is not None
         hint = f"set {typed.flag('model', variant)}" if known else f"there are {', '.join(encoders.names())}"
-        raise UserError(f"{folder} holds a {variant} encoder, not {wanted}; {hint}.")
+        raise UserError(f"The encoder in {folder} is {variant}, not {wanted}; {hint}.")
     return folder
 
 

@@ -82,7 +82,8 @@ def _not_known(found: Mapping[str, str], keys: list[str], classes: Mapping[str, 
             name.replace("-", sign): name for names in KEYS.values() for name in names for sign in "-_"
         } | ELSEWHERE
         meant = flag if flag in named else similar(flag, named)
-        return f"There is no setting or flag --{flag}." + (f" Did you mean --{named[meant]}?" if meant else "")
+        hint = f" Did you mean --{named[meant]}?" if meant else ""
+        return f"There is no setting or flag --{flag.rstrip('.')}.{hint}"
     if parent := found.get("parent"):
         prefix, name = f"{parent}.init_args", found["argument"]
         kind: Any = locate(found.get("path") or classes[parent])

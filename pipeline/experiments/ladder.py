@@ -52,7 +52,7 @@ class Ladder:
     With `like: NAME` it takes the fields that it does not have from that ladder.
 
     Args:
-        rungs: from the oldest to the newest.
+        rungs: in the order of tables.
         tokens: that each model with a gradient is trained on; counting models see each token of the corpus once. None:
             all models count.
         corpus: as in CORPUS=.

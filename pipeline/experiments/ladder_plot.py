@@ -1,7 +1,9 @@
-"""The plot of a ladder: bits per byte against the year of each model, and against the seconds of training."""
+"""The plot of a ladder: bits per byte against the year of each model and against the seconds of training, or along a
+choice."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ GAP = 0.042  # least distance of two labels, of the height of the axes
 
 
 def plot(results: dict[str, Any], file: Path) -> None:
-    """Two axes with the same scale of bits per byte."""
+    """Two axes with the same scale of bits per byte; of a product of choices, one."""
     models = results["models"]
+    if models and all(row["axes"] for row in models):
+        plot_choices(results, file)
+        return
     figure, (years, seconds) = plots.subplots(1, 2, figsize=(13, 6), sharey=True)
     for row in models:
         marker, color = LOOKS[row["kind"]]
@@ -49,6 +54,36 @@ def plot(results: dict[str, Any], file: Path) -> None:
     name_points(seconds, ends)
     figure.suptitle(f"Language models on {results['corpus']}")
     plots.save_figure(figure, file)
+
+
+def plot_choices(results: dict[str, Any], file: Path) -> None:
+    """Bits per byte along one of the choices, a line for each combination of the others."""
+    along, choices, lines = lines_of(results["models"])
+    figure, axes = plots.subplots(figsize=(9, 6))
+    for name, points in lines.items():
+        axes.plot(*zip(*points, strict=True), "o-", label=name)
+    axes.set_xticks(range(len(choices)), choices)
+    axes.set_xlabel(along)
+    axes.set_ylabel("bits per byte of the validation text (less is better)")
+    axes.legend(title=", ".join(axis for axis in results["models"][0]["axes"] if axis != along) or None)
+    figure.suptitle(f"Language models on {results['corpus']}")
+    plots.save_figure(figure, file)
+
+
+Line = list[tuple[float, float]]
+
+
+def lines_of(models: Sequence[Mapping[str, Any]]) -> tuple[str, list[str], dict[str, Line]]:
+    """A product of choices -> the axis to show from left to right (one of numbers, where there is one), its choices,
+    and points of bits per byte for each combination of the other axes."""
+    choices = {axis: list(dict.fromkeys(model["axes"][axis] for model in models)) for axis in models[0]["axes"]}
+    along = max(choices, key=lambda axis: (all(choice.isdigit() for choice in choices[axis]), len(choices[axis])))
+    lines: dict[str, Line] = {}
+    for model in models:
+        others = [choice for axis, choice in model["axes"].items() if axis != along]
+        point = (choices[along].index(model["axes"][along]), model["bits_per_byte"])
+        lines.setdefault(", ".join(others) or along, []).append(point)
+    return along, choices[along], {name: sorted(points) for name, points in lines.items()}
 
 
 def last_of(row: dict[str, Any]) -> float:

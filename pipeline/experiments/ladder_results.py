@@ -15,6 +15,7 @@ import numpy as np
 from pipeline import encoders
 from pipeline.experiments import ladder_measures as measures
 from pipeline.experiments.claims import claims_of
+from pipeline.experiments.conditions import CONDITIONS, value_of
 from pipeline.experiments.ladder import Ladder, Rung
 from pipeline.experiments.ladder_plan import BITS, Plan
 from pipeline.experiments.ladder_training import Trained
@@ -28,7 +29,6 @@ from pipeline.tracking.history import History
 
 Results = dict[str, Any]  # the content of ladder.json
 Row = dict[str, Any]  # a model
-CONDITIONS = ("version", "precision", "device")  # of a run
 
 
 class Found:
@@ -47,13 +47,13 @@ class Found:
         self.scores: dict[str, TokenLogProbs] = {}
         self.nats: dict[str, list[float]] = {}
         self.mixed: dict[tuple[str, str], dict[str, Any]] = {}
-        self.conditions: list[tuple[str, ...]] = []
+        self.runs: list[dict[str, Any]] = []
 
     def add(self, plan: Plan, trained: Trained) -> Row:
         """Measures a model; returns its row."""
         name, data, metrics = plan.rung.name, plan.data, trained.metrics
         self.plans[name] = plan
-        self.conditions.append(tuple(str(metrics.get(condition)) for condition in CONDITIONS))
+        self.runs.append(metrics)
         models = [
             Measured(plan, encoder, self.folder, f"{name}-seed-{seed}" if seed else name)
             for seed, encoder in enumerate(trained.encoders)
@@ -109,7 +109,6 @@ class Found:
 
     def _about(self) -> dict[str, Any]:
         data = self.first.data
-        seen = [", ".join(sorted(set(values))) for values in zip(*self.conditions, strict=True)]
         return {
             "corpus": Path(str(self.ladder.corpus)).name,
             "tokenizer": about_tokenizer(data.tokenizer) if self.ladder.one_tokenizer else None,
@@ -117,7 +116,7 @@ class Found:
             "train_bytes": data.train.raw_bytes,
             "validation_tokens": data.valid.meta["tokens"],
             "validation_bytes": data.valid.raw_bytes,
-            **dict(zip(CONDITIONS, seen, strict=True)),
+            **{name: value_of(self.runs, name) for name in CONDITIONS},
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": self.command,
         }

@@ -14,9 +14,9 @@ from pipeline.tracking.tables import markdown_table
 Rows = Sequence[dict[str, Any]]
 NOTE = """\
 All models have the same text{shared}. Bits per byte are those of the whole validation part, less is better; the best
-is bold. Seconds and FLOPs are those of the training run with the best learning rate, without the choice of it. A model
-beats counting when its validation curve first falls below the best counting model.
+is bold. Seconds and FLOPs are those of the training run with the best learning rate, without the choice of it.
 """
+PASSING = "A model beats counting when its validation curve first falls below the best counting model.\n"
 HALVES = "The weight, of the first model, is fitted on the first half of the validation text; bits are of the second.\n"
 LEAST = 0.0005  # bits per byte, a gain that is shown
 
@@ -60,6 +60,7 @@ def main_table(results: dict[str, Any]) -> str:
     }
     kept = {name: cells for name, cells in columns.items() if any(cells)}
     note = NOTE.format(shared=", tokenizer and validation tokens" if shared else "")
+    note += PASSING if any(columns["beats counting"]) else ""
     made = f"Version {results['version']}, {results['precision']}, {results['device']}. `{results['command']}`\n"
     return f"{markdown_table(list(kept), zip(*kept.values(), strict=True))}\n{note}{made}"
 

@@ -20,6 +20,7 @@ from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
+from pipeline.models.layers.recurrent import initialize
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -184,19 +185,3 @@ class Recurrent(Encoder):
             "word_embedding.weight": (config["vocab_size"], width),
             f"layers.{last}.weight_ih_l0": (gates * size, size if last else width),
         }
-
-
-@torch.no_grad()
-def initialize(layer: nn.RNNBase) -> None:
-    """Orthogonal matrices from state to state, which keep its length over many steps (Saxe et al. 2014); an LSTM
-    remembers at first (Jozefowicz et al. 2015)."""
-    size = layer.hidden_size
-    for name, parameter in layer.named_parameters():
-        if name.startswith("bias"):
-            parameter.zero_()
-            continue
-        fill = nn.init.orthogonal_ if name.startswith("weight_hh") else nn.init.xavier_uniform_
-        for matrix in parameter.split(size):
-            fill(matrix)
-    if isinstance(layer, nn.LSTM):
-        layer.get_parameter("bias_ih_l0")[size : 2 * size] = 1.0

@@ -51,10 +51,9 @@ def cost_section(models: Sequence[Model]) -> Section:
         label = f"best of counting: {counting['title']}" if counting else ""
         level = (on_curve(counting), label, "best of counting") if counting else None
         svg = ladder_charts.plot([*curves, *dots], scale(xs), up, x_label=x_label, y_label="bits per byte", level=level)
-        caption = (
-            f"On the rows that training validates on, against {x_label}. The dashed line is the best of "
-            "counting; a ring marks where a model passes it."
-        )
+        caption = f"On the rows that training validates on, against {x_label}."
+        if counting:
+            caption += " The dashed line is the best of counting; a ring marks where a model passes it."
         blocks.append(
             Chart(svg, caption, legend([m for m in models if m in trained or (dots and m["kind"] == "counting")]))
         )

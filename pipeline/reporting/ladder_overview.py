@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.experiments.ladder_plot import lines_of
 from pipeline.reporting import ladder_charts
 from pipeline.reporting.charts import Point
 from pipeline.reporting.ladder_charts import Item, Look, Scale
@@ -111,18 +112,12 @@ def _records(models: Sequence[Model]) -> tuple[list[Point], set[str]]:
 
 def _choices(models: Sequence[Model]) -> Chart:
     """The choices of one axis from left to right; a line for each combination of the others."""
-    choices = {axis: list(dict.fromkeys(model["axes"][axis] for model in models)) for axis in models[0]["axes"]}
-    along = max(choices, key=lambda axis: (all(choice.isdigit() for choice in choices[axis]), len(choices[axis])))
-    lines: dict[str, list[Point]] = {}
-    for model in models:
-        others = [choice for axis, choice in model["axes"].items() if axis != along]
-        point = (choices[along].index(model["axes"][along]), model["bits_per_byte"])
-        lines.setdefault(", ".join(others) or along, []).append(point)
+    along, choices, lines = lines_of(models)
     items = [
-        Item(name, name, Look(f"s{number % 5}", 0, number // 5), sorted(points), name)
+        Item(name, name, Look(f"s{number % 5}", 0, number // 5), points, name)
         for number, (name, points) in enumerate(lines.items())
     ]
-    ticks = [(float(place), choice) for place, choice in enumerate(choices[along])]
+    ticks = [(float(place), choice) for place, choice in enumerate(choices)]
     across = Scale(-0.15, len(ticks) - 0.85, ticks)
     up = ladder_charts.linear([model["bits_per_byte"] for model in models])
     svg = ladder_charts.plot(items, across, up, x_label=along, y_label="bits per byte")

@@ -13,9 +13,10 @@ from pipeline.presets import ArmName
 Overrides = tuple[str, ...]  # settings of the configuration as a user types them: --trainer.max_steps=100, ...
 R = TypeVar("R", bound="Request")
 # Settings of training in steps, on devices: they mean nothing to a model that counts.
+OF_UPDATES = ("trainer.max_steps", "validate_every", "trainer.accumulate_grad_batches", "trainer.gradient_clip_val")
 OF_STEPS = (
     *("model.optimization", "model.warmup_share", "model.recipe", "data.epochs", "data.batch_size"),
-    *("validations", "patience", "trainer.max_steps", "trainer.accumulate_grad_batches", "trainer.gradient_clip_val"),
+    *("validations", "patience", *OF_UPDATES),
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy"),
 )
 

@@ -110,7 +110,7 @@ def check_free(*files: Path | None) -> None:
         if file is None:
             continue
         check_place(file)
-        if file.exists():
+        if file.resolve().exists():  # `new/..` is there, before `new` is
             raise UserError(f"{file} is there already; choose another {typed.flag('out')}.")
 
 

@@ -23,7 +23,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def pretrain(request: PretrainRequest) -> None:
-    from pipeline.cli.config import pretraining
+    from pipeline.cli.config import check_updates, pretraining
     from pipeline.experiments.pretraining_run import pretrain
 
+    check_updates(request)
     pretrain(request, pretraining(request))

@@ -1,0 +1,37 @@
+"""Layers of gated cells: torch's own, how they begin, and their states.
+
+Shapes: R rows, U positions, D model size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CELLS: dict[str, Any] = {"gru": nn.GRU, "lstm": nn.LSTM}
+LayerState = tuple[Tensor, ...]  # what goes from step to step, (R, D) each: h, and of an LSTM c
+
+
+@torch.no_grad()
+def initialize(layer: nn.RNNBase) -> None:
+    """Orthogonal matrices from state to state, which keep its length over many steps (Saxe et al. 2014); an LSTM
+    remembers at first (Jozefowicz et al. 2015)."""
+    size = layer.hidden_size
+    for name, parameter in layer.named_parameters():
+        if name.startswith("bias"):
+            parameter.zero_()
+            if isinstance(layer, nn.LSTM) and name.startswith("bias_ih"):
+                parameter[size : 2 * size] = 1.0
+            continue
+        fill = nn.init.orthogonal_ if name.startswith("weight_hh") else nn.init.xavier_uniform_
+        for matrix in parameter.split(size):
+            fill(matrix)
+
+
+def run(layer: nn.Module, x: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+    """One of torch's layers over x (R, U, ...) from a state; returns its output (R, U, D) and the state behind."""
+    begin = tuple(part.to(x.dtype)[None].contiguous() for part in state)
+    out, end = layer(x, begin if len(begin) > 1 else begin[0])
+    return out, tuple(part[0] for part in (end if isinstance(end, tuple) else (end,)))
