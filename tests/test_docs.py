@@ -39,6 +39,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ignored = shutil.ignore_patterns(".*", "runs", "build", "__pycache__", "*.egg-info", "wandb", "results", "tests")
     shutil.copytree(REPOSITORY, tmp_path / "repository", ignore=ignored)
     toy_configurations(tmp_path / "repository/configs")
+    monkeypatch.setattr("sys.executable", python())  # of the kernel
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "repository"))
     program = tmp_path / "bin/pretrain-finetune"
     program.parent.mkdir()

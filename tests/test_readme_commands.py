@@ -84,11 +84,11 @@ for line in open(file):
 
 
 def blocks(language: str, *pages: Path) -> list[str]:
-    """The code of pages, of all if none is named, in a language."""
+    """The code of pages, of all if none is named, in a language; with few steps and seeds."""
     text = "\n".join(page.read_text() for page in pages or PAGES)
-    return re.findall(
-        rf"^```{language}\n(.*?)^```", re.sub(r"(max_steps=|--steps )\d+", r"\g<1>8", text), flags=re.S | re.M
-    )
+    text = re.sub(r"(max_steps=|--steps )\d+", r"\g<1>8", text)
+    text = re.sub(r"\bSEEDS=\d+", "SEEDS=2", text)
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.S | re.M)
 
 
 def commands() -> list[str]:
@@ -144,13 +144,18 @@ def toy_configurations(configs: Path) -> None:
 
 
 def toy_grid(file: Path, lines: list[str]) -> None:
-    """One seed and one rate, two arms, and of the tasks the first and those that a command names."""
-    content = yaml.safe_load(file.read_text())
-    named = " ".join(line for line in lines if re.match(r"(make|.*pipeline) compare\b", line))
-    tasks = content["tasks"]
-    kept = [name for number, name in enumerate(tasks) if number == 0 or re.search(rf"[ ='\"]{name}\b", named)]
-    content["tasks"] = kept if isinstance(tasks, list) else {name: tasks[name] for name in kept}
-    content["arms"] = {name: {"seeds": 1} for name in [*content["arms"]][:2]}
+    """One seed and one rate; of models and tasks the first, the last and those that a command for the grid names.
+
+    The grid of the sample has two arms, so that there are gains, the others have one.
+    """
+    content, sample = yaml.safe_load(file.read_text()), file.stem == "sample"
+    commands = [line for line in lines if re.match(r"(make|.*pipeline) compare\b", line)]
+    named = " ".join(line for line in commands if (f"NAME={file.stem}" in line) or (sample and "NAME=" not in line))
+    for part in ("models", "tasks"):
+        names = list(content[part])
+        kept = [name for name in names if name in (names[0], names[-1]) or re.search(rf"[ ='\"]{name}\b", named)]
+        content[part] = kept if isinstance(content[part], list) else {name: content[part][name] for name in kept}
+    content["arms"] = {name: {"seeds": 1} for name in [*content["arms"]][: 1 + sample]}
     file.write_text(yaml.safe_dump(content))
 
 

@@ -14,7 +14,7 @@ from pipeline.console import typed
 from pipeline.data import hub
 from pipeline.data.delimited import Refuse, refuse
 from pipeline.data.splits import MOST_ASIDE, drawn, stratified
-from pipeline.data.synthetic.tasks import SYNTHETIC
+from pipeline.data.synthetic.tasks import SYNTHETIC, synthetic_rows
 from pipeline.data.tables import read_rows
 from pipeline.data.task_files import OTHER_NAMES, files_of, is_one_file
 from pipeline.errors import UserError
@@ -279,7 +279,7 @@ def rows_of(task: DataSet, files: str | None, split: str, refuse: Refuse = refus
     if task.sample is not None:
         if task.sample not in SYNTHETIC:
             raise UserError(f"There is no sample '{task.sample}'; there are {', '.join(SYNTHETIC)}.")
-        rows: Iterable[Mapping[str, Any]] = SYNTHETIC[task.sample](split)
+        rows: Iterable[Mapping[str, Any]] = synthetic_rows(task.sample, split)
         origin = f"the sample's {split} part"
     elif split not in task.splits or task.hub is None:
         return None

@@ -281,8 +281,10 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
             return metrics
 
         for cell in grid.cells():
-            new = rows_of(whole, cell, out, grid.arms[cell[2]].seeds, run_once)
-            rows[cell] = max(new, finished_rows(cell), key=len)  # fewer seeds than are finished drop none
+            seeds, all_seeds = (part.arms[cell[2]].seeds for part in (grid, whole))
+            rows[cell] = rows_of(whole, cell, out, seeds, run_once)
+            if seeds < all_seeds:  # those that are finished stay
+                rows[cell] = max(rows[cell], finished_rows(cell), key=len)
             comparison.report([row for cell in cells for row in rows[cell]], out)
     if found := [row for cell in cells for row in rows[cell]]:
         log_grid(out, found, kind="compare")
@@ -302,6 +304,8 @@ def count_finished(grid: Grid, out: Path) -> int:
 
 def finished_summary(run: GridRun) -> dict[str, Any]:
     """Raises: LookupError, it is not finished."""
+    if not (run.folder / "metrics.json").is_file():  # its cell takes longer: the rows of the task are read
+        raise LookupError(run.folder.name)
     metrics, _ = finished(run.folder, cell_of(run.request), summary_of(run))
     if metrics is None:
         raise LookupError(run.folder.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import os
 import platform
@@ -168,8 +169,12 @@ def keep_memory() -> None:
         library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+@functools.cache
 def matrix_peak(dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of plain products of square matrices, an upper bound for training steps; takes less than a second."""
+    """FLOP/s of plain products of square matrices, an upper bound for training steps.
+
+    It takes less than a second, and is measured once in a process, however many runs a grid has.
+    """
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = []

@@ -6,8 +6,10 @@ a text reveals the label: a model can only know the words of the test part from 
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 from pipeline.data.synthetic.corpus import REVIEW, STORY, Scene, lexicon
@@ -64,7 +66,13 @@ WORD_CLASSES = {
 def part(words: list[str], split: str) -> list[str]:
     """The words that a split may use; the splits share none."""
     low, high = (round(share * len(words)) for share in SPLIT_WORDS[split])
-    return sorted(words, key=lambda word: random.Random(f"part-{word}").random())[low:high]
+    return sorted(words, key=_rank)[low:high]
+
+
+@cache
+def _rank(word: str) -> float:
+    """A random number for a word, always the same one."""
+    return random.Random(f"part-{word}").random()
 
 
 def rows_of(name: str, split: str, make: Callable[[random.Random, int], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -168,3 +176,13 @@ SYNTHETIC: dict[str, Callable[[str], list[dict[str, Any]]]] = {  # name -> rows 
     "tagging": tagging,
     "pos": pos,
 }
+
+
+def synthetic_rows(name: str, split: str) -> list[dict[str, Any]]:
+    """The rows of a split of a set, for the caller to change; a process makes them once, whatever reads them."""
+    return copy.deepcopy(_made(name, split))
+
+
+@cache
+def _made(name: str, split: str) -> list[dict[str, Any]]:
+    return SYNTHETIC[name](split)
