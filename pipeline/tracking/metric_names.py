@@ -8,7 +8,8 @@ import re
 METRIC_NAMES = {
     # every run
     "seconds": "seconds of training, without setting up; of a resumed run, all its parts together",
-    "tokens": "tokens that the model read in training, without padding (words for ELMo, tokens of targets for encoder-decoders)",
+    "tokens": "tokens that the model read in training, without padding (words for ELMo; for encoder-decoders tokens of "
+    "targets)",
     "tokens_per_second": "`tokens` / `seconds`",
     "parameters": "number of parameters that are in the model, trained or not; where it counts, the counts it keeps",
     "steps": "optimizer steps",
