@@ -80,7 +80,7 @@ def test_output_layers_by_vocabulary(
         assert [row["against"] for row in csv.DictReader(file)] == ["full output", "adaptive output"]
 
 
-@pytest.mark.parametrize("name", ["bert-base", "gpt2-small", "elmo"])
+@pytest.mark.parametrize("name", ["bert-base", "gpt2-small", "bart", "elmo"])
 def test_a_row_of_steps(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,8 @@ STEPS: dict[str, tuple[Callable[..., list[Candidate]], Sizes]] = {
     "bert-base": (steps.bert, Sizes(rows=8, length=128, size=768, layers=12, heads=12, vocab=30_522)),
     "gpt": (steps.gpt, SMALL),
     "gpt2-small": (steps.gpt, Sizes(rows=8, length=128, size=768, layers=12, heads=12, vocab=50_257)),
+    "transformer": (steps.transformer, SMALL),
+    "bart": (steps.bart, SMALL),
     "elmo": (steps.elmo, Sizes(rows=32, length=64, size=128, layers=2, heads=0, vocab=50_000)),
 }
 TOLERANCE = {"float32": 1e-4, "bf16": 2e-2}  # of the loss before any update, relative

@@ -1,6 +1,6 @@
 """One training step (forward, backward, clipping, optimizer): ours, and the same network in other implementations.
 
-BERT and GPT have the same weights and batch as in `transformers`; ELMo is compared with a plain implementation.
+All have the same weights and batch as in `transformers`; ELMo is compared with a plain implementation.
 """
 
 from __future__ import annotations
@@ -20,17 +20,23 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline import encoders
 from pipeline.bench.timing import Built, Candidate
+from pipeline.models.bart import Bart
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
+from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.gpt import Gpt
 from pipeline.models.layers.spelled_words import collate_words
+from pipeline.models.layers.transformer_block import Block
+from pipeline.models.transformer import Transformer
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.bidirectional_lm import BidirectionalLM
 from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.denoising import Denoising
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.masking import mask_tokens
 from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS, SpelledWords
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training.hardware import best_precision
@@ -115,8 +121,9 @@ def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool 
         loss().backward()
     encoder.zero_grad()
     if compiled:
-        for block in encoder.blocks:  # type: ignore[union-attr]
-            block.compile()
+        for block in encoder.modules():
+            if isinstance(block, Block):
+                block.compile()
     with torch.no_grad():
         losses = {"float32": float(loss(False)), "bf16": float(loss())}
     step = training_step(encoder.train(), loss, fused=True)
@@ -197,6 +204,31 @@ def gpt(sizes: Sizes, folder: Path, **options: Any) -> list[Candidate]:
     ours = {"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool), "lm/labels": labels}
     torch.save({"ours": ours, "theirs": {"input_ids": ids, "labels": ids}}, folder / "batch.pt")
     return candidates(folder, "GPT2LMHeadModel", CausalLM(), **options)
+
+
+def bart(sizes: Sizes, folder: Path, **options: Any) -> list[Candidate]:
+    return encoder_decoder(Bart, "BartForConditionalGeneration", sizes, folder, **options)
+
+
+def transformer(sizes: Sizes, folder: Path, **options: Any) -> list[Candidate]:
+    return encoder_decoder(Transformer, "MarianMTModel", sizes, folder, **options)
+
+
+def encoder_decoder(
+    model: Callable[..., EncoderDecoder], kind: str, sizes: Sizes, folder: Path, **options: Any
+) -> list[Candidate]:
+    """Sources and targets of the same length."""
+    tokenizer = Seq2SeqBpe.train(words(), vocab_size=min(sizes.vocab, 8192))
+    torch.manual_seed(0)
+    made = model(tokenizer, **sizes.options)
+    made.save(folder)
+    sources, targets = torch.randint(len(tokenizer.special_ids), len(tokenizer), (2, sizes.rows, sizes.length))
+    start = targets.new_full((sizes.rows, 1), made.decoder_start)
+    shared = {"input_ids": sources, "decoder_input_ids": torch.cat([start, targets[:, :-1]], 1)}
+    ours = {"mask": torch.ones_like(sources, dtype=torch.bool), "denoising/labels": targets}
+    theirs = {"attention_mask": torch.ones_like(sources), "labels": targets}
+    torch.save({"ours": shared | ours, "theirs": shared | theirs}, folder / "batch.pt")
+    return candidates(folder, kind, Denoising(), **options)
 
 
 PUBLISHED_FILTERS = [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]]
