@@ -10,6 +10,8 @@ import pytest
 import torch
 import transformers
 
+from pipeline.data import files, store_builder
+from pipeline.data.documents import Source
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.models import registry
@@ -186,3 +188,22 @@ def check(batch: Batch, steps: StepBatches, tokenizer: Seq2SeqBpe) -> None:
 def test_options_have_bounds(options: dict[str, float], named: str) -> None:
     with pytest.raises(UserError, match=named):
         Denoising(**options)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- a corpus in several languages
+
+
+def test_each_file_has_its_language_in_its_name(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:
+    for place, text in (("train.en", "Anna reads.\nBob sleeps."), ("de/1.txt", "Anna liest."), ("notes.md", "#")):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(text)
+    found, ignored = files.find_and_ignore(str(tmp_path), ["en", "de"])
+    assert [path.name for path in ignored] == ["notes.md"]
+    source = Source(files=found, languages=["en", "de"], document_start="^")
+    stored = store_builder.build(source, tokenizer, tmp_path / "stores")
+    assert stored.languages is not None
+    assert stored.languages.tolist() == [tokenizer.language_id("de"), *[tokenizer.language_id("en")] * 2]
+    rows = Denoising().rows(stored, tokenizer, length=32, phase=0, seed=0)
+    assert rows.languages(np.array([2, 0])).tolist() == [tokenizer.language_id("en"), tokenizer.language_id("de")]
+    with pytest.raises(UserError, match=r"train\.en must have one of the languages de, fr in its name"):
+        list(Source(files=found, languages=["de", "fr"]).documents())
