@@ -65,7 +65,7 @@ class Scores:
     """
 
     figures: dict[str, float]
-    details: dict[str, float] = field(default_factory=dict)
+    details: dict[str, float | str] = field(default_factory=dict)
 
 
 @dataclass
@@ -208,8 +208,8 @@ class Task(DataSet, ABC):
     def worst(self, rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
         """The most wrong lines of `predictions.jsonl`, as columns and rows of a table."""
 
-    def plots(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, Figure]:
-        """Plots of a test, by the names of their files."""
+    def plots(self, examples: Sequence[Example], predicted: Sequence[Any]) -> dict[str, Figure]:
+        """Plots of a test, by the names of their files, from its examples and the predicted labels."""
         return {}
 
 

@@ -83,8 +83,8 @@ class Classification(NamedLabels, Task):
         cells = [[str(row["text"]), row["gold"], row["label"], row["probability"]] for row in wrong]
         return ["text", "gold", "label", "probability"], cells[:WORST]
 
-    def plots(self, gold: Sequence[int], predicted: Sequence[int]) -> dict[str, Figure]:
-        return plots.confusion(gold, predicted, self.label_names)
+    def plots(self, examples: Sequence[Example], predicted: Sequence[int]) -> dict[str, Figure]:
+        return plots.confusion([example.label for example in examples], predicted, self.label_names)
 
 
 def answer(prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:

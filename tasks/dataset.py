@@ -41,6 +41,8 @@ class DataSet:
     Attributes:
         roles: the columns that hold text, in the order of a pair.
         head: what learns it, the name of a file in `pipeline/finetuning/heads`; None: there is nothing to train.
+        ignores: what rows have that are left out.
+        parallel: whether a local folder may have a file of lines for each column, as `train.en` and `train.de`.
         label_names: of labels with names, in the order of the classes.
 
     Args:
@@ -67,6 +69,8 @@ class DataSet:
     prompts: list[Prompt] = field(default_factory=list)
 
     roles: ClassVar[tuple[str, ...]] = ()
+    ignores: ClassVar[str] = "without a label"
+    parallel: ClassVar[bool] = False
     head: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:

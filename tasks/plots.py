@@ -48,6 +48,32 @@ def confusion(gold: Sequence[int], predicted: Sequence[int], labels: Sequence[st
     return {"confusion": place.figure}
 
 
+def alignments(shown: Sequence[tuple[Any, list[str], list[str]]]) -> Figure:
+    """Heat maps of attention, of which each row is a token of a translation and sums to 1.
+
+    Args:
+        shown: weights (U, T), the U tokens of the translation and the T of the source.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = Figure(figsize=(6 * columns, 5.2 * rows), layout="constrained")
+    places = np.ravel(figure.subplots(rows, columns, squeeze=False))
+    for place in places[len(shown) :]:
+        place.set_axis_off()
+    for place, (weights, target, source) in zip(places, shown, strict=False):
+        image = place.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        size = 8 if max(len(target), len(source)) <= 24 else 5
+        place.set_xticks(range(len(source)), source, rotation=90, fontsize=size)
+        place.set_yticks(range(len(target)), target, fontsize=size)
+        place.set_xlabel("tokens of the source")
+        place.set_ylabel("tokens of the translation")
+    bar = figure.colorbar(image, ax=list(places), shrink=0.6, format=lambda share, _: f"{share:.0%}")
+    bar.set_label("share of the attention")
+    return figure
+
+
 def types(by_type: dict[str, dict[str, float]]) -> dict[str, Figure]:
     """Precision, recall and F1 of each type of span, with how many there are; none without spans."""
     if not by_type:

@@ -152,8 +152,8 @@ class Regression(Task):
         order = sorted(rows, key=lambda row: -abs(row["score"] - row["gold"]))
         return ["text", "gold", "score"], [[str(row["text"]), row["gold"], row["score"]] for row in order[:WORST]]
 
-    def plots(self, gold: Sequence[float], predicted: Sequence[float]) -> dict[str, Figure]:
-        axes = plots.axes(5, 5)
+    def plots(self, examples: Sequence[Example], predicted: Sequence[float]) -> dict[str, Figure]:
+        axes, gold = plots.axes(5, 5), [example.label for example in examples]
         axes.scatter(gold, predicted, s=8, alpha=0.4)
         axes.axline((min(gold), min(gold)), slope=1, color="grey", linewidth=0.8)
         axes.set_xlabel("true score")

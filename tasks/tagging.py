@@ -191,7 +191,8 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         cells = [[" ".join(row["words"]), " ".join(row["gold"]), " ".join(row["tags"])] for row in wrong]
         return ["words", "gold", "tags"], cells[:WORST]
 
-    def plots(self, gold: Sequence[list[int]], predicted: Sequence[list[int]]) -> dict[str, Figure]:
+    def plots(self, examples: Sequence[Example], predicted: Sequence[list[int]]) -> dict[str, Figure]:
+        gold = [example.label for example in examples]
         if self.spans:
             by_type = metrics.span_scores(self._tags(gold), self._tags(predicted))
             return plots.types({name: scores for name, scores in by_type.items() if isinstance(scores, dict)})

@@ -16,7 +16,7 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from pipeline import former_names
-from pipeline.cli.encoder_folders import counts, encoder_settings
+from pipeline.cli.encoder_folders import begins_anew, counts, encoder_settings, tokenizer_settings
 from pipeline.cli.parse_errors import key_in, plain, sentence
 from pipeline.cli.validate import check_settings
 from pipeline.console import typed
@@ -42,6 +42,7 @@ from pipeline.training.corpus_data import CorpusData
 from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
+from pipeline.training.from_scratch import FromScratch
 from pipeline.training.naive_bayes import NaiveBayes
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import (
@@ -353,6 +354,12 @@ def finetuning(request: FineTuneRequest) -> Configuration:
         flags = [*overrides_of(settings), *flags]
         return parse(NaiveBayes, TaskData, [COUNTING, file], flags, cli_class=CountingCLI)
     files = [SHARED[0], file, *SHARED[1:]] if request.arm in FROZEN else [SHARED[0], file]
+    if begins_anew(request.model, request.encoder, request.arm):
+        settings = encoder_settings(request.model, None) | tokenizer_settings(request.model)
+        own = named_config(f"tasks/{file.stem}", request.model)
+        settings |= {} if own is None else flat(content_of(own))
+        flags = [*overrides_of(settings), *flags]
+        return parse(FromScratch, TaskData, files, flags, cli_class=FineTuneCLI)
     return parse(FineTuning, TaskData, files, flags, cli_class=FineTuneCLI)
 
 

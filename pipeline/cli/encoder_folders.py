@@ -11,7 +11,7 @@ from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
-from pipeline.presets import content_of, named_config, unknown
+from pipeline.presets import FRESH, content_of, named_config, unknown
 
 
 def encoder_folder(model: str, folder: Path | None) -> Path:
@@ -38,9 +38,18 @@ def encoder_of(file: Path) -> dict[str, Any]:
     return encoder if isinstance(encoder, dict) else {"class_path": encoder}
 
 
-def source_folder(model: str, folder: Path | None) -> Path | None:
-    """As `encoder_folder`; a model that counts needs none, and takes none that is not named."""
-    return None if folder is None and counts(model) else encoder_folder(model, folder)
+def source_folder(model: str, folder: Path | None, arm: str) -> Path | None:
+    """As `encoder_folder`; None where the model needs none: it counts, or begins with fresh weights, and none is named
+    and, of fresh weights, MODEL has not been pretrained."""
+    if folder is None and (counts(model) or begins_anew(model, folder, arm)):
+        return None
+    return encoder_folder(model, folder)
+
+
+def begins_anew(model: str, folder: Path | None, arm: str) -> bool:
+    """Whether a network with fresh weights has its sizes from its file in configs/pretrain, not from a folder."""
+    known = named_config("pretrain", model) is not None
+    return folder is None and arm in FRESH and known and not (Path("runs/pretrain") / model / "encoder").exists()
 
 
 def counts(model: str) -> bool:
@@ -66,6 +75,14 @@ def encoder_settings(model: str, folder: Path | None) -> dict[str, Any]:
     return {"model.encoder": encoder["class_path"]} | {
         f"model.encoder.init_args.{name}": "null" if value is None else value for name, value in settings.items()
     }
+
+
+def tokenizer_settings(model: str) -> dict[str, Any]:
+    """How MODEL's tokenizer is made, dotted name -> value, as its file in configs/pretrain has it."""
+    file = named_config("pretrain", model)
+    assert file is not None
+    options = content_of(file)["data"]["tokenizer"]
+    return {f"model.tokenizer.{name}": "null" if value is None else value for name, value in options.items()}
 
 
 def model_class(file: Path) -> type[Encoder]:

@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.data import hub
 from pipeline.data.delimited import Refuse, refuse
+from pipeline.data.parallel import parallel_files, parallel_rows
 from pipeline.data.splits import MOST_ASIDE, drawn, stratified
 from pipeline.data.synthetic.tasks import SYNTHETIC, synthetic_rows
 from pipeline.data.tables import read_rows
@@ -47,11 +48,13 @@ class LabeledRows:
         parts: by name, those that were asked for.
         made: of a part that is split off the training part: how.
         columns: role -> the column that it is read from, where the task names another one.
+        left_out: rows of a part's files that the task ignores.
     """
 
     parts: dict[str, Part] = field(default_factory=dict)
     made: dict[str, str] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
 
     def table(self) -> str:
         """Which row is in which part, as CSV."""
@@ -87,6 +90,7 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
         _check_label_names(task, problems)
     parts = {split: _labeled(task, part, problems) for split, part in rows.items()}
     raise_all(problems)
+    found.left_out = {split: len(rows[split]) - len(part.rows) for split, part in parts.items()}
     for split in ("test", "valid"):
         if split in splits and split not in parts:
             parts[split], parts["train"], found.made[split] = _split_off(task, parts["train"], split)
@@ -274,6 +278,8 @@ def content(example: Example) -> str | tuple[str, ...]:
 def rows_of(task: DataSet, files: str | None, split: str, refuse: Refuse = refuse) -> list[Row] | None:
     """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
     if files is not None:
+        if task.parallel and (pairs := parallel_rows(task, files, split)) is not None:
+            return pairs
         found = files_of(task, files, split)
         return [row for file in found for row in read_rows(file, refuse)] if found else None
     if task.sample is not None:
@@ -297,7 +303,8 @@ def content_of(task: DataSet, files: str | None) -> str | None:
     """A hash of the local files of a task, or of the sample's rows; None where it has another source."""
     if files is None:
         return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])
-    return digest([file_hash(path) for split in SPLITS for path in files_of(task, files, split)])
+    paths = [parallel_files(task, files, split) or files_of(task, files, split) for split in SPLITS]
+    return digest([file_hash(path) for part in paths for path in part])
 
 
 def with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:

@@ -28,7 +28,7 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
     """Trains, tests the best checkpoint, and writes model, predictions, plots and metrics.
 
     Args:
-        encoder_folder: None: the model counts, and needs none.
+        encoder_folder: None: the model needs none, as it counts or begins with fresh weights.
 
     Raises:
         UserError: a setting, the task, the encoder or the folder does not allow it.
@@ -78,7 +78,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     check_run_folder(out, overwrite=overwrite, resume=resume, stage="finetune", uses=uses, rows=data.files)
 
     torch.manual_seed(request.seed)
-    encoder, loaded = module.open_encoder(encoder_folder)
+    encoder, loaded = module.open_encoder(encoder_folder, data)
     data.prepare(encoder)
     with enough_memory(f"this {request.model} and its head"):
         module.build(data)

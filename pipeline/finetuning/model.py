@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,16 @@ from pipeline.finetuning.options import HeadOptions, ModelConfig
 from pipeline.finetuning.predictions import Numbered, predictions_of
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
-from pipeline.models.inputs import Batch, check_texts, flatten_pairs
+from pipeline.models.inputs import Batch, check_texts
 from pipeline.models.outputs import Encoded
 from pipeline.storage.validation import checked
 from tasks.base import Prediction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+SHOWN = 6  # texts of a plot
 
 
 class FineTunedModel(nn.Module):
@@ -45,7 +51,7 @@ class FineTunedModel(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Encoded]:
         """-> the head's outputs, (B, C) or by word (B, W, C), and the encoder's."""
-        encoded = self.encoder(flatten_pairs(batch))
+        encoded = self.head.encoded(self.encoder, batch)
         return self.head(self.encoder, batch, encoded), encoded
 
     def features(self, texts: Sequence[Any]) -> list[Feature]:
@@ -76,6 +82,11 @@ class FineTunedModel(nn.Module):
     def predictions(self, texts: Sequence[Any], *, batch_size: int = 64) -> list[Prediction]:
         """As `predict`, of texts as the task reads them: labels as those of its examples."""
         return self._of_features(self.features(texts), len(texts), batch_size)
+
+    def plots(self, texts: Sequence[Any]) -> dict[str, Figure]:
+        """What the head shows of some texts, by the names of the plots."""
+        self.eval()
+        return self.head.plots(self.encoder, self.features(texts[:SHOWN]))
 
     def _check(self, texts: Sequence[Any]) -> None:
         check_texts(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
@@ -23,6 +23,8 @@ class HeadOptions:
         dropout, mix, mix_dropout, lstm: see Head.
         spans: whether tags are BIO tags of spans.
         words, crf: see TokenHead.
+        beam, length_penalty: of the search for a translation, see generation.Search.
+        languages: of the source and of the target, for models whose texts name theirs.
         max_length: most tokens of a text, special ones included.
         cut: which part of a longer text is kept.
     """
@@ -41,6 +43,9 @@ class HeadOptions:
     spans: bool = False
     words: Literal["first", "mean"] = "first"
     crf: bool = False
+    beam: Annotated[int, Field(ge=1)] = 1
+    length_penalty: float = 1.0
+    languages: list[str] = field(default_factory=list)
 
 
 def _numbered(names: dict[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder, eval_mode
 from pipeline.models.generation import Search, search
 from pipeline.models.inputs import Batch, padded
+from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
 
@@ -110,26 +111,42 @@ class EncoderDecoder(Encoder):
         that offer `alignment`."""
         raise NotImplementedError
 
+    @abstractmethod
+    def token_loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
+        """As the base's.
+
+        Args:
+            smoothing: share of the probability that is spread over all tokens.
+        """
+
     # ------------------------------------------------------------------ tokens in, tokens out
+
+    def shifted(self, labels: Tensor) -> Tensor:
+        """`decoder_input_ids` of labels (B, U)."""
+        start = labels.new_full((len(labels), 1), self.decoder_start)
+        return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.tokenizer.id("pad"))], 1)
 
     def collate_targets(self, targets: Sequence[Sequence[int]]) -> Batch:
         """Token ids of targets -> `decoder_input_ids` and `labels` (B, U); too long a target loses its end."""
         end = self.tokenizer.id("eos")
         rows = [[*self.target_prefix, *target, end][: self.max_length] for target in targets]
         labels = padded(rows, pad=-1)["input_ids"]
-        inputs = padded([[self.decoder_start, *row[:-1]] for row in rows], pad=self.tokenizer.id("pad"))["input_ids"]
-        return {"decoder_input_ids": inputs, "labels": labels}
+        return {"decoder_input_ids": self.shifted(labels), "labels": labels}
 
     @torch.no_grad()
-    def write(self, batch: Batch, how: Search) -> list[list[int]]:
-        """The targets that the model gives to the sources of a batch, as token ids without special ones."""
+    def write(self, batch: Batch, how: Search, encoded: Encoded | None = None) -> list[list[int]]:
+        """The targets that the model gives to the sources of a batch, as token ids without special ones.
+
+        Args:
+            encoded: what `read` returned for the batch; None: it is read.
+        """
 
         def step(ids: Tensor, new: int, state: Any) -> tuple[Tensor, Any]:
             hidden = self.decode(ids[:, -new:], state)
             return self.logits(hidden[:, -1]), state
 
         with eval_mode(self):
-            state = self.begin(self.read(batch))
+            state = self.begin(encoded or self.read(batch))
             starts = batch["input_ids"].new_full((len(batch["input_ids"]), 1), self.decoder_start)
             most = min(how.tokens, self.max_length)
             rows = search(step, state, starts, how, end=self.tokenizer.id("eos"), most=most)

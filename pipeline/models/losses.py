@@ -120,10 +120,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (d_hidden * d_total).to(ctx.hidden_dtype), d_weight, d_bias, None, None, None
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None) -> Loss:
-    """Cross entropy of logits hidden weight^T + bias without all logits at once: (N, D), (V, D), labels (N,), (V,)."""
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, *, smoothing: float = 0.0
+) -> Loss:
+    """Cross entropy of logits hidden weight^T + bias without all logits at once: (N, D), (V, D), labels (N,), (V,).
+
+    Args:
+        smoothing: s, share of the probability that is spread over all V (Szegedy et al. 2016). That adds s times the
+            logit of the label minus the mean logit, which needs no logits either.
+    """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     with torch.autocast(device, enabled=False):  # it would copy every logit to float32
         total, correct = _LinearCrossEntropy.apply(hidden, weight, bias, labels, dtype, torch.is_grad_enabled())
+        if smoothing:
+            margins = hidden.to(weight.dtype) * (F.embedding(labels, weight) - weight.mean(0))
+            biases = 0.0 if bias is None else (bias[labels] - bias.mean()).sum()
+            total = total + smoothing * (margins.sum(dtype=total.dtype) + biases)
     return Loss(total, len(labels), correct)

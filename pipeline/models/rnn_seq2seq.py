@@ -180,8 +180,8 @@ class RnnSeq2Seq(EncoderDecoder):
         """(..., D) -> (..., V)."""
         return self.output.logits(hidden, self.word_embedding.weight)
 
-    def token_loss(self, hidden: Tensor, labels: Tensor) -> Loss:
-        return self.output.token_loss(hidden, labels, self.word_embedding.weight)
+    def token_loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
+        return self.output.token_loss(hidden, labels, self.word_embedding.weight, smoothing=smoothing)
 
     @property
     def token_embedding(self) -> nn.Embedding:

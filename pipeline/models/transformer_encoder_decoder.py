@@ -226,8 +226,8 @@ class TransformerEncoderDecoder(EncoderDecoder):
         """(..., D) -> (..., V)."""
         return F.linear(hidden, self.word_embedding.weight, self._bias)
 
-    def token_loss(self, hidden: Tensor, labels: Tensor) -> Loss:
-        return linear_cross_entropy(hidden, self.word_embedding.weight, labels, self._bias)
+    def token_loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
+        return linear_cross_entropy(hidden, self.word_embedding.weight, labels, self._bias, smoothing=smoothing)
 
     @property
     def _bias(self) -> Tensor | None:

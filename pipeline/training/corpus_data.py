@@ -6,7 +6,7 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,6 +65,30 @@ class TokenizerOptions:
     train_megabytes: float
     min_frequency: int = 1
     languages: list[str] = field(default_factory=list)
+
+    def load(self) -> Tokenizer | None:
+        """The tokenizer of `file`, where there is one.
+
+        Raises:
+            UserError: it has another scheme.
+        """
+        if not self.file:
+            return None
+        loaded = tokenizers.load(Path(self.file))
+        if loaded.scheme != self.scheme:
+            raise UserError(f"{self.file} is a {loaded.scheme} tokenizer; this model needs {self.scheme}.")
+        return loaded
+
+    def train(self, lines: Iterable[str]) -> Tokenizer:
+        """A tokenizer trained on these lines."""
+        return tokenizers.train(
+            self.scheme,
+            lines,
+            vocab_size=self.vocab_size,
+            lowercase=self.lowercase,
+            min_frequency=self.min_frequency,
+            languages=self.languages,
+        )
 
 
 class CorpusData(lightning.LightningDataModule):
@@ -216,10 +240,7 @@ class CorpusData(lightning.LightningDataModule):
 
     def _tokenizer(self, source: Source) -> Tokenizer:
         options = self.options
-        if options.file:
-            loaded = tokenizers.load(Path(options.file))
-            if loaded.scheme != options.scheme:
-                raise UserError(f"{options.file} is a {loaded.scheme} tokenizer; this model needs {options.scheme}.")
+        if (loaded := options.load()) is not None:
             return loaded
         settings: list[Any] = [options.scheme, options.vocab_size, options.lowercase, options.train_megabytes]
         settings += [options.min_frequency] if options.min_frequency != 1 else []
@@ -229,15 +250,7 @@ class CorpusData(lightning.LightningDataModule):
         with built_once(file, "the tokenizer"):
             if (known := self._known_tokenizer(file)) is None:
                 lines = _spread(source, round(options.train_megabytes * 1e6))
-                make = partial(
-                    tokenizers.train,
-                    options.scheme,
-                    vocab_size=options.vocab_size,
-                    lowercase=options.lowercase,
-                    min_frequency=options.min_frequency,
-                    languages=options.languages,
-                )
-                write_atomically(file, interruptible(make, lines).backend.to_str())
+                write_atomically(file, interruptible(options.train, lines).backend.to_str())
                 write_atomically(file.with_suffix(".sha256"), sha256(file))
         return known or tokenizers.load(file)
 

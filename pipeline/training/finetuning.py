@@ -131,11 +131,12 @@ class FineTuning(Training):
         torch.manual_seed(self.seed)
         return self.open_encoder(Path(self.encoder_folder))[0]
 
-    def open_encoder(self, folder: Path | None) -> tuple[Encoder, LoadReport]:
+    def open_encoder(self, folder: Path | None, data: TaskData | None = None) -> tuple[Encoder, LoadReport]:
         """The encoder of a folder, as the arm takes it, and what was loaded.
 
         Args:
             folder: None: there is none, for models that need none.
+            data: the task, for a tokenizer that is trained on its texts.
 
         Raises:
             UserError: there is no such folder.
@@ -253,6 +254,7 @@ class FineTuning(Training):
 
     def _begin_evaluation(self, split: str) -> None:
         self.predictions.clear()
+        self.model.head.thorough = split == "test"
         self.sums.expect(split, ["task"])  # also in a process without a batch
 
     def on_validation_epoch_start(self) -> None:

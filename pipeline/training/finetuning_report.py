@@ -22,15 +22,21 @@ from pipeline.training.task_data import TaskData
 
 def format_load_report(folder: Path | None, report: LoadReport, module: FineTuning) -> str:
     """Which tensors the folder gave to the model, which are new, and which of the folder are unused."""
-    if folder is None or module.model.encoder.learning == "counting":
+    if module.model.encoder.learning == "counting":
         return format_counting(folder, module)
     fresh = [f"head.{name}" for name, _ in module.model.head.named_parameters()]
     parts = [*([] if module.frozen else module.model.encoder.layer_groups()), module.model.head.parameters()]
     trained = sum({id(p): p.numel() for part in parts for p in part}.values())  # not the output layer of pretraining
+    tokenizer = module.model.encoder.tokenizer
     lines = [
         f"encoder     {folder} ({module.arm}): {report}; {trained:,} parameters are trained",
-        f"            tokenizer {module.model.encoder.tokenizer.hash[:12]}; new in the head: {', '.join(fresh)}",
+        f"            tokenizer {tokenizer.hash[:12]}; new in the head: {', '.join(fresh) or 'nothing'}",
     ]
+    if folder is None:
+        lines = [
+            f"encoder     fresh weights ({module.arm}), {trained:,} parameters are trained",
+            f"            tokenizer {tokenizer.hash[:12]}: {len(tokenizer):,} pieces, trained on the task's training texts",
+        ]
     notes = {} if module.arm == "scratch" else {"new in": report.new, "unused in": report.unused}
     for name, tensors in {**notes, "never trained, so not saved with": module.model.unsaved()}.items():
         if tensors:
@@ -86,7 +92,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     rows = [task.row(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
     drawn = plot_training(training, module, data, baselines, chosen=step) if training.checkpointed else []
-    drawn += plot_test(training, data, gold, predicted)
+    drawn += plot_test(training, module, data, predicted)
     beginnings = test_beginnings(training, module, data, scores.figures[task.metric])
     figures |= {f"test/characters_{number}/{task.metric}": score for number, score in beginnings.items()}
     headline, labels = task.headline(scores.figures), task.describe_labels(data.examples["train"])
@@ -134,11 +140,13 @@ def plot_training(
     return ["curves.png", "mix.png"]
 
 
-def plot_test(training: Run, data: TaskData, gold: list[Any], predicted: list[Any]) -> list[str]:
-    """Plots of the test, as the kind of task draws them; returns the names of their files."""
-    drawn = {f"{name}.png": figure for name, figure in data.task.plots(gold, predicted).items()}
+def plot_test(training: Run, module: FineTuning, data: TaskData, predicted: list[Any]) -> list[str]:
+    """Plots of the test, as the kind of task and its head draw them; returns the names of their files."""
+    examples = data.examples["test"]
+    figures = data.task.plots(examples, predicted) | module.model.plots([example.text for example in examples])
+    drawn = {f"{name}.png": figure for name, figure in figures.items()}
     for name, figure in drawn.items():
-        figure.suptitle(f"{title_of(training)}\n{len(gold):,} rows of the test part")
+        figure.suptitle(f"{title_of(training)}\n{len(examples):,} rows of the test part")
         plots.save_figure(figure, training.out / name)
     return list(drawn)
 

@@ -35,7 +35,7 @@ class Optimization:
 
     learning_rate: float
     warmup_steps: int
-    schedule: Literal["linear", "cosine", "constant"]
+    schedule: Literal["linear", "cosine", "constant", "inverse_sqrt"]
     weight_decay: float
     betas: tuple[float, float]
     eps: float

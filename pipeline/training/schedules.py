@@ -16,13 +16,16 @@ def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:
     Args:
         warmup: w, steps of warm-up.
         total: optimizer steps of the run.
-        schedule: `linear`, `cosine` or `constant`.
+        schedule: `linear`, `cosine`, `constant`, or `inverse_sqrt` (Vaswani et al. 2017, 5.3), which falls with the
+            square root of the step and does not reach 0.
     """
     if step < warmup:
         return (step + 1) / (warmup + 1)
     done = min(1.0, (step - warmup) / max(1, total - warmup))
     if schedule == "linear":
         return 1 - done
+    if schedule == "inverse_sqrt":
+        return math.sqrt((warmup + 1) / (step + 1))
     return 0.5 * (1 + math.cos(math.pi * done)) if schedule == "cosine" else 1.0
 
 

@@ -113,7 +113,7 @@ class TaskData(lightning.LightningDataModule):
                 "whole texts; take a model that is trained in steps."
             )
         self.encoder, self.head_name, self.head = encoder, name, head_class(name)
-        self.examples = self.read()
+        self.examples = self.examples or self.read()
         for split, examples in self.examples.items():
             self.features[split] = features_of(
                 encoder,
@@ -124,6 +124,14 @@ class TaskData(lightning.LightningDataModule):
             )
             if not self.features[split]:
                 raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
+
+    def training_texts(self) -> Iterator[str]:
+        """The texts of the training part, and those of its labels that are texts: to train a tokenizer on."""
+        self.examples = self.examples or self.read()
+        for example in self.examples["train"]:
+            yield from [example.text] if isinstance(example.text, str) else example.text
+            if isinstance(example.label, str):
+                yield example.label
 
     def stage(self, name: str) -> dict[str, Any]:
         """The task as a stage of a lineage; its hash is that of texts and labels as they were read."""
@@ -163,6 +171,8 @@ class TaskData(lightning.LightningDataModule):
             yield f"{shared:,} of the same text as a training row"
         if split in self.found.made:
             yield self.found.made[split]
+        if left_out := self.found.left_out.get(split):
+            yield f"{left_out:,} left out, {self.task.ignores}"
 
     def warnings(self) -> Iterator[str]:
         """Warnings about settings that may not be intended."""
@@ -202,8 +212,8 @@ class TaskData(lightning.LightningDataModule):
     def batch(self, split: str, rows: np.ndarray) -> Batch:
         """Features by number, with their labels as the head takes them."""
         features = [self.features[split][i] for i in rows]
-        inputs = collate(self.encoder, features)
-        labels, count = self.head.collate([self.examples[split][feature.text].label for feature in features], features)
+        inputs, gold = collate(self.encoder, features), [self.examples[split][feature.text].label for feature in features]
+        labels, count = self.head.collate(self.encoder, gold, features)
         shared = {name: inputs.pop(name) for name in self.encoder.shared_inputs}
         following = (inputs["mask"].sum() - len(features)).clamp(min=1)  # tokens that have one before them
         targets = {"task": Target(labels, count), "lm": Target(inputs["input_ids"], following)}

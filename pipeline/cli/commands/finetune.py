@@ -49,7 +49,7 @@ def finetune(request: FineTuneRequest) -> None:
     from pipeline.experiments.finetuning_run import finetune
 
     configuration = finetuning(request)  # names and settings before folders
-    finetune(request, configuration, source_folder(request.model, request.encoder))
+    finetune(request, configuration, source_folder(request.model, request.encoder, request.arm))
 
 
 def several_seeds(request: FineTuneRequest, seeds: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ RELATIONS = ("entailment", "neutral", "contradiction")
 # The range of words that each split may use, as fractions of all, and its number of rows.
 SPLIT_WORDS = {"train": (0.0, 0.3), "valid": (0.3, 0.5), "test": (0.5, 1.0)}
 SPLIT_ROWS = {"train": 300, "valid": 200, "test": 500}
+PARALLEL_ROWS = {"train": 10_000, "valid": 200, "test": 500}
 
 OPINION = [
     "The {t} was {w} .",
@@ -75,9 +76,14 @@ def _rank(word: str) -> float:
     return random.Random(f"part-{word}").random()
 
 
-def rows_of(name: str, split: str, make: Callable[[random.Random, int], dict[str, Any]]) -> list[dict[str, Any]]:
+def rows_of(
+    name: str,
+    split: str,
+    make: Callable[[random.Random, int], dict[str, Any]],
+    numbers: Mapping[str, int] = SPLIT_ROWS,
+) -> list[dict[str, Any]]:
     rng = random.Random(f"{name}-{split}")
-    rows = [make(rng, index) for index in range(SPLIT_ROWS[split])]
+    rows = [make(rng, index) for index in range(numbers[split])]
     rng.shuffle(rows)
     return rows
 
@@ -170,11 +176,59 @@ def tagged(scene: Scene, template: str) -> Iterator[tuple[str, str]]:
             yield word, WORD_CLASSES[slot or token.lower()]
 
 
+def translation(split: str) -> list[dict[str, Any]]:
+    """Rows `en`, `ne`: sentences of stories and reviews, and their translation into an invented language.
+
+    Its words are invented too, but for names; adjectives stand behind their noun, and verbs at the end of a clause.
+    The splits share words, and no sentence of many.
+    """
+    words = lexicon()
+
+    def row(rng: random.Random, index: int) -> dict[str, Any]:
+        scene = Scene(rng)
+        scene.review(rng.random() < 0.5, words["good"], words["bad"])
+        pairs = list(tagged(scene, rng.choice(STORY + REVIEW)))
+        return {"en": " ".join(word for word, _ in pairs), "ne": " ".join(translated(pairs))}
+
+    return rows_of("translation", split, row, PARALLEL_ROWS)
+
+
+def translated(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Tagged words of a sentence -> those of its translation."""
+    result: list[str] = []
+    clause: list[tuple[str, str]] = []
+    for word, tag in [*pairs, ("", "PUNCT")]:
+        if tag != "PUNCT":
+            clause.append((word, tag))
+            continue
+        ordered: list[str] = []
+        adjectives: list[str] = []
+        for own, kind in clause:
+            if kind == "ADJ":
+                adjectives.append(own)
+            elif kind not in ("VERB", "AUX"):
+                ordered += [own, *(adjectives if kind == "NOUN" else [])]
+                adjectives = [] if kind == "NOUN" else adjectives
+        ordered += [*adjectives, *(own for own, kind in clause if kind in ("VERB", "AUX"))]
+        names = {own for own, kind in clause if kind == "PROPN"}
+        result += [own if own in names else invented(own.lower()) for own in ordered] + ([word] if word else [])
+        clause = []
+    return result
+
+
+@cache
+def invented(word: str) -> str:
+    """Two or three syllables for a word, always the same ones."""
+    rng = random.Random(f"word-{word}")
+    return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(2 + (len(word) > 5)))
+
+
 SYNTHETIC: dict[str, Callable[[str], list[dict[str, Any]]]] = {  # name -> rows of a split
     "sentiment": sentiment,
     "entailment": entailment,
     "tagging": tagging,
     "pos": pos,
+    "translation": translation,
 }
 
 

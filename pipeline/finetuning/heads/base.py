@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,20 @@ from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.scalar_mix import ScalarMix
 from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder, Learning
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Batch, flatten_pairs
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from tasks.base import Prediction
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 # Settings of the recipe that some heads take (see Head.takes) -> what a head that does not says of them.
 REFUSED = {
     **dict.fromkeys(("crf", "words"), "crf and words are for tagging: a single label has neither sequence nor words."),
     **dict.fromkeys(
-        ("class_weights", "label_smoothing"), "class_weights and label_smoothing are for classes, and a score is none."
+        ("class_weights", "label_smoothing"), "class_weights and label_smoothing are for classes, which this task lacks."
     ),
 }
 
@@ -42,6 +45,7 @@ class Head(nn.Module):
         learning: how it learns, as its encoder does (see Encoder).
         replaces: the head whose tasks it takes over for encoders that learn as it does; None: a task names it.
         mix: the scalar mix of layers that it sees; None: it has none.
+        thorough: whether `decode` may take its time, as in a test; a validation between training steps may not.
     """
 
     by_word: ClassVar[bool] = False
@@ -50,7 +54,8 @@ class Head(nn.Module):
     takes: ClassVar[frozenset[str]] = frozenset()
     learning: ClassVar[Learning] = "gradient"
     replaces: ClassVar[str | None] = None
-    mix: ScalarMix | None
+    mix: ScalarMix | None = None
+    thorough: bool = True
 
     @classmethod
     def is_plain(cls, options: HeadOptions) -> bool:
@@ -71,8 +76,12 @@ class Head(nn.Module):
 
     # ------------------------------------------------------------------ what each head says
 
+    def encoded(self, encoder: Encoder, batch: Batch) -> Encoded:
+        """What of the encoder it reads."""
+        return encoder(flatten_pairs(batch))
+
     @classmethod
-    def collate(cls, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
+    def collate(cls, encoder: Encoder, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
         """Labels of the texts of a batch -> a tensor with a row for each feature, and the number of predictions ()."""
         raise NotImplementedError
 
@@ -96,6 +105,10 @@ class Head(nn.Module):
     def join(parts: list[Prediction]) -> Prediction:
         """The predictions of the windows of a text -> that of the text; texts have one, unless they are words."""
         return parts[0]
+
+    def plots(self, encoder: Encoder, features: Sequence[Feature]) -> dict[str, Figure]:
+        """What a model that has been trained shows of some texts, by the names of the plots."""
+        return {}
 
     # ------------------------------------------------------------------ predict
 

@@ -22,7 +22,7 @@ class RegressionHead(SentenceHead):
     takes: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def collate(cls, labels: Sequence[float], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
+    def collate(cls, encoder: Encoder, labels: Sequence[float], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
         """Numbers -> (B,)."""
         return torch.tensor(labels, dtype=torch.float32), torch.tensor(len(labels))
 

@@ -48,7 +48,7 @@ class SentenceHead(LinearHead):
         return (self.hidden(encoded) * mask).sum(1) / mask.sum(1)
 
     @classmethod
-    def collate(cls, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
+    def collate(cls, encoder: Encoder, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
         """Indices of classes -> (B,)."""
         return torch.tensor(labels), torch.tensor(len(labels))
 

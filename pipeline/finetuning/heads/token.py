@@ -47,7 +47,7 @@ class TokenHead(LinearHead):
         return self.classifier(self.dropout(vectors))
 
     @classmethod
-    def collate(cls, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
+    def collate(cls, encoder: Encoder, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
         """Tags of whole texts -> those of the target words of each window (B, W), NO_WORD on padding."""
         longest = max(len(feature.target_words) for feature in features)
         result = torch.full((len(features), longest), NO_WORD)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models.losses import Loss, linear_cross_entropy
+from pipeline.models.losses import Loss, classification_loss, linear_cross_entropy
 
 OutputKind = Literal["tied", "full", "adaptive"]
 FADING = 4.0  # how much narrower the vectors of each cluster are than those of the one before (Grave et al. 2017)
@@ -72,13 +72,19 @@ class Output(nn.Module):
             rows = hidden.reshape(-1, hidden.shape[-1]).to(self.adaptive.head.weight.dtype)
             return self.adaptive.log_prob(rows).reshape(*hidden.shape[:-1], -1)
 
-    def token_loss(self, hidden: Tensor, labels: Tensor, embedding: Tensor) -> Loss:
+    def token_loss(self, hidden: Tensor, labels: Tensor, embedding: Tensor, *, smoothing: float = 0.0) -> Loss:
         """Cross entropy, summed, without all logits at once: vectors (N, D), labels (N,), the embedding (V, E).
 
         What is correct is not known of `adaptive`.
+
+        Args:
+            smoothing: share of the probability that is spread over all tokens; `adaptive` computes all logits for it.
         """
         if self.adaptive is None:
-            return linear_cross_entropy(self._projected(hidden), self._matrix(embedding), labels, self.bias)
+            matrix = self._matrix(embedding)
+            return linear_cross_entropy(self._projected(hidden), matrix, labels, self.bias, smoothing=smoothing)
+        if smoothing:
+            return classification_loss(self.logits(hidden, embedding), labels, smoothing=smoothing)
         head, cutoffs, classes = self.adaptive.head, self.adaptive.cutoffs, labels.clone()
         sums = []
         for index, (first, end) in enumerate(itertools.pairwise(cutoffs)):

@@ -1,0 +1,109 @@
+"""A text for a text: an encoder-decoder translates. The head has no weights of its own.
+
+Shapes: B batch, T positions of the source, U positions of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from pipeline.errors import UserError
+from pipeline.finetuning.features import Feature, collate
+from pipeline.finetuning.heads.base import Head
+from pipeline.finetuning.options import HeadOptions
+from pipeline.models.base import Encoder
+from pipeline.models.encoder_decoder import EncoderDecoder
+from pipeline.models.generation import Search
+from pipeline.models.inputs import Batch
+from pipeline.models.losses import Loss
+from pipeline.models.outputs import Encoded
+from tasks.base import Prediction
+from tasks.plots import alignments
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LONGER = 10  # tokens that a translation may have beyond twice the longest source of a batch
+
+
+@dataclass
+class Sources:
+    """What the loss and the search of a batch begin with."""
+
+    model: EncoderDecoder
+    batch: Batch
+    encoded: Encoded
+
+
+class TranslationHead(Head):
+    """Trains the decoder on targets (teacher forcing), and finds translations by beam search.
+
+    Args:
+        encoder: an encoder-decoder; its languages become those that the columns of the task name.
+
+    Raises:
+        UserError: it is none, or has no token for such a language.
+    """
+
+    takes: ClassVar[frozenset[str]] = frozenset({"label_smoothing"})
+
+    def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
+        super().__init__()
+        if encoder.scoring != "seq2seq":
+            raise UserError(f"Translation needs an encoder-decoder, as MODEL=transformer; {encoder.model_type} is none.")
+        if options.mix:
+            raise UserError("Translation has no head of its own to train: an arm with a frozen encoder learns nothing.")
+        self.options = options
+        cast(EncoderDecoder, encoder).set_languages(*options.languages)
+
+    def encoded(self, encoder: Encoder, batch: Batch) -> Encoded:
+        return cast(EncoderDecoder, encoder).read(batch)
+
+    @classmethod
+    def collate(cls, encoder: Encoder, labels: Sequence[str], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
+        """Targets -> token ids with their end (B, U), -1 on padding; too long a target loses its end."""
+        model = cast(EncoderDecoder, encoder)
+        ids = model.collate_targets(model.tokenize(labels))["labels"]
+        return ids, (ids >= 0).sum()
+
+    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Any:
+        return Sources(cast(EncoderDecoder, encoder), batch, encoded)
+
+    def loss(self, outputs: Any, labels: Tensor, **options: Any) -> Loss:
+        """Cross entropy of the targets' tokens; `smoothing` spreads a share of the probability over all tokens."""
+        model, there = outputs.model, labels >= 0
+        batch = {**outputs.batch, "decoder_input_ids": model.shifted(labels)}
+        hidden = model.teacher_forced(batch, outputs.encoded)[there]
+        return model.token_loss(hidden, labels[there], smoothing=options.get("smoothing", 0.0))
+
+    def decode(self, outputs: Any, batch: Batch) -> list[Prediction]:
+        model, options = outputs.model, self.options
+        beam = options.beam if self.thorough else 1
+        tokens = 2 * outputs.batch["input_ids"].shape[1] + LONGER
+        how = Search(tokens=tokens, beam=beam, length_penalty=options.length_penalty)
+        rows = model.write(outputs.batch, how, outputs.encoded)
+        return [Prediction(model.tokenizer.decode(row).strip()) for row in rows]
+
+    def answer(self, text: Any, prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
+        return {"translation": prediction.label}
+
+    def plots(self, encoder: Encoder, features: Sequence[Feature]) -> dict[str, Figure]:
+        """The alignment of some sources and their translations: how much attention a token pays to each of a source."""
+        model = cast(EncoderDecoder, encoder)
+        if "alignment" not in model.offers:
+            return {}
+        drawn, decode = [], model.tokenizer.backend.decode
+        for feature in features:
+            batch = {name: value.to(model.device) for name, value in collate(model, [feature]).items()}
+            with torch.no_grad():
+                [target] = model.write(batch, Search(tokens=2 * batch["input_ids"].shape[1] + LONGER))
+                targets = {name: value.to(model.device) for name, value in model.collate_targets([target]).items()}
+                weights = model.alignment({**batch, **targets})[0].float().cpu()
+            shown = (targets["labels"][0], batch["input_ids"][0])
+            drawn.append((weights, *([decode([i], skip_special_tokens=False) for i in ids.tolist()] for ids in shown)))
+        return {"alignment": alignments(drawn)}

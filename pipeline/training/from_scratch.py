@@ -1,0 +1,46 @@
+"""Fine-tuning of a network that no folder holds: fresh weights, and a tokenizer of the task's own training texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline.models.base import Encoder
+from pipeline.models.outputs import LoadReport
+from pipeline.presets import ArmName
+from pipeline.tokenization.base import Tokenizer
+from pipeline.training.corpus_data import TokenizerOptions, interruptible
+from pipeline.training.finetuning import FineTuning, Recipe
+from pipeline.training.optimizers import Optimization
+from pipeline.training.task_data import TaskData
+
+
+class FromScratch(FineTuning):
+    """Fine-tuning without an encoder folder.
+
+    Args:
+        optimization, warmup_share, recipe, seed: as of FineTuning.
+        encoder: class and sizes of the network, as its file in configs/pretrain has them.
+        tokenizer: how the tokenizer is made.
+        arm: one with fresh weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        optimization: Optimization,
+        warmup_share: float,
+        recipe: Recipe,
+        encoder: Callable[[Tokenizer], Encoder],
+        tokenizer: TokenizerOptions,
+        arm: ArmName = "scratch",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(optimization=optimization, warmup_share=warmup_share, recipe=recipe, arm=arm, seed=seed)
+        self.make_encoder, self.tokenizer = encoder, tokenizer
+
+    def open_encoder(self, folder: Path | None, data: TaskData | None = None) -> tuple[Encoder, LoadReport]:
+        """A network with fresh weights."""
+        assert data is not None
+        tokenizer = self.tokenizer.load() or interruptible(self.tokenizer.train, data.training_texts())
+        return self.make_encoder(tokenizer), LoadReport(loaded=[], new=[], unused=[])
