@@ -75,11 +75,13 @@ class Task(DataSet, ABC):
     Attributes:
         kind: its name, as in `make new-task KIND=`; None of a class that others build on.
         template: lines of a new data set's YAML file that this kind alone has.
+        answers: what a model that has learned it gives, in the plural.
         pictures: the names of its plots.
         formats: kinds of files that a new data set's YAML file speaks of.
     """
 
     kind: ClassVar[str | None] = None
+    answers: ClassVar[str] = "labels"
     pictures: ClassVar[tuple[str, ...]] = ()
     template: ClassVar[str] = ""
     formats: ClassVar[str] = ".tsv or .csv with a header, .jsonl, .parquet"

@@ -42,6 +42,7 @@ class Regression(Task):
 
     kind: ClassVar[str | None] = "regression"
     head: ClassVar[str | None] = "regression"
+    answers: ClassVar[str] = "scores"
     pictures: ClassVar[tuple[str, ...]] = ("scatter",)
     template: ClassVar[str] = "choose_by: pearson # or spearman, mse; single texts have no sentence2\n"
 

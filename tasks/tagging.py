@@ -40,6 +40,7 @@ class Tagging(NamedLabels, Task):
 
     kind: ClassVar[str | None] = "tagging"
     head: ClassVar[str | None] = "token"
+    answers: ClassVar[str] = "tags"
     pictures: ClassVar[tuple[str, ...]] = ("types", "confusion")
     roles: ClassVar[tuple[str, ...]] = ("words",)
     formats: ClassVar[str] = ".tsv or .csv with a header, .jsonl, .parquet, CoNLL columns"

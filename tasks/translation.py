@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 WORST = 100  # rows of the table of the worst translations
 LENGTHS = (5, 10, 15, 20, 25, 30)  # words of a source: the ends of the bars of its plot
 FEWEST = 10  # sources of a bar
-NAMES = {"source": ("source", "src", "sourcetext", "original"), "target": ("target", "tgt", "targettext", "translation")}
+NAMES = {  # of columns
+    "source": ("source", "src", "sourcetext", "original"),
+    "target": ("target", "tgt", "targettext", "translation"),
+}
 
 
 @dataclass
@@ -43,10 +46,11 @@ class Translation(Task):
     kind: ClassVar[str | None] = "translation"
     head: ClassVar[str | None] = "translation"
     roles: ClassVar[tuple[str, ...]] = ("source",)
+    answers: ClassVar[str] = "translations"
     ignores: ClassVar[str] = "with an empty side"
     parallel: ClassVar[bool] = True
     pictures: ClassVar[tuple[str, ...]] = ("lengths", "alignment")
-    formats: ClassVar[str] = ".tsv or .csv with a header, .jsonl, .parquet, or two files of lines, as train.en, train.de"
+    formats: ClassVar[str] = ".tsv or .csv with a header, .jsonl, .parquet, or lines of train.en and train.de"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,10 +175,10 @@ def sentence_chrf(output: str, reference: str) -> float:
 
 def by_length(examples: Sequence[Example], predicted: Sequence[str]) -> dict[str, tuple[int, float]]:
     """Numbers of words of a source, as `6-10` -> how many sources have so many, and BLEU of these."""
-    words = np.array([len(str(example.text).split()) for example in examples])
+    words: Any = np.array([len(str(example.text).split()) for example in examples])
     bins, result, low = [*LENGTHS, int(words.max(initial=0))], {}, 1
     for high in bins:
-        rows = np.flatnonzero((words >= low) & (words <= high))
+        rows = np.flatnonzero((words >= low) & (words <= high)).tolist()
         if len(rows) >= FEWEST:
             bleu = score("bleu", [examples[i].label for i in rows], [predicted[i] for i in rows])
             result[f"{low}-{high}"] = (len(rows), bleu)

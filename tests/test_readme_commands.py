@@ -139,6 +139,9 @@ def toy_configurations(configs: Path) -> None:
     change(configs / "finetune.yaml", validations=2, data__train_rows=24, data__max_length=32)
     for file in (configs / "tasks").glob("*.yaml"):
         change(file, data__epochs=1)
+    small = {f"model__encoder__init_args__{name}": value for name, value in sizes.items()}
+    change(configs / "tasks/translation/transformer.yaml", **small)
+    change(configs / "tasks/translation.yaml", data__task__init_args__beam=1)
     for file in (configs / "compare").glob("*.yaml"):
         toy_grid(file, commands())
 

@@ -44,8 +44,8 @@ class TaskFacts:
 
 def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *, arm: str) -> str:
     """The README.md of a fine-tuned model."""
-    library = library_of(model.encoder) if model.layout is not None else LIBRARY
-    tag = "token-classification" if model.head.by_word else "text-classification"
+    opens = model.layout is not None or not model.head.export_state()  # a head without weights changes no layout
+    library, tag = library_of(model.encoder) if opens else LIBRARY, model.head.tag
     value = record.metrics.get(f"test/{task.metric}")
     results = (
         []
@@ -65,7 +65,7 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
         "Load": sections.marked("loading", loading(model.saved_config(), "model", library=library, tag=tag)),
         "Data": data_section(model, record, task, arm),
         "Training": training(model, record, arm),
-        "Scores": sections.marked("scores", scores(record.metrics, task.metric))
+        "Scores": sections.marked("scores", scores(record.metrics, task.metric, fresh=arm in FRESH))
         + f"\n\nAll scores: {task.headline}.\n",
         "Limits": sections.limits(record, own),
         "License": sections.LICENSE,
@@ -107,6 +107,8 @@ def data_section(model: FineTunedModel, record: TrainingRecord, task: TaskFacts,
     if model.encoder.learning == "counting":
         tokens = "those of the tokenizer in the lineage" if record.stage("tokenizer") else "bytes"
         corpus = f"Nothing else was counted. Tokens are {tokens}."
+    elif arm in FRESH and not record.stage("encoder"):
+        corpus = "Nothing was pretrained; the tokenizer is made of the training texts of the task."
     elif arm in FRESH:
         corpus = "Its encoder was not pretrained: of the lineage's encoder it has sizes and tokenizer alone."
     return f"Task: `{stage.get('name', 'unnamed')}`{origin}, rows: {rows}; {task.labels}. {corpus}"
@@ -130,11 +132,12 @@ def recipe(record: TrainingRecord, arm: str) -> dict[str, Any]:
     }
 
 
-def scores(metrics: Any, metric: str, scratch: Sequence[float] = ()) -> str:
+def scores(metrics: Any, metric: str, scratch: Sequence[float] = (), *, fresh: bool = False) -> str:
     """The test beside the same network without pretraining, where such runs are known, and beside simple baselines.
 
     Args:
         scratch: the metric of runs of the arm `scratch` on the same rows.
+        fresh: whether this model has begun with fresh weights itself.
     """
     shown = metric.replace("_", " ")
     value, error = metrics.get(f"test/{metric}"), metrics.get("test/standard_error")
@@ -150,7 +153,7 @@ def scores(metrics: Any, metric: str, scratch: Sequence[float] = ()) -> str:
             rows.append([f"baseline: {parts[1].replace('_', ' ')}", f"{number:.4f}"])
     note = (
         ""
-        if scratch or metrics.get("steps") == 0
+        if scratch or fresh or metrics.get("steps") == 0
         else "\nNo run of the same network without pretraining (arm `scratch`) was known here.\n"
     )
     count = f" ({metrics['test/rows']:,} rows)" if "test/rows" in metrics else ""

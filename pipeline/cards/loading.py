@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 TASK_TAGS = ("text-classification", "token-classification")
+PREDICTED = (*TASK_TAGS, "translation")  # what `predict` of this library answers
 PAIR = '{"text": "A dog runs.", "text_pair": "An animal moves."}'
 
 
@@ -46,7 +47,7 @@ def _in_transformers(config: Mapping[str, Any], place: str, *, tag: str, pairs: 
 def _in_ours(place: str, *, tag: str, pairs: bool, on_hub: bool) -> list[str]:
     folder = f'snapshot_download("{place}")' if on_hub else f'"{place}"'
     lines = ["from huggingface_hub import snapshot_download"] if on_hub else []
-    if tag in TASK_TAGS:
+    if tag in PREDICTED:
         text = '("A dog runs.", "An animal moves.")' if pairs else '"A dog runs."'
         return [*lines, "import pipeline", f"model = pipeline.load({folder})", f"model.predict([{text}])"]
     opened = f"encoder = encoders.load({folder})"

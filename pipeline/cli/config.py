@@ -41,8 +41,8 @@ from pipeline.training import loggers
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
-from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
 from pipeline.training.from_scratch import FromScratch
+from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
 from pipeline.training.naive_bayes import NaiveBayes
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import (

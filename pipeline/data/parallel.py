@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 from pipeline.data import files
@@ -32,7 +31,10 @@ def parallel_files(task: DataSet, location: str, split: str) -> list[Path]:
         if found:
             [missing, *_] = [column for column, paths in there.items() if not paths]
             endings = sorted({ending_of(path) for path in folder.glob(f"{name}.*")})
-            raise UserError(f"{folder} has {found[0].name} and no {name}.{missing}; it has {listed(endings)} of {name}.")
+            raise UserError(
+                f"{folder} has {found[0].name} and no {name}.{missing}: its {name} is in {listed(endings)}. Set the "
+                "columns of the task to two of them."
+            )
     return []
 
 
@@ -61,8 +63,7 @@ def parallel_rows(task: DataSet, location: str, split: str) -> list[Row] | None:
     if len(set(sizes)) > 1:
         counts = " and ".join(f"{path} has {size:,} lines" for path, size in zip(paths, sizes, strict=True))
         raise UserError(f"{counts}: line by line one must be the translation of the other.")
-    rows = itertools.count(1)
     return [
         (f"{paths[0]}, line {number}", dict(zip(columns, line, strict=True)))
-        for number, line in zip(rows, zip(*texts, strict=True), strict=False)
+        for number, line in enumerate(zip(*texts, strict=True), start=1)
     ]

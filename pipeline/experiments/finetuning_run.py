@@ -38,8 +38,8 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
         finish(run, configuration.module, configuration.data)
         if is_main():
             named = {name: getattr(request, name) for name in ("model", "task", "data", "arm")}
-            compares = run.checkpointed
-            inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out, has_scratch=compares))
+            more = {"answers": configuration.data.task.answers, "has_scratch": run.checkpointed}
+            inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out, **more))
 
 
 def course(configuration: Configuration) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from pipeline.reporting.page import (
 )
 from pipeline.reporting.run_record import RunRecord
 from tasks.bio import spans
+from tasks.translation import sentence_chrf
 
 MOST_ERRORS = 12
 MOST_LABELS = 20  # of a confusion matrix on a page
@@ -283,10 +284,21 @@ def of_scores(rows: Sequence[Row]) -> list[Section]:
     ]
 
 
+def of_translations(rows: Sequence[Row]) -> list[Section]:
+    """The translations that are least like their references."""
+    scored = sorted((sentence_chrf(row["output"], row["reference"]), number) for number, row in enumerate(rows))
+    errors = [
+        Error(text_parts(rows[n]["source"]), rows[n]["reference"], rows[n]["output"], f"chrF {value:.0f}")
+        for value, n in scored[:MOST_ERRORS]
+    ]
+    return [errors_section(errors, "The translations with the lowest chrF.")]
+
+
 SHAPES: dict[tuple[str, ...], Callable[[Sequence[Row]], list[Section]]] = {
     ("gold", "label"): of_labels,
     ("words", "gold", "tags"): of_tags,
     ("gold", "score"): of_scores,
+    ("source", "reference", "output"): of_translations,
 }
 
 

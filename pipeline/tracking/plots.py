@@ -169,8 +169,8 @@ def _add_token_axis(place: Any, history: History) -> None:
 def readable(name: str) -> str:
     """A metric's or baseline's name in words: `baseline/bag_of_words` is `bag of words`."""
     words = name.rpartition("/")[2].split("_")
-    abbreviations = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "f1": "F1", "mse": "squared error"}
-    abbreviations |= {name.lower(): name for name in ("Pearson", "Spearman", "Matthews")}
+    abbreviations = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "f1": "F1", "mse": "squared error", "chrf": "chrF"}
+    abbreviations |= {name.lower(): name for name in ("Pearson", "Spearman", "Matthews", "BLEU")}
     return " ".join(abbreviations.get(word, word) for word in words)
 
 

@@ -68,16 +68,18 @@ def after_finetuning(
     encoder: Path | None,
     arm: str,
     out: Path,
+    answers: str,
     has_scratch: bool = True,
     default: str = "bert",
 ) -> str:
-    """Labels of new texts; and the other arm, without which a score says little of pretraining.
+    """Answers to new texts; and the other arm, without which a score says little of pretraining.
 
     Args:
+        answers: what `predict` gives.
         has_scratch: whether the model has that arm.
     """
     named = None if model == default else model
-    predict = (typed.command("predict", model=out / "model", input="FILE"), "labels of new texts")
+    predict = (typed.command("predict", model=out / "model", input="FILE"), f"{answers} of new texts")
     if not has_scratch or encoder is None:
         return next_steps(predict)
     again = {"model": named, "task": task, "data": data, "from_": _unless_default(encoder, model)}

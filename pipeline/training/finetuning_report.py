@@ -35,7 +35,7 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
     if folder is None:
         lines = [
             f"encoder     fresh weights ({module.arm}), {trained:,} parameters are trained",
-            f"            tokenizer {tokenizer.hash[:12]}: {len(tokenizer):,} pieces, trained on the task's training texts",
+            f"            tokenizer {tokenizer.hash[:12]}: {len(tokenizer):,} pieces, made of the training texts",
         ]
     notes = {} if module.arm == "scratch" else {"new in": report.new, "unused in": report.unused}
     for name, tensors in {**notes, "never trained, so not saved with": module.model.unsaved()}.items():
@@ -143,10 +143,11 @@ def plot_training(
 def plot_test(training: Run, module: FineTuning, data: TaskData, predicted: list[Any]) -> list[str]:
     """Plots of the test, as the kind of task and its head draw them; returns the names of their files."""
     examples = data.examples["test"]
-    figures = data.task.plots(examples, predicted) | module.model.plots([example.text for example in examples])
-    drawn = {f"{name}.png": figure for name, figure in figures.items()}
+    tested, shown = data.task.plots(examples, predicted), module.model.plots([example.text for example in examples])
+    drawn = {f"{name}.png": figure for name, figure in {**tested, **shown}.items()}
     for name, figure in drawn.items():
-        figure.suptitle(f"{title_of(training)}\n{len(examples):,} rows of the test part")
+        rows = f"{len(examples):,} rows" if name.removesuffix(".png") in tested else "some rows"
+        figure.suptitle(f"{title_of(training)}\n{rows} of the test part")
         plots.save_figure(figure, training.out / name)
     return list(drawn)
 

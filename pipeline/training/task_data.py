@@ -212,7 +212,8 @@ class TaskData(lightning.LightningDataModule):
     def batch(self, split: str, rows: np.ndarray) -> Batch:
         """Features by number, with their labels as the head takes them."""
         features = [self.features[split][i] for i in rows]
-        inputs, gold = collate(self.encoder, features), [self.examples[split][feature.text].label for feature in features]
+        gold = [self.examples[split][feature.text].label for feature in features]
+        inputs = collate(self.encoder, features)
         labels, count = self.head.collate(self.encoder, gold, features)
         shared = {name: inputs.pop(name) for name in self.encoder.shared_inputs}
         following = (inputs["mask"].sum() - len(features)).clamp(min=1)  # tokens that have one before them

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 # Settings of the recipe that some heads take (see Head.takes) -> what a head that does not says of them.
 REFUSED = {
     **dict.fromkeys(("crf", "words"), "crf and words are for tagging: a single label has neither sequence nor words."),
-    **dict.fromkeys(
-        ("class_weights", "label_smoothing"), "class_weights and label_smoothing are for classes, which this task lacks."
-    ),
+    "class_weights": "class_weights is for classes, and this task has none.",
+    "label_smoothing": "label_smoothing is for classes and tokens, and this task has none.",
 }
 
 
@@ -39,6 +38,7 @@ class Head(nn.Module):
 
     Attributes:
         by_word: whether it reads lists of words, in windows, instead of texts.
+        tag: the name of what it does on the Hugging Face hub.
         layout: `sentence` or `token`: which class of transformers has such a head, see `Encoder.hf_heads`.
         hf_config: what `config.json` must say there.
         takes: settings of the recipe that not all heads have, see REFUSED.
@@ -49,6 +49,7 @@ class Head(nn.Module):
     """
 
     by_word: ClassVar[bool] = False
+    tag: ClassVar[str] = "text-classification"
     layout: ClassVar[str] = "sentence"
     hf_config: ClassVar[dict[str, Any]] = {}
     takes: ClassVar[frozenset[str]] = frozenset()

@@ -30,6 +30,7 @@ class TokenHead(LinearHead):
     """
 
     by_word: ClassVar[bool] = True
+    tag: ClassVar[str] = "token-classification"
     layout: ClassVar[str] = "token"
     takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing", "words", "crf"})
 

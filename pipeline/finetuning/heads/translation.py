@@ -50,12 +50,15 @@ class TranslationHead(Head):
         UserError: it is none, or has no token for such a language.
     """
 
+    tag: ClassVar[str] = "translation"
     takes: ClassVar[frozenset[str]] = frozenset({"label_smoothing"})
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
         super().__init__()
         if encoder.scoring != "seq2seq":
-            raise UserError(f"Translation needs an encoder-decoder, as MODEL=transformer; {encoder.model_type} is none.")
+            raise UserError(
+                f"Translation needs an encoder-decoder, as transformer or bart; {encoder.model_type} is none."
+            )
         if options.mix:
             raise UserError("Translation has no head of its own to train: an arm with a frozen encoder learns nothing.")
         self.options = options
@@ -97,13 +100,17 @@ class TranslationHead(Head):
         model = cast(EncoderDecoder, encoder)
         if "alignment" not in model.offers:
             return {}
-        drawn, decode = [], model.tokenizer.backend.decode
+        drawn: list[tuple[Tensor, list[str], list[str]]] = []
+        decode = model.tokenizer.backend.decode
         for feature in features:
             batch = {name: value.to(model.device) for name, value in collate(model, [feature]).items()}
             with torch.no_grad():
                 [target] = model.write(batch, Search(tokens=2 * batch["input_ids"].shape[1] + LONGER))
                 targets = {name: value.to(model.device) for name, value in model.collate_targets([target]).items()}
                 weights = model.alignment({**batch, **targets})[0].float().cpu()
-            shown = (targets["labels"][0], batch["input_ids"][0])
-            drawn.append((weights, *([decode([i], skip_special_tokens=False) for i in ids.tolist()] for ids in shown)))
+            written, read = (
+                [decode([token], skip_special_tokens=False) for token in ids.tolist()]
+                for ids in (targets["labels"][0], batch["input_ids"][0])
+            )
+            drawn.append((weights, written, read))
         return {"alignment": alignments(drawn)}

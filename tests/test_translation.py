@@ -1,0 +1,240 @@
+"""Translation: parallel files through the public commands, its metrics, and its model in transformers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import torch
+import torch.nn.functional as F
+import transformers
+
+import pipeline
+from pipeline.data import labeled
+from pipeline.data.synthetic.tasks import synthetic_rows, translated
+from pipeline.errors import UserError
+from pipeline.models.losses import linear_cross_entropy
+from pipeline.training.schedules import rate_at
+from tasks.base import Example
+from tasks.errors import TaskError
+from tasks.translation import Translation, nearest_texts
+from tests.conftest import figures, run
+
+pytestmark = pytest.mark.slow
+WORDS = {"cat": "katze", "dog": "hund", "house": "haus", "river": "fluss", "book": "buch", "red": "rot", "old": "alt"}
+SIZES = "size=48 layers=1 heads=2 inner_size=96 max_length=32"
+SMALL = [*(f"--model.encoder.init_args.{size}" for size in SIZES.split()), "--model.tokenizer.vocab_size=300"]
+SMALL += ["--precision=32-true", "--validations=2", "--batch-size=32", "--model.recipe.dropout=0"]
+
+
+def sentence(rng: random.Random) -> list[str]:
+    return rng.sample(sorted(WORDS), rng.randint(2, 4))
+
+
+def write_pairs(folder: Path, sizes: dict[str, int]) -> None:
+    """Word by word, in the other order."""
+    rng = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in sizes.items():
+        rows = [sentence(rng) for _ in range(count)]
+        (folder / f"{name}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
+        lines = "".join(f"{' '.join(WORDS[word] for word in reversed(row))}\n" for row in rows)
+        (folder / f"{name}.de.gz").write_bytes(gzip.compress(lines.encode()))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    write_pairs(folder, {"train": 800, "val": 32, "test_2016_flickr": 48})
+    return folder
+
+
+def finetune(pairs: Path, out: Path, *more: str, model: str = "transformer") -> None:
+    run("finetune", "--model", model, "--task", "multi30k", "--data", str(pairs), "--out", str(out), *more)
+
+
+@pytest.fixture(scope="module")
+def translator(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Transformer of the paper's kind from fresh weights, without any encoder folder."""
+    out = tmp_path_factory.mktemp("translator") / "run"
+    post = ["--model.encoder.init_args.norm=post", "--epochs=9", "--learning-rate=5e-3"]
+    finetune(pairs, out, "--arm=scratch", *SMALL, *post)
+    return out
+
+
+def lines_of(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_it_learns_to_translate(translator: Path, pairs: Path) -> None:
+    rows, end = lines_of(translator / "predictions.jsonl"), figures(translator)
+    assert [row["source"] for row in rows] == (pairs / "test_2016_flickr.en").read_text().splitlines()
+    outputs, references = [row["output"] for row in rows], [row["reference"] for row in rows]
+    expected = sacrebleu.corpus_bleu(outputs, [references], force=True)
+    assert end["test/bleu"] == pytest.approx(expected.score)
+    assert end["test/chrf"] == pytest.approx(sacrebleu.corpus_chrf(outputs, [references]).score)
+    assert end["test/bleu_signature"].startswith("nrefs:1|case:mixed")
+    assert end["test/bleu_lowercase_signature"].startswith("nrefs:1|case:lc")
+    assert end["test/bleu"] > 60 > end["baseline/copy"]
+    assert end["test/bleu"] > end["baseline/nearest_sentence"]
+    assert {"alignment.png", "curves.png"} <= {file.name for file in translator.iterdir()}
+
+
+def test_the_model_translates_lines(translator: Path, tmp_path: Path) -> None:
+    rows = lines_of(translator / "predictions.jsonl")
+    (tmp_path / "in.txt").write_text("".join(f"{row['source']}\n" for row in rows))
+    files = ["--input", str(tmp_path / "in.txt"), "--out", str(tmp_path / "out.jsonl")]
+    run("predict", "--model", str(translator / "model"), *files)
+    assert [row["translation"] for row in lines_of(tmp_path / "out.jsonl")] == [row["output"] for row in rows]
+
+
+def test_the_model_opens_in_transformers(translator: Path) -> None:
+    folder = translator / "model"
+    theirs, loading = transformers.MarianMTModel.from_pretrained(folder, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    ours = pipeline.load(folder)
+    source = ours.encoder.collate(ours.encoder.tokenize(["red house"]))
+    written = theirs.generate(
+        source["input_ids"], attention_mask=source["mask"].long(), num_beams=5, max_new_tokens=20, length_penalty=1.0
+    )
+    text = transformers.AutoTokenizer.from_pretrained(folder).decode(written[0], skip_special_tokens=True)
+    assert text.strip() == ours.predict(["red house"])[0]["translation"]
+    assert "pipeline_tag: translation" in (folder / "README.md").read_text()
+
+
+def test_a_killed_run_ends_as_an_uninterrupted_one(pairs: Path, tmp_path: Path) -> None:
+    """The tokenizer of the task's texts is the same again, too."""
+    more = ["--arm=scratch", *SMALL, "--epochs=0.6"]
+    finetune(pairs, tmp_path / "whole", *more)
+    finetune(pairs, tmp_path / "parts", *more)
+    for name in ("model/model.safetensors", "model/tokenizer.json", "predictions.jsonl"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+
+
+def test_a_recurrent_model_with_and_without_attention(pairs: Path, tmp_path: Path) -> None:
+    sizes = ["--model.encoder.init_args.size=32", "--model.encoder.init_args.embedding_size=16", *SMALL[-4:]]
+    for attention in ("additive", "none"):
+        out = tmp_path / attention
+        setting = f"--model.encoder.init_args.attention={attention}"
+        finetune(pairs, out, "--arm=scratch", setting, *sizes, "--epochs=0.2", model="rnn-seq2seq")
+        assert (out / "alignment.png").exists() == (attention == "additive")
+
+
+def test_any_task_from_fresh_weights_needs_no_folder(tmp_path: Path) -> None:
+    sizes = [f"--model.encoder.init_args.{size}" for size in ["size=32", "layers=1", "heads=2", "inner_size=64"]]
+    more = ["--model.tokenizer.vocab_size=300", "--epochs=0.2", "--precision=32-true", "--validations=1"]
+    for task in ("sentiment", "tagging"):
+        run("finetune", "--arm=scratch", "--task", task, "--out", str(tmp_path / task), *sizes, *more)
+        assert figures(tmp_path / task)["test/rows"] == 500
+    with pytest.raises(UserError, match="runs/pretrain/bert/encoder"):  # the arm that needs one
+        run("finetune", "--task=sentiment", *sizes)
+
+
+def test_an_encoder_folder_is_fine_tuned(toys: Path, pairs: Path, tmp_path: Path) -> None:
+    more = ["--precision=32-true", "--validations=1", "--epochs=0.2", "--data.task.init_args.beam=2"]
+    finetune(pairs, tmp_path / "out", "--from", str(toys / "bart" / "encoder"), *more, model="bart")
+    assert figures(tmp_path / "out")["test/rows"] == 48
+    assert "loaded" in (tmp_path / "out" / "receipt.txt").read_text()
+
+
+# ---------------------------------------------------------------------- the data
+
+
+def test_empty_sides_are_left_out_and_counted(pairs: Path, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "p", {"train": 50, "val": 5, "test": 5})
+    lines = (tmp_path / "p" / "train.en").read_text().splitlines()
+    (tmp_path / "p" / "train.en").write_text("\n".join(["", "  ", *lines[2:]]) + "\n")
+    found = labeled.read(Translation(columns={"source": "en", "target": "de"}), str(tmp_path / "p"))
+    assert found.left_out == {"train": 2, "valid": 0, "test": 0}
+    assert len(found.parts["train"].rows) == 48
+
+
+def test_wrong_parallel_files(tmp_path: Path) -> None:
+    folder, task = tmp_path / "p", Translation(columns={"source": "en", "target": "de"})
+    write_pairs(folder, {"train": 20, "valid": 5, "test": 5})
+    with (folder / "train.en").open("a") as file:
+        file.write("one more\n")
+    with pytest.raises(UserError, match=r"train\.en has 21 lines and .*train\.de\.gz has 20 lines"):
+        labeled.read(task, str(folder))
+    french = Translation(columns={"source": "en", "target": "fr"})
+    with pytest.raises(UserError, match=r"train\.en and no train\.fr: its train is in de, en"):
+        labeled.read(french, str(folder))
+    (folder / "train.de").write_text("twice\n")
+    with pytest.raises(UserError, match=r"Which file is to be read\?.*train\.de, train\.de\.gz"):
+        labeled.read(task, str(folder))
+
+
+def test_a_table_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("src\ttgt\n" + "".join(f"word {n} here\tWort {n} hier\n" for n in range(40)))
+    found = labeled.read(Translation(), str(tmp_path / "t.tsv"))
+    assert found.columns == {"source": "src", "target": "tgt"}
+    [first] = [example for part in found.parts.values() for example in part.examples if example.text == "word 7 here"]
+    assert first.label == "Wort 7 hier"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"beam": 0}, "beam is 0; it must be at least 1"), ({"columns": {"source": "en"}}, "must name source and target")],
+)
+def test_wrong_settings(settings: dict, message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        Translation(**settings)
+
+
+def test_refusals_of_a_run(pretrained: Path, toys: Path, pairs: Path) -> None:
+    data = ["--task=multi30k", "--data", str(pairs)]
+    with pytest.raises(UserError, match="Translation needs an encoder-decoder"):
+        run("finetune", *data, "--from", str(pretrained / "encoder"))
+    with pytest.raises(UserError, match="no head of its own to train"):
+        run("finetune", *data, "--model=bart", "--from", str(toys / "bart" / "encoder"), "--arm=frozen")
+    with pytest.raises(UserError, match="beam is 0"):
+        run("finetune", *data, "--model=transformer", "--arm=scratch", "--data.task.init_args.beam=0")
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def test_smoothed_loss_as_torch_has_it() -> None:
+    torch.manual_seed(0)
+    hidden, weight, bias = (
+        torch.randn(30, 8, requires_grad=True),
+        torch.randn(50, 8, requires_grad=True),
+        torch.randn(50),
+    )
+    labels = torch.randint(50, (30,))
+    ours = linear_cross_entropy(hidden, weight, labels, bias, smoothing=0.1).sum
+    theirs = F.cross_entropy(hidden @ weight.T + bias, labels, label_smoothing=0.1, reduction="sum")
+    torch.testing.assert_close(ours, theirs)
+    for mine, other in zip(
+        torch.autograd.grad(ours, (hidden, weight)), torch.autograd.grad(theirs, (hidden, weight)), strict=True
+    ):
+        torch.testing.assert_close(mine, other)
+
+
+def test_inverse_square_root_schedule() -> None:
+    """5.3 of the paper: min(step^-0.5, step * warmup^-1.5), up to a constant."""
+    warmup, steps = 9, range(1, 60)
+    ours = [rate_at(step - 1, warmup=warmup, total=60, schedule="inverse_sqrt") for step in steps]
+    paper = [min(step**-0.5, step * (warmup + 1) ** -1.5) for step in steps]
+    assert ours == pytest.approx([rate * (warmup + 1) ** 0.5 for rate in paper])
+
+
+def test_baselines() -> None:
+    assert nearest_texts(["a red house", "two old dogs"], ["old dogs run", "the house"]) == [1, 0]
+    train = [Example("a b c d", "w x y z"), Example("e f g h", "s t u v")]
+    assert Translation().baselines(train, [Example("e f g h", "s t u v")] * 2)["nearest_sentence"] == pytest.approx(100)
+
+
+def test_the_language_of_the_sample() -> None:
+    """Verbs last, adjectives behind their noun, names as they are."""
+    sentence = [("Ana", "PROPN"), ("had", "AUX"), ("a", "DET"), ("red", "ADJ"), ("hat", "NOUN"), (".", "PUNCT")]
+    words = translated(sentence)
+    alone = {word: translated([(word, tag)])[0] for word, tag in sentence}
+    assert words == ["Ana", alone["a"], alone["hat"], alone["red"], alone["had"], "."]
+    parts = {split: {row["en"] for row in synthetic_rows("translation", split)} for split in ("train", "test")}
+    assert len(parts["test"] & parts["train"]) < 0.02 * len(parts["test"])
