@@ -60,6 +60,10 @@ class Translation(Task):
             raise TaskError(f"beam is {self.beam}; it must be at least 1")
 
     @property
+    def outputs(self) -> list[str]:
+        return ["translation"]
+
+    @property
     def head_options(self) -> dict[str, Any]:
         languages = [self.columns["source"], self.columns["target"]]
         return {"beam": self.beam, "length_penalty": self.length_penalty, "languages": languages}
