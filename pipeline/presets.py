@@ -24,6 +24,7 @@ ArmName = Literal["full", "scratch", "frozen", "random"]  # in the order of tabl
 ARMS = get_args(ArmName)
 FROZEN = ("frozen", "random")  # a head alone is trained
 FRESH = ("scratch", "random")  # on fresh weights
+DEFAULT_MODEL = "bert"  # of MODEL=
 INPUTS = ("lines", "csv", "tsv", "json", "jsonl", "parquet")  # what predict reads
 
 set_parsing_settings(subclasses_enabled=[DataSet, Task])  # a YAML names the kind of task: a dataclass of its own

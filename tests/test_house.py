@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from collections import UserList
@@ -17,6 +18,7 @@ from pipeline.cli.commands import sweep
 from pipeline.cli.config import CLI, FineTuneCLI, module_for, parse, pretraining
 from pipeline.experiments import grid as compare
 from pipeline.experiments import ladder, ladder_plan
+from pipeline.models import registry
 from pipeline.presets import CONFIGS, REPOSITORY, named_config
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.counting import Counting
@@ -72,6 +74,13 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
     return found
 
 
+@functools.cache
+def graph() -> dict[str, set[str]]:
+    """What each file imports."""
+    known = modules()
+    return {name: imports(path, known) for name, path in known.items()}
+
+
 def place(module: str) -> str:
     """Where a module is in the tree: its package, or the file itself."""
     parts = module.split(".")
@@ -82,24 +91,40 @@ def place(module: str) -> str:
 
 
 def test_imports_run_down_the_tree() -> None:
-    known, order = modules(), tree()
-    for name, path in known.items():
-        for imported in imports(path, known) & known.keys():
+    order = tree()
+    for name, imports_of in graph().items():
+        for imported in imports_of & graph().keys():
             above, below = place(name), place(imported)
             assert above == below or order.index(above) < order.index(below), f"{name} imports {imported}"
 
 
+def test_no_two_files_import_each_other() -> None:
+    """Within a package either: not by way of other files, nor in functions."""
+    left = {name: imports_of & graph().keys() - {name} for name, imports_of in graph().items()}
+    while done := [name for name, imported in left.items() if not imported & left.keys()]:
+        for name in done:
+            del left[name]
+    assert not left, f"a circle goes through some of {sorted(left)}"
+
+
+def test_no_file_names_a_model() -> None:
+    """What a model can do is asked, not which it is: the files of models are known to the registry alone."""
+    families = {kind.__module__ for kind in registry.known().values()}
+    for name, imports_of in graph().items():
+        if place(name) not in ("pipeline/models", "pipeline/interop", "pipeline/bench"):
+            assert not imports_of & families, f"{name} imports {imports_of & families}"
+
+
 def test_what_trains_and_what_is_trained_are_apart() -> None:
     """Models, objectives and heads know neither Lightning nor Weights & Biases, not by way of another file either."""
-    known, order = modules(), tree()
-    graph = {name: imports(path, known) for name, path in known.items()}
+    known, order = graph(), tree()
     lowest = max(order.index(f"pipeline/{package}") for package in LIGHTNING)
     for name in known:
         if order.index(place(name)) <= lowest:
             continue
         reached, waiting = set[str](), [name]
         while waiting:
-            for imported in graph.get(waiting.pop(), set()) - reached:
+            for imported in known.get(waiting.pop(), set()) - reached:
                 reached.add(imported)
                 waiting.append(imported)
         outside = {imported.split(".")[0] for imported in reached - known.keys()}

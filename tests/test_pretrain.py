@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pipeline
 from pipeline.errors import UserError
 from pipeline.tracking.history import WALL_CLOCK
+from pipeline.training.base_module import seed_generators
 from pipeline.training.checkpoints import Latest
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.schedules import rate_at
@@ -296,6 +297,15 @@ def test_a_step_asks_the_device_once(tmp_path: Path) -> None:
             run("pretrain", "--out", str(tmp_path / str(steps)), *SHORT, *flags)
         counts.append(asked.count)
     assert counts[1] - counts[0] == 2 * 8  # the other, whether there is padding, only a CPU is asked
+
+
+def test_a_step_is_seeded_without_stack_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.manual_seed` keeps one for each kind of device that is not there, at every step."""
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    monkeypatch.setattr("traceback.format_stack", lambda: pytest.fail("a stack trace"))
+    seed_generators(7, torch.device("cpu"))
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_one_warning_when_the_loss_stays_at_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

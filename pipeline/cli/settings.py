@@ -12,9 +12,9 @@ from typing import Any
 
 import lightning
 
-from pipeline.cli.arguments import Stage
 from pipeline.cli.config import finetuning, pretraining
 from pipeline.cli.encoder_folders import counts
+from pipeline.cli.short_names import Stage
 from pipeline.console import typed
 from pipeline.training.requests import OF_STEPS, CorpusRequest, FineTuneRequest
 from pipeline.training.resume import flat

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -47,8 +47,8 @@ def audit(encoder: Encoder, data: CorpusData, *, uniform: float) -> Iterator[Che
         yield from stepwise(encoder, batches[0])
         if encoder.learning == "counting":
             yield from distributions(encoder, data.valid, batches[0])
-    if isinstance(encoder, EncoderDecoder):
-        yield from decoder_checks(encoder, batches[0].inputs)
+    if encoder.scoring == "seq2seq":
+        yield from decoder_checks(cast(EncoderDecoder, encoder), batches[0].inputs)
 
 
 def fresh_loss(encoder: Encoder, objective: Objective, batch: Batch, uniform: float) -> Check:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.console import typed
+from pipeline.presets import DEFAULT_MODEL
 
 INTERNAL = ("checkpoints", "wandb")  # of a run folder: for resuming, and for Weights & Biases
 
@@ -38,19 +39,21 @@ def next_steps(*steps: tuple[str, str]) -> str:
     )
 
 
+def _other_than_default(model: str) -> str | None:
+    return None if model == DEFAULT_MODEL else model
+
+
 def _unless_default(encoder: Path, model: str) -> Path | None:
     return None if encoder == Path("runs/pretrain") / model / "encoder" else encoder
 
 
-def after_pretraining(
-    model: str, encoder: Path, *, synthetic: bool, counted: bool = False, default: str = "bert"
-) -> str:
+def after_pretraining(model: str, encoder: Path, *, synthetic: bool, counted: bool = False) -> str:
     """The sample has tasks of its own world; other text has the user's.
 
     Args:
         counted: what is fine-tuned by counting takes no encoder that is not named.
     """
-    named, where = None if model == default else model, encoder if counted else _unless_default(encoder, model)
+    named, where = _other_than_default(model), encoder if counted else _unless_default(encoder, model)
     if synthetic:
         command = typed.command("finetune", model=named, task="sentiment", from_=where)
         return next_steps((command, "fine-tune it on the sample's sentiment task"))
@@ -69,14 +72,13 @@ def after_finetuning(
     arm: str,
     out: Path,
     has_scratch: bool = True,
-    default: str = "bert",
 ) -> str:
     """Labels of new texts; and the other arm, without which a score says little of pretraining.
 
     Args:
         has_scratch: whether the model has that arm.
     """
-    named = None if model == default else model
+    named = _other_than_default(model)
     predict = (typed.command("predict", model=out / "model", input="FILE"), "labels of new texts")
     if not has_scratch or encoder is None:
         return next_steps(predict)
@@ -89,11 +91,9 @@ def after_finetuning(
     return next_steps((scratch, "the same network without pretraining"), predict)
 
 
-def after_zeroshot(
-    *, model: str, task: str, data: str | None, encoder: Path, out: Path, trained: bool, default: str = "bert"
-) -> str:
+def after_zeroshot(*, model: str, task: str, data: str | None, encoder: Path, out: Path, trained: bool) -> str:
     """What labels would give, where the task can be trained on; else a page of the answers."""
-    named = None if model == default else model
+    named = _other_than_default(model)
     given = {"model": named, "task": task, "data": data, "from_": _unless_default(encoder, model)}
     if not trained:
         return next_steps((typed.command("report", from_=out), "the scores as a page"))

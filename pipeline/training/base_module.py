@@ -90,7 +90,7 @@ class Training(lightning.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout is a function of the micro-batch, so a resumed run draws what the uninterrupted one would.
-        torch.manual_seed(((self.seed * 1_000_003 + batch_idx) * 1_009 + self.global_rank) % (1 << 63))
+        seed_generators(((self.seed * 1_000_003 + batch_idx) * 1_009 + self.global_rank) % (1 << 63), self.device)
 
     def weighted(self, losses: dict[str, Loss], batch: Batch) -> Tensor:
         """The losses of a micro-batch, each divided by its predictions in the whole optimizer step.
@@ -276,6 +276,16 @@ class Training(lightning.LightningModule):
         self.sums.sums.update({name: values if first else list(EMPTY) for name, values in checkpoint["sums"].items()})
         if self.checkpoint_file is not None:
             checkpoints.move(checkpoint, self.checkpoint_file.parent)
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seeds the generators of the CPU and of `device`, as `torch.manual_seed` does.
+
+    That one seeds all kinds of devices, and for those that are not in use keeps a stack trace each: 0.5 to 1 ms a step.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
 
 
 def is_sharded(trainer: lightning.Trainer) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.presets import ArmName
+from pipeline.presets import DEFAULT_MODEL, ArmName
 
 Overrides = tuple[str, ...]  # settings of the configuration as a user types them: --trainer.max_steps=100, ...
 R = TypeVar("R", bound="Request")
@@ -30,7 +30,7 @@ class Request:
         overrides: settings that replace those of the configuration files.
     """
 
-    model: str = "bert"
+    model: str = DEFAULT_MODEL
     data: str | None = None
     seed: int = 0
     overrides: Overrides = ()

@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser, place
+from pipeline.presets import DEFAULT_MODEL
 
 HELP = "an HTML page of a run, of a comparison, or of all that grew from an encoder"
+DEFAULT = Path("runs/pretrain") / DEFAULT_MODEL
 
 
 def add_arguments(parser: Parser) -> None:
@@ -15,8 +17,8 @@ def add_arguments(parser: Parser) -> None:
         "--from",
         dest="folder",
         type=place,
-        default=Path("runs/pretrain/bert"),
-        help="folder of a run, a comparison or an encoder [runs/pretrain/bert]",
+        default=DEFAULT,
+        help=f"folder of a run, a comparison or an encoder [{DEFAULT}]",
     )
     parser.add_argument("--out", type=place, default=None, help="folder of the page [that of the run]")
     parser.add_argument(
