@@ -189,7 +189,7 @@ def test_dropout_has_its_rate_and_keeps_the_mean(p: float, dtype: torch.dtype) -
     assert (dropout.eval()(x) == x).all()
 
 
-def test_local_start_looks_at_neighbours(tokenizer: Tokenizer) -> None:
+def test_local_start_attends_to_neighbors(tokenizer: Tokenizer) -> None:
     torch.manual_seed(0)
     settings = {"size": 128, "layers": 1, "heads": 2, "inner_size": 64, "max_length": 40, "dropout": 0.0}
     bert = Bert(tokenizer, **settings, attention_dropout=0.0, initialization="local").eval()  # type: ignore[arg-type]

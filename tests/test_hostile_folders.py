@@ -301,7 +301,7 @@ def test_probabilities_of_an_encoder_without_lm_head_are_refused(encoder_folders
 def test_a_tokenizer_that_never_ends_is_a_sentence(encoder_folders: Path, tmp_path: Path, pattern: str) -> None:
     runaway = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     folder = changed(encoder_folders / "tuned", tmp_path / "folder", edited("tokenizer.json", pre_tokenizer=runaway))
-    with pytest.raises(UserError, match=r"folder/tokenizer.json cannot tokenise this text: a regular expression"):
+    with pytest.raises(UserError, match=r"folder/tokenizer.json cannot tokenize this text: a regular expression"):
         pipeline.load(folder).predict(["a" * 60 + "!"])
 
 
@@ -417,7 +417,7 @@ def test_a_temperature_of_almost_nothing_is_none(encoder_folders: Path) -> None:
     assert shown(gpt, temperature=1e-320) == shown(gpt, temperature=0.0)
 
 
-def test_a_word_is_not_its_own_neighbour(encoder_folders: Path) -> None:
+def test_a_word_is_not_its_own_neighbor(encoder_folders: Path) -> None:
     elmo = pipeline.encoders.load(encoder_folders / "elmo")
     vectors = elmo.encode([["good", "good", "bad", "film"]]).layers[0][0, 1:5]
     words = ["good", "good", "bad", "film"]

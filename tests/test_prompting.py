@@ -297,7 +297,7 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
     with pytest.raises(UserError, match="a candidate for each label, but this task has no labels"):
         evaluate(elmo, asked, [("row 1", {"text": "a"})])
     asked = Prompted(prompts=[Prompt("choice", "{text}", [" a", " b"], gold="label")])
-    with pytest.raises(UserError, match="row 1 cannot be asked"):
+    with pytest.raises(UserError, match="row 1 cannot be filled into the prompt"):
         evaluate(elmo, asked, [("row 1", {"text": "a", "label": None})])
     (tmp_path / "unlabelled").mkdir()
     (tmp_path / "unlabelled/test.tsv").write_text("text\tlabel\nfine\t-1\n")

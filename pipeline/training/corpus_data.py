@@ -81,7 +81,7 @@ class CorpusData(lightning.LightningDataModule):
         tokenizer: how the tokenizer is made.
         objective: makes rows and batches; the module that is trained has the same one.
         length: most tokens of a row, T.
-        batch_size: rows of one optimiser step, over all processes and accumulated parts.
+        batch_size: rows of one optimizer step, over all processes and accumulated parts.
         validation_rows: rows of validation text, at most.
         workers: processes that make batches ahead; 0: none. The batches do not depend on it.
         verify: read corpus and token stores whole, to be sure that they are what they were, instead of sample blocks.
@@ -361,7 +361,7 @@ class Loader(DataLoader):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = super().__iter__()
-        if self.num_workers:  # processes of their own make batches ahead, and must be waited for in the main thread
+        if self.num_workers:  # worker processes make batches ahead; only the main thread may wait for them
             yield from self._timed(lambda: next(batches, None))
             return
         with ThreadPoolExecutor(max_workers=1) as pool:

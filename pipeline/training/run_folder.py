@@ -159,8 +159,8 @@ def check_place(path: Path) -> None:
     except UnicodeDecodeError:
         raise UserError(f"The name {str(path)!r} is not UTF-8; {elsewhere()}.") from None
     except (OSError, RuntimeError) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
-        raise UserError(f"{str(path)[:100]} cannot be written: {said}; {elsewhere()}.") from None
+        message = (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
+        raise UserError(f"{str(path)[:100]} cannot be written: {message}; {elsewhere()}.") from None
     if sealed is not None:
         where = "is" if sealed == place else "lies in"
         raise UserError(f"{path} {where} the folder of an encoder or model, which this would break; {elsewhere()}.")
