@@ -23,8 +23,8 @@ from pipeline.prompting import evaluate as evaluating
 from pipeline.prompting.evaluate import answer, check, evaluate
 from pipeline.prompting.few_shot import BETWEEN, with_examples
 from pipeline.prompting.metrics import metrics_of
-from pipeline.prompting.report import read
 from pipeline.prompting.requests import beginning
+from pipeline.prompting.run import read
 from pipeline.prompting.scoring import scorer_of
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
