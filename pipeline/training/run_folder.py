@@ -30,7 +30,7 @@ RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
     *("predictions.jsonl", "splits.csv", "curves.png", "mix.png", "shots.png", "characters.png"),
     *sorted({f"{name}.png" for kind in kinds().values() for name in kind.pictures}),  # kinds share some
-    *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
+    *("data.txt", "load_report.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
     *("command.txt", "corpus.json", "model.arpa.gz", "loggers", "report.html", "report.md", "report.tex"),
 )
 SIGN = lineage.FILE  # marks a run folder: the first file that is written, the last that is cleared
