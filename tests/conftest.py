@@ -144,7 +144,7 @@ def figures(folder: Path) -> dict[str, float]:
 
 
 def assert_plot(file: Path) -> None:
-    """A picture with lines or bars in it, in more than one colour."""
+    """A picture with lines or bars in it, in more than one color."""
     pixels = matplotlib.image.imread(file)[..., :3].reshape(-1, 3)
     assert len({tuple(pixel) for pixel in pixels[:: max(1, len(pixels) // 20_000)].tolist()}) > 3
 
@@ -172,10 +172,11 @@ def pretrained(toys: Callable[[str], Path]) -> Path:
     return toys("bert")
 
 
-def check_task(name: str, *, encoder: Path, folder: Path) -> None:
+def check_task(name: str, *, toys: Callable[[str], Path], folder: Path) -> None:
     """A task, by its name in configs/tasks or its file, reads its columns, keeps its labels, is scored and trains."""
     from pipeline import presets
     from pipeline.cli import config as conf
+    from pipeline.finetuning.heads import head_class
     from pipeline.training.finetuning import FineTuning
     from pipeline.training.task_data import TaskData
     from tasks.base import Prediction, Task
@@ -183,6 +184,8 @@ def check_task(name: str, *, encoder: Path, folder: Path) -> None:
 
     file = presets.task_file(name)
     alone = presets.task_of(file)
+    model = "bart" if alone.head is not None and head_class(alone.head).requires == "seq2seq" else "bert"
+    encoder = toys(model) / "encoder"
     if not isinstance(alone, Task):
         check_prompts(alone, name, encoder=encoder, folder=folder)
         return
@@ -204,7 +207,8 @@ def check_task(name: str, *, encoder: Path, folder: Path) -> None:
         examples = task.examples([("row", row) for row in rows])
         for row, example in zip(rows, examples, strict=True):
             line = task.row(example, Prediction(example.label, [1.0] * len(task.outputs)))
-            assert np.atleast_1d(line["gold"]).tolist() == (task.names(("row", row)) or [example.label])
+            shown = line["gold"] if "gold" in line else line["reference"]
+            assert np.atleast_1d(shown).tolist() == (task.names(("row", row)) or [example.label])
         gold = [example.label for example in examples]
         assert task.scores(gold, gold).figures[task.metric] == pytest.approx(task.bound if task.mode == "max" else 0)
     out = folder / "run"
@@ -215,7 +219,7 @@ def check_task(name: str, *, encoder: Path, folder: Path) -> None:
         "--data.epochs=1",
         "--data.max_length=32",
     ]
-    run("finetune", "--task", name, "--from", str(encoder), "--out", str(out), *small, *flags)
+    run("finetune", "--model", model, "--task", name, "--from", str(encoder), "--out", str(out), *small, *flags)
     assert f"test/{task.metric}" in figures(out)
 
 

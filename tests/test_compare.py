@@ -303,12 +303,12 @@ def test_a_rate_of_the_head_is_not_one_of_the_whole_network(pretrained: Path, tm
 
 
 @pytest.mark.parametrize("kind", sorted(kinds()))
-def test_a_new_task_has_a_file_and_a_test(kind: str, pretrained: Path, tmp_path: Path) -> None:
+def test_a_new_task_has_a_file_and_a_test(kind: str, toys: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     shutil.copy(REPOSITORY / "tests/conftest.py", tmp_path / "tests")
     yaml, test = new_task("my-own", kind, tmp_path, packaged=CONFIGS / "tasks")
     assert "test_my_own" in test.read_text()
-    check_task(str(yaml), encoder=pretrained / "encoder", folder=tmp_path / "work")
+    check_task(str(yaml), toys=toys, folder=tmp_path / "work")
     wrong = {"my-own": "there already", "sst2": "there already", "My own": "small letters", "a" * 300: "300 characters"}
     for name, message in wrong.items():
         with pytest.raises(UserError, match=message):

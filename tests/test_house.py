@@ -7,6 +7,7 @@ import functools
 import re
 import subprocess
 from collections import UserList
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,8 +181,8 @@ def test_presets_have_the_published_sizes(model: str, millions: float) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda path: path.stem)
-def test_every_task_reads_scores_and_trains(task: Path, pretrained: Path, tmp_path: Path) -> None:
-    check_task(task.stem, encoder=pretrained / "encoder", folder=tmp_path)
+def test_every_task_reads_scores_and_trains(task: Path, toys: Callable[[str], Path], tmp_path: Path) -> None:
+    check_task(task.stem, toys=toys, folder=tmp_path)
 
 
 @pytest.mark.parametrize("grid", sorted((CONFIGS / "compare").glob("*.yaml")), ids=lambda path: path.stem)
@@ -232,6 +233,7 @@ def test_no_configuration_is_overlooked() -> None:
     built = {path for pair in PRETRAINING for path in pair} | set(TASKS)
     folders = {path.parent for path in built} | {CONFIGS / name for name in ("compare", "ladder", "machines", "sweeps")}
     own = {CONFIGS / "corpora" / corpus.stem / model.name for model, corpus in PRETRAINING}
+    own |= {CONFIGS / "tasks" / task.stem / model.name for task in TASKS for model, _ in PRETRAINING}
     for path in CONFIGS.rglob("*.yaml"):
         assert path.parent in {CONFIGS, *folders} or path in own, path
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from pipeline.data.tokenizer_builder import TokenizerOptions, interruptible
 from pipeline.models.base import Encoder
 from pipeline.models.outputs import LoadReport
 from pipeline.presets import ArmName
 from pipeline.tokenization.base import Tokenizer
-from pipeline.training.corpus_data import TokenizerOptions, interruptible
 from pipeline.training.finetuning import FineTuning, Recipe
 from pipeline.training.optimizers import Optimization
 from pipeline.training.task_data import TaskData

@@ -38,6 +38,7 @@ class Head(nn.Module):
 
     Attributes:
         by_word: whether it reads lists of words, in windows, instead of texts.
+        requires: how its encoder must score, as `seq2seq`; None: it reads any.
         tag: the name of what it does on the Hugging Face hub.
         layout: `sentence` or `token`: which class of transformers has such a head, see `Encoder.hf_heads`.
         hf_config: what `config.json` must say there.
@@ -50,6 +51,7 @@ class Head(nn.Module):
 
     by_word: ClassVar[bool] = False
     tag: ClassVar[str] = "text-classification"
+    requires: ClassVar[str | None] = None
     layout: ClassVar[str] = "sentence"
     hf_config: ClassVar[dict[str, Any]] = {}
     takes: ClassVar[frozenset[str]] = frozenset()

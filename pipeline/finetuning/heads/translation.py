@@ -51,11 +51,12 @@ class TranslationHead(Head):
     """
 
     tag: ClassVar[str] = "translation"
+    requires: ClassVar[str | None] = "seq2seq"
     takes: ClassVar[frozenset[str]] = frozenset({"label_smoothing"})
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
         super().__init__()
-        if encoder.scoring != "seq2seq":
+        if encoder.scoring != self.requires:
             raise UserError(
                 f"Translation needs an encoder-decoder, as transformer or bart; {encoder.model_type} is none."
             )
