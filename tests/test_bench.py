@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import itertools
 import multiprocessing
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from pipeline.bench import __main__ as bench
-from pipeline.bench import commands, output, scaling, steps, timing
+from pipeline.bench import commands, decoding, output, scaling, steps, timing
 from pipeline.bench.steps import Sizes
 from pipeline.bench.timing import Built, Candidate, interleave
 from pipeline.errors import UserError
@@ -91,6 +92,10 @@ def test_a_row_of_steps(
     assert bench.main() == 0
     with open(tmp_path / "bench.csv", newline="") as file:
         rows = list(csv.DictReader(file))
+    if name == "bart":
+        beam = rows.pop()
+        assert (beam["work"], beam["against"]) == ("bart, beam 5", "transformers, generate(num_beams=5)")
+        assert float(beam["ratio"]) > 0
     assert len(rows) == (1 if name == "elmo" else 2)
     if name != "elmo":  # others have bf16 where ours have it
         native = best_precision("cpu") == "bf16-mixed"
@@ -98,6 +103,13 @@ def test_a_row_of_steps(
         assert [row["against"] for row in rows] == ["transformers float32, AdamW", fastest]
     assert all(float(row["ratio"]) > 0 and 0 < float(row["share_of_peak"]) < 1 for row in rows)
     assert "times as fast" in capsys.readouterr().out
+
+
+def test_searches_that_write_other_tokens_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {name: timing.Result([1.0], {}, 0.0, 0.0, 0.0, [[index], [7]]) for index, name in enumerate("ab")}
+    monkeypatch.setattr(decoding, "interleave", lambda candidates, rounds: results)
+    with pytest.raises(SystemExit, match="for 1 of 4 sources only"):
+        decoding.decoding("transformer", TOY, argparse.Namespace(device="cpu", rounds=1))
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt"])

@@ -19,7 +19,7 @@ from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.models.generation import KeyValues, Search, choose
+from pipeline.models.generation import Search, choose
 from pipeline.models.gpt import Gpt
 from pipeline.models.losses import linear_cross_entropy
 from pipeline.objectives.causal_lm import CausalLM
@@ -169,7 +169,7 @@ def test_the_cache_changes_nothing(world: tuple[TokenStore, Tokenizer], norm: st
     gpt = small(world[1], norm=norm)
     ids = torch.randint(1, 300, (2, 30))
     mask = torch.ones_like(ids, dtype=torch.bool)
-    past = [KeyValues() for _ in gpt.blocks]
+    past = gpt.new_state()
     with torch.no_grad():
         full = gpt({"input_ids": ids, "mask": mask}).layers[-1]
         parts = [

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from pipeline.bench import commands, output, steps
+from pipeline.bench import commands, decoding, output, steps
 from pipeline.bench.steps import Sizes
 from pipeline.bench.timing import Candidate, interleave, run_in_subprocess
 from pipeline.cli.arguments import Parser, place, positive, split_arguments
@@ -209,6 +209,8 @@ def measure(options: argparse.Namespace) -> int:
     for name in options.rows or [*STEPS, *WHOLE]:
         try:
             rows = training_step(name, options) if name in STEPS else WHOLE[name](options)
+            if name in decoding.KINDS:
+                rows.append(decoding.decoding(name, STEPS[name][1], options))
         except UserError as error:
             if options.rows:
                 raise

@@ -33,6 +33,7 @@ class Built:
         flops: floating point operations of a step's matrix products; 0 where they are not counted.
         device: on which it trains.
         dtype: of the matrix products.
+        result: what a step makes, where it is compared.
     """
 
     step: Callable[[], Any]
@@ -40,6 +41,7 @@ class Built:
     flops: float = 0.0
     device: str = "cpu"
     dtype: torch.dtype = torch.bfloat16
+    result: Any = None
 
 
 @dataclass
@@ -63,6 +65,7 @@ class Result:
         seconds: of each step.
         peak: FLOP/s of plain matrix products, measured between the steps.
         memory: most bytes of the GPU; 0 on processors.
+        result: of a step, where it is compared.
     """
 
     seconds: list[float]
@@ -70,6 +73,7 @@ class Result:
     flops: float
     peak: float
     memory: float
+    result: Any = None
 
     @property
     def median(self) -> float:
@@ -87,7 +91,7 @@ def _serve(pipe: Connection, candidate: Candidate) -> None:
     device = torch.device(built.device)
     for _ in range(2):
         built.step()
-    pipe.send((built.losses, built.flops))
+    pipe.send((built.losses, built.flops, built.result))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     memory = 0.0
@@ -134,8 +138,9 @@ def interleave(candidates: list[Candidate], *, rounds: int) -> dict[str, Result]
     results = {}
     for name, pipe in pipes.items():
         pipe.send(False)
-        losses, flops = built[name]
-        results[name] = Result(seconds[name], losses, flops, statistics.median(peaks[name]), memory=pipe.recv())
+        losses, flops, made = built[name]
+        peak = statistics.median(peaks[name])
+        results[name] = Result(seconds[name], losses, flops, peak, memory=pipe.recv(), result=made)
     return results
 
 

@@ -60,26 +60,6 @@ class Search:
             raise UserError(f"top-p is {self.top_p}; it is a share, above 0 and at most 1.")
 
 
-class KeyValues:
-    """Keys and values of the tokens that a block has seen: with them the next token costs one row."""
-
-    def __init__(self, keys: Tensor | None = None, values: Tensor | None = None) -> None:
-        self.keys, self.values = keys, values
-
-    @property
-    def length(self) -> int:
-        return 0 if self.keys is None else self.keys.shape[-2]
-
-    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds those of new tokens, (R, H, U, d); returns all."""
-        self.keys = keys if self.keys is None else torch.cat([self.keys, keys], -2)
-        self.values = values if self.values is None else torch.cat([self.values, values], -2)
-        return self.keys, self.values
-
-    def select(self, rows: Tensor) -> KeyValues:
-        return KeyValues(select(self.keys, rows), select(self.values, rows))
-
-
 def select(state: Any, rows: Tensor) -> Any:
     """The state of some rows, each as often as it is named: `rows` (R',) are numbers of those that it has.
 

@@ -18,9 +18,9 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
-from pipeline.models.generation import KeyValues
 from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
 from pipeline.models.layers.dropout import Dropout
+from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.transformer_block import Block
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded
@@ -134,15 +134,15 @@ class Gpt(Encoder):
             for part in (block.out, block.down):
                 nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * layers))
 
-    def forward(self, batch: Batch, state: list[KeyValues] | None = None) -> Encoded:
+    def forward(self, batch: Batch, state: KeyValues | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
 
-        With `documents` (B, T) in the batch, attention and positions restart with each document. With `state`
-        (one KeyValues a block), the tokens follow those that it has seen, and are added to it. `positions` (B, T)
-        replaces those of the order, and `attend` (B, T, T) narrows what a token may see of the others.
+        With `documents` (B, T) in the batch, attention and positions restart with each document. With `state` the
+        tokens follow those that it has seen, and are added to it. `positions` (B, T) replaces those of the order, and
+        `attend` (B, T, T) narrows what a token may see of the others.
         """
         ids, mask = batch["input_ids"], batch["mask"]
-        seen = state[0].length if state else 0
+        seen = 0 if state is None else state.length
         positions = torch.arange(seen, seen + ids.shape[1], device=ids.device)
         bias = None
         if "documents" in batch:
@@ -155,10 +155,12 @@ class Gpt(Encoder):
         if "attend" in batch:
             attend = F.pad(batch["attend"], (seen, 0), value=True)[:, None]
             bias = torch.zeros(attend.shape, device=ids.device).masked_fill_(~attend, -1e9)
+        if state is not None:
+            bias = state.advance(ids, bias)
         x = self.dropout(self.embed(batch) + self.position_embedding(positions))
         layers = [x]
         for index, block in enumerate(self.blocks):
-            layers.append(block(layers[-1], bias, causal=True, past=state[index] if state else None))
+            layers.append(block(layers[-1], bias, causal=True, past=state, layer=index))
         if self.final_norm is not None:
             layers[-1] = self.final_norm(layers[-1])
         return Encoded(layers=layers, mask=mask, input_ids=ids, state=state)
@@ -206,9 +208,9 @@ class Gpt(Encoder):
         end = self.tokenizer.id("eos")
         return padded(between_ends(texts, end=end, max_length=self.max_length), pad=end)
 
-    def new_state(self) -> list[KeyValues]:
-        """Keys and values of each block: none yet."""
-        return [KeyValues() for _ in self.blocks]
+    def new_state(self) -> KeyValues:
+        """Keys and values of the blocks: none yet."""
+        return KeyValues(len(self.blocks))
 
     # ------------------------------------------------------------------ Hugging Face's layout
 

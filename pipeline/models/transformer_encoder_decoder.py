@@ -21,10 +21,10 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size
-from pipeline.models.generation import KeyValues
 from pipeline.models.inputs import Batch
 from pipeline.models.layers.attention import padding_bias
 from pipeline.models.layers.dropout import Dropout
+from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.memory import Memory
 from pipeline.models.layers.transformer_block import ACTIVATIONS, Block
 from pipeline.models.losses import Loss, linear_cross_entropy
@@ -54,8 +54,7 @@ class Seq2SeqConfig(TypedDict):
     decoder_start_token_id: NotRequired[Token]
 
 
-# The memory of the source, and of each block the keys and values of the target so far.
-DecoderState = tuple[Memory, list[KeyValues]]
+DecoderState = tuple[Memory, KeyValues]  # of the source, and of the target so far
 
 
 class TransformerEncoderDecoder(EncoderDecoder):
@@ -184,7 +183,9 @@ class TransformerEncoderDecoder(EncoderDecoder):
         return Memory(keys_values, padding_bias(encoded.mask), rows)
 
     def begin(self, encoded: Encoded) -> DecoderState:
-        return self.memory(encoded), [KeyValues() for _ in self.decoder_blocks]
+        memory = self.memory(encoded)
+        memory.keys_values = [(keys.contiguous(), values.contiguous()) for keys, values in memory.keys_values]
+        return memory, KeyValues(len(self.decoder_blocks))
 
     def decode(self, ids: Tensor, state: DecoderState) -> Tensor:
         return self._write(ids, *state)[-1]
@@ -193,13 +194,13 @@ class TransformerEncoderDecoder(EncoderDecoder):
         """As the base's, without caches."""
         return self._write(batch["decoder_input_ids"], self.memory(encoded or self.read(batch)), None)[-1]
 
-    def _write(self, ids: Tensor, memory: Memory, caches: list[KeyValues] | None) -> list[Tensor]:
-        """All layers of the decoder over ids (B, U) that follow those in the caches."""
-        x = self._enter("decoder", self.embed({"input_ids": ids}), caches[0].length if caches else 0)
+    def _write(self, ids: Tensor, memory: Memory, past: KeyValues | None) -> list[Tensor]:
+        """All layers of the decoder over ids (B, U) that follow those of the past."""
+        x = self._enter("decoder", self.embed({"input_ids": ids}), 0 if past is None else past.length)
+        bias = None if past is None else past.advance(ids)
         layers = [x]
         for number, block in enumerate(self.decoder_blocks):
-            past = caches[number] if caches else None
-            layers.append(block(layers[-1], None, causal=True, past=past, memory=memory, layer=number))
+            layers.append(block(layers[-1], bias, causal=True, past=past, memory=memory, layer=number))
         if self.decoder_norm is not None:
             layers[-1] = self.decoder_norm(layers[-1])
         return layers

@@ -11,6 +11,14 @@ import torch
 from torch import Tensor
 
 
+def runs(owners: Tensor) -> tuple[Tensor, int]:
+    """What rows read (R,) -> what has to be stored for them, each for as many rows side by side; how many."""
+    stored, counts = owners.unique_consecutive(return_counts=True)
+    if bool((counts == counts[0]).all()):
+        return stored, int(counts[0])
+    return owners, 1
+
+
 @dataclass
 class Memory:
     """Sources, each of which is read by as many rows, side by side: rows 0 .. R / S - 1 read the first one.
@@ -27,13 +35,10 @@ class Memory:
 
     def select(self, rows: Tensor) -> Memory:
         """The memory of some rows (R',), see `generation.select`: sources are copied only where others are read."""
-        sources = self.sources[rows]
-        stored, counts = sources.unique_consecutive(return_counts=True)
-        if not bool((counts == counts[0]).all()):
-            stored, counts = sources, torch.ones_like(sources)
+        stored, count = runs(self.sources[rows])
         numbers = torch.arange(len(stored), device=rows.device)
         keys_values, bias = self.keys_values, self.bias
         if len(stored) != len(keys_values[0][0]) or not torch.equal(stored, numbers):
             keys_values = [(keys[stored], values[stored]) for keys, values in keys_values]
             bias = None if bias is None else bias[stored]
-        return Memory(keys_values, bias, numbers.repeat_interleave(counts))
+        return Memory(keys_values, bias, numbers.repeat_interleave(count))

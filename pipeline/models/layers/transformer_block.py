@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeline.models.generation import KeyValues
 from pipeline.models.layers.attention import attention
 from pipeline.models.layers.dropout import Dropout
+from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.memory import Memory
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -77,12 +77,14 @@ class Block(nn.Module):
             self.cross_out = nn.Linear(size, size)
             self.norm_cross = nn.LayerNorm(size, eps=eps)
 
-    def attend(self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None) -> Tensor:
+    def attend(self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None, layer: int) -> Tensor:
         batch, length, size = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if past is not None:
-            k, v = past.extend(k, v)
-        mixed = attention(q, k, v, bias, self.attention_dropout, causal=causal)
+            k, v = past.extend(layer, k, v)
+            if len(k) < batch:  # rows that share keys are further queries
+                q = q.reshape(len(k), -1, self.heads, q.shape[-1]).transpose(1, 2)
+        mixed = attention(q, k, v, bias, self.attention_dropout, causal=causal and length > 1)
         return self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, size)))
 
     def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +119,8 @@ class Block(nn.Module):
         Args:
             bias: of self-attention, see `attention`.
             past: keys and values of the tokens before; those of x are added.
-            memory: what a decoder attends to, and the number of this block there.
+            memory: what a decoder attends to.
+            layer: the number of this block in both.
         """
         if self.recompute and self.training and torch.is_grad_enabled():
             return checkpoint(self.compute, x, bias, causal, past, memory, layer, use_reentrant=False)  # type: ignore[return-value]
@@ -127,11 +130,11 @@ class Block(nn.Module):
         self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None, memory: Memory | None, layer: int
     ) -> Tensor:
         if self.pre:
-            x = x + self.attend(self.norm_attention(x), bias, causal, past)
+            x = x + self.attend(self.norm_attention(x), bias, causal, past, layer)
             if memory is not None:
                 x = x + self.attend_memory(self.norm_cross(x), memory, layer)
             return x + self.feed_forward(self.norm_feed_forward(x))
-        x = self.norm_attention(x + self.attend(x, bias, causal, past))
+        x = self.norm_attention(x + self.attend(x, bias, causal, past, layer))
         if memory is not None:
             x = self.norm_cross(x + self.attend_memory(x, memory, layer))
         return self.norm_feed_forward(x + self.feed_forward(x))
