@@ -73,7 +73,7 @@ help: ## this list
 	@echo "  KIND       for new-task: sentence, pair, regression or tagging; without it, what DATA looks like"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store, output; none: all"
 	@echo "  PROMPT     for try: text to continue (gpt, bart and models that came before), or with [MASK] to fill (bert)"
-	@echo "  WORD       for try: a word whose neighbours in two contexts are shown, layer by layer (elmo)"
+	@echo "  WORD       for try: a word whose neighbors in two contexts are shown, layer by layer (elmo)"
 	@echo "  REPO       for push: its name on the hub, USER/NAME"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"

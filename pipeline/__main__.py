@@ -88,7 +88,7 @@ def main() -> int:
 
 
 def say(message: str) -> None:
-    """A last message on standard error, on a line of its own: below progress bars that are still open."""
+    """A last message on standard error, on a new line, below progress bars that are still open."""
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     for bar in list(getattr(tqdm, "_instances", ())):
         bar.close()
@@ -110,12 +110,12 @@ def in_plain_words(error: BaseException, args: list[str]) -> str | None:
     from pipeline.storage.atomic import is_disk_full, reason
 
     if isinstance(error, (MemoryError, RuntimeError, OSError)) or type(error).__name__ == "PanicException":
-        said = repr(error)
+        message = repr(error)
         if is_out_of_memory(error):
             return "Memory ran out. Lower the sizes of network, vocabulary or batch, or end other programs."
-        if any(sign in said for sign in THREADS) and getattr(error, "filename", None) is None:
+        if any(sign in message for sign in THREADS) and getattr(error, "filename", None) is None:
             return "No further thread or process can be started. Raise the limit (ulimit -u), or end other programs."
-        if any(sign in said for sign in NODES):
+        if any(sign in message for sign in NODES):
             first = str(error).splitlines()[0].rstrip(".")
             return f"Not all nodes of the run could be reached ({first}). PIPELINE_NODE_TIMEOUT=MINUTES waits longer."
     if isinstance(error, OSError):
@@ -145,7 +145,7 @@ def shortened(name: str) -> str:
 
 
 def command() -> int:
-    """`main` as a program of its own: whoever reads its output may leave before the end."""
+    """`main` as a program whose output may be closed before its end (`| head`)."""
     sys.stderr = outlasting(sys.stderr)
     if sys.argv[1:2] != ["predict"]:  # which has nothing else to do, and ends where nobody reads on
         sys.stdout = outlasting(sys.stdout)

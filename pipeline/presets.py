@@ -27,7 +27,7 @@ FRESH = ("scratch", "random")  # on fresh weights
 DEFAULT_MODEL = "bert"  # of MODEL=
 INPUTS = ("lines", "csv", "tsv", "json", "jsonl", "parquet")  # what predict reads
 
-set_parsing_settings(subclasses_enabled=[DataSet, Task])  # a YAML names the kind of task: a dataclass of its own
+set_parsing_settings(subclasses_enabled=[DataSet, Task])  # a YAML names the kind of task, a dataclass
 _load_yaml = get_loader("yaml")
 set_loader("yaml", lambda text: former_names.current(_load_yaml(text)), exceptions=(yaml.YAMLError,))
 

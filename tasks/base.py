@@ -34,7 +34,7 @@ class Example:
       threshold.
     - an answer in the text: (first character, one behind the last), for which `Feature` would keep the offsets of
       its tokens, as it keeps the words of a tagged sentence.
-    - one of several candidates: `text` is then a list of pairs, which the head reads as so many rows, and the label
+    - one of several candidates: `text` is then a list of pairs, which the head reads as one row each, and the label
       the index of the right one.
     - a target text: a str, which the head tokenizes in `collate` and generates in `decode`.
     """
@@ -132,7 +132,7 @@ class Task(DataSet, ABC):
         """A row as an example.
 
         Raises:
-            UserError: other than one text or two, which a kind of task joins in an `example` of its own.
+            UserError: other than one text or two, which a kind of task joins by overriding `example`.
         """
         label = self.label(row)
         texts = [self.plain(row, role) for role in self.roles]

@@ -68,7 +68,7 @@ class Classification(NamedLabels, Task):
             texts["hypothesis_only"] = [[example.text[1] for example in part] for part in (train, test)]
         [(frequent, _)] = Counter(classes).most_common(1)
         guesses = {"majority": [frequent] * len(test)}
-        guesses |= {name: bag_of_words(known, classes, asked) for name, (known, asked) in texts.items()}
+        guesses |= {name: bag_of_words(known, classes, new) for name, (known, new) in texts.items()}
         return {name: self.scores(gold, labels).figures[self.metric] for name, labels in guesses.items()}
 
     def headline(self, figures: dict[str, float]) -> str:

@@ -12,12 +12,12 @@ class RowError(UserError):
 
     Args:
         place: of the row, as "dev.tsv, line 3".
-        said: what is wrong with it, without a full stop.
+        problem: what is wrong with it, without a full stop.
         kind: what such rows have, to count them: "an empty text".
     """
 
-    def __init__(self, place: str, said: str, *, kind: str) -> None:
-        super().__init__(f"{place} {said}.")
+    def __init__(self, place: str, problem: str, *, kind: str) -> None:
+        super().__init__(f"{place} {problem}.")
         self.place = place
         self.kind = kind
 

@@ -50,8 +50,8 @@ class NamedLabels(DataSet):
         """
         names = [self.name_of(value) for value in values]
         if "" in names:
-            said = "has an empty label; `ignore` in the task's YAML leaves such rows out"
-            raise RowError(row[0], said, kind="an empty label")
+            problem = "has an empty label; `ignore` in the task's YAML leaves such rows out"
+            raise RowError(row[0], problem, kind="an empty label")
         return names
 
     def name_of(self, value: Any) -> str:

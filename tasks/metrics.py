@@ -51,7 +51,7 @@ def macro_f1(gold: Sequence[int], predicted: Sequence[int], classes: int) -> flo
 
 
 def headline(metric: str, figures: dict[str, float]) -> str:
-    """The metric first, then the others; an accuracy with its standard error."""
+    """The metric first, then all others; an accuracy with its standard error."""
     names = [metric, *(name for name in figures if name not in (metric, "standard_error"))]
     shown = {name: f"{name.replace('_', ' ').replace(' f1', ' F1')} {figures[name]:.4f}" for name in names}
     for name in {"accuracy", "token_accuracy"} & set(names):

@@ -22,9 +22,9 @@ class Prompt:
         shape: `choice` (a context and candidates that continue it), `pair` (which text is likelier), `cloze`
             (candidates at the [MASK] of the text), `last_word` (the text's own last word).
         text: the context, or the text with [MASK]; of `last_word` the text as a whole. It must not end in a space.
-        candidates: label -> what is said for it; or a list of texts, the right one of which `gold` tells.
+        candidates: label -> its text; or a list of texts, the right one of which `gold` names.
         gold: name of the column that holds the right candidate's number, or the number.
-        values: column -> value -> what stands for it in the texts.
+        values: column -> value -> its replacement in the texts.
     """
 
     shape: Literal["choice", "pair", "cloze", "last_word"]

@@ -80,8 +80,8 @@ class Regression(Task):
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            said = f"has the score '{shortened(value)}', which is not a finite number"
-            raise RowError(row[0], said, kind="no finite number as score")
+            problem = f"has the score '{shortened(value)}', which is not a finite number"
+            raise RowError(row[0], problem, kind="no finite number as score")
         return number
 
     def check_labels(self, train: Sequence[Example]) -> None:
@@ -185,11 +185,11 @@ def overlap(first: str, second: str) -> float:
     return 2 * len(a & b) / max(1, len(a) + len(b))
 
 
-def ridge(texts: Sequence[str], scores: Sequence[float], asked: Sequence[str]) -> list[float]:
+def ridge(texts: Sequence[str], scores: Sequence[float], new: Sequence[str]) -> list[float]:
     """Scores by ridge regression on TF-IDF of words and word pairs; where there are no words, the mean."""
     from sklearn.linear_model import Ridge
 
     if not any(text.split() for text in texts):
-        return [float(np.mean(scores))] * len(asked)
+        return [float(np.mean(scores))] * len(new)
     vectorizer = tfidf()
-    return Ridge().fit(vectorizer.fit_transform(texts), scores).predict(vectorizer.transform(asked)).tolist()
+    return Ridge().fit(vectorizer.fit_transform(texts), scores).predict(vectorizer.transform(new)).tolist()

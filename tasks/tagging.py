@@ -95,8 +95,8 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         place, columns = row
         if 0 in columns:  # CoNLL columns
             if (number := self.conll[role]) not in columns:
-                said = f"has only {len(columns)} columns; the {role} should be in column {number}"
-                raise RowError(place, said, kind="too few columns")
+                problem = f"has only {len(columns)} columns; the {role} should be in column {number}"
+                raise RowError(place, problem, kind="too few columns")
             return columns[number]
         value = super().column(row, role)
         if isinstance(value, str):
@@ -123,8 +123,8 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
     def example(self, row: Row) -> Example:
         words, tags = self.column(row, "words"), self.label(row)
         if len(words) != len(tags):
-            said = f"has {len(words)} words but {len(tags)} tags"
-            raise RowError(row[0], said, kind="more or fewer tags than words")
+            problem = f"has {len(words)} words but {len(tags)} tags"
+            raise RowError(row[0], problem, kind="more or fewer tags than words")
         return Example(text=words, label=tags)
 
     def made_up(self, number: int) -> dict[str, Any]:

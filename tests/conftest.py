@@ -144,7 +144,7 @@ def figures(folder: Path) -> dict[str, float]:
 
 
 def assert_plot(file: Path) -> None:
-    """A picture with lines or bars in it, in more than one colour."""
+    """A picture with lines or bars in it, in more than one color."""
     pixels = matplotlib.image.imread(file)[..., :3].reshape(-1, 3)
     assert len({tuple(pixel) for pixel in pixels[:: max(1, len(pixels) // 20_000)].tolist()}) > 3
 

@@ -44,6 +44,7 @@ AT_START = (
 FREE = ("PYTHONPATH",)
 LIBRARIES = ("multiprocessing.spawn", "lightning.pytorch.cli", "matplotlib.backends.backend_agg", "matplotlib.pyplot")
 LIBRARIES += ("sklearn.linear_model", "sklearn.feature_extraction.text", "tokenizers", "wandb")
+LIBRARIES += ("wandb.sdk.launch.inputs.internal",)  # 1.7 s, which wandb.init imports
 FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}
 PROGRAM = """\
 #!{python} -IS

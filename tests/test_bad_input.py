@@ -183,7 +183,7 @@ def test_fine_tuning_refuses(pretrained: Path, args: list[str], message: str) ->
         (
             "{negative: angry, positive: happy}",
             "[angry, happy]\n          gold: text",
-            "cannot be asked: invalid literal",
+            "cannot be filled into the prompt: invalid literal",
         ),
     ],
 )

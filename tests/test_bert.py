@@ -91,20 +91,20 @@ def test_their_folder_opens_here(tokenizer: Tokenizer, tmp_path: Path, kind: typ
     model = kind(config).eval()
     model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path, max_length=40)
-    ours, receipt = pipeline.encoders.load_with_report(tmp_path)
-    assert not receipt.new
-    assert not receipt.unused
+    ours, report = pipeline.encoders.load_with_report(tmp_path)
+    assert not report.new
+    assert not report.unused
     same_outputs(ours, model, tmp_path)
 
 
-def test_a_bare_bert_model_loads_with_an_honest_receipt(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_bare_bert_model_loads_with_an_honest_load_report(tokenizer: Tokenizer, tmp_path: Path) -> None:
     config = BertConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     BertModel(config).save_pretrained(tmp_path)
     tokenizer.save(tmp_path, max_length=512)
-    receipt = pipeline.encoders.load_with_report(tmp_path)[1]
-    assert {name.split(".")[0] for name in receipt.new} == {"cls"}
-    assert not receipt.unused
-    assert all(name.startswith("bert.") for name in receipt.loaded)
+    report = pipeline.encoders.load_with_report(tmp_path)[1]
+    assert {name.split(".")[0] for name in report.new} == {"cls"}
+    assert not report.unused
+    assert all(name.startswith("bert.") for name in report.loaded)
 
 
 @pytest.mark.parametrize("max_length", [12, 13])
@@ -189,7 +189,7 @@ def test_dropout_has_its_rate_and_keeps_the_mean(p: float, dtype: torch.dtype) -
     assert (dropout.eval()(x) == x).all()
 
 
-def test_local_start_looks_at_neighbours(tokenizer: Tokenizer) -> None:
+def test_local_start_attends_to_neighbors(tokenizer: Tokenizer) -> None:
     torch.manual_seed(0)
     settings = {"size": 128, "layers": 1, "heads": 2, "inner_size": 64, "max_length": 40, "dropout": 0.0}
     bert = Bert(tokenizer, **settings, attention_dropout=0.0, initialization="local").eval()  # type: ignore[arg-type]

@@ -236,9 +236,9 @@ def test_empty_texts_have_their_special_tokens(encoder: Encoder) -> None:
 
 def test_a_saved_folder_gives_the_same_outputs(fresh: Encoder, tmp_path: Path) -> None:
     fresh.save(tmp_path / "one")
-    again, receipt = registry.load_with_report(tmp_path / "one")
-    assert not receipt.new
-    assert not receipt.unused
+    again, report = registry.load_with_report(tmp_path / "one")
+    assert not report.new
+    assert not report.unused
     for one, two in zip(fresh.encode(TEXTS).layers, again.encode(TEXTS).layers, strict=True):
         assert torch.equal(one, two)
     again.save(tmp_path / "two")

@@ -25,10 +25,10 @@ def store_of(tokens: np.ndarray) -> TokenStore:
 
 def plainly_counted(tokens: list[int], size: int) -> np.ndarray:
     counts = np.zeros((size, size))
-    for i, centre in enumerate(tokens):
+    for i, center in enumerate(tokens):
         for j, context in enumerate(tokens):
             if 0 < abs(i - j) <= cooccurrence.WINDOW:
-                counts[centre, context] += 1 / abs(i - j)
+                counts[center, context] += 1 / abs(i - j)
     return counts
 
 
@@ -107,8 +107,8 @@ def test_tokens_of_the_same_surroundings_begin_alike() -> None:
     assert alike.min() > 0.9 > 0.6 > others.max()
 
 
-def test_vectors_of_neighbours_tell_a_token_of_held_out_text(tmp_path: Path) -> None:
-    """Near the sum of its neighbours' vectors, and no longer so when the words of the corpus are shuffled."""
+def test_vectors_of_neighbors_predict_a_token_of_held_out_text(tmp_path: Path) -> None:
+    """Near the sum of its neighbors' vectors, and no longer so when the words of the corpus are shuffled."""
     sample.write_corpus(tmp_path, documents_count=600, seed=0)
     tokenizer = WordPiece.train((tmp_path / "train.txt").open(), vocab_size=2000, lowercase=True)
     built = store.build(Source(files=[tmp_path / "train.txt"]), tokenizer, tmp_path / "stores")

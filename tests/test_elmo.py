@@ -146,7 +146,7 @@ def test_the_stream_holds_every_word_once(world: tuple[TokenStore, Tokenizer]) -
         assert all(row[-2:] == other[:2] for row, other in itertools.pairwise(rows))
 
 
-def test_batches_ask_for_the_neighbours(world: tuple[TokenStore, Tokenizer]) -> None:
+def test_batches_predict_the_neighbors(world: tuple[TokenStore, Tokenizer]) -> None:
     tokenizer = world[1]
     batch = StepBatches(BidirectionalLM(stateful=False), *world, length=20, batch_size=8, seed=0)(1)
     ids, following = batch.inputs["input_ids"], batch.targets["forward"]

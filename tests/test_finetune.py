@@ -50,7 +50,7 @@ def test_run_folder(tuned: dict[str, Path], arm: str) -> None:
     predictions = [json.loads(line) for line in (tuned[arm] / "predictions.jsonl").read_text().splitlines()]
     right = sum(row["gold"] == row["label"] for row in predictions)
     assert right / len(predictions) == pytest.approx(end["test/accuracy"])
-    assert {"model", "confusion.png", "curves.png", "config.yaml", "receipt.txt"} <= {
+    assert {"model", "confusion.png", "curves.png", "config.yaml", "load_report.txt"} <= {
         p.name for p in tuned[arm].iterdir()
     }
 
@@ -74,11 +74,11 @@ def test_arms_differ_as_they_say(tuned: dict[str, Path], pretrained: Path) -> No
     full, scratch = (models[arm].encoder.state_dict()[name] for arm in ("full", "scratch"))
     assert not torch.equal(full, source[name])
     assert (full - source[name]).abs().mean() < (scratch - source[name]).abs().mean() / 3
-    receipts = {arm: (folder / "receipt.txt").read_text() for arm, folder in tuned.items()}
-    assert " 0 new, 0 unused" in receipts["full"]
-    assert "0 tensors loaded" in receipts["scratch"]
-    assert "never trained, so not saved with the encoder: cls.predictions.bias" in receipts["scratch"]
-    assert "never trained" not in receipts["full"]
+    load_reports = {arm: (folder / "load_report.txt").read_text() for arm, folder in tuned.items()}
+    assert " 0 new, 0 unused" in load_reports["full"]
+    assert "0 tensors loaded" in load_reports["scratch"]
+    assert "never trained, so not saved with the encoder: cls.predictions.bias" in load_reports["scratch"]
+    assert "never trained" not in load_reports["full"]
 
 
 @pytest.mark.parametrize(("flags", "rate"), [([], 1e-2), (["--model.optimization.learning_rate=3e-3"], 3e-3)])

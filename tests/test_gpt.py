@@ -88,9 +88,9 @@ def test_their_folder_opens_here(world: tuple[TokenStore, Tokenizer], tmp_path: 
     model = kind(config).eval()
     model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path, max_length=40)
-    ours, receipt = pipeline.encoders.load_with_report(tmp_path)
-    assert not receipt.new
-    assert not receipt.unused
+    ours, report = pipeline.encoders.load_with_report(tmp_path)
+    assert not report.new
+    assert not report.unused
     assert isinstance(ours, Gpt)
     if kind is GPT2LMHeadModel:
         same_outputs(ours, model)

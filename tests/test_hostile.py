@@ -155,7 +155,7 @@ def test_the_command_line_refuses(tmp_path: Path, args: list[str], message: str)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("trainer: {max_steps: 3, max_steps: 4}", "file.yaml, line 1.*'max_steps' stands there twice"),
+        ("trainer: {max_steps: 3, max_steps: 4}", "file.yaml, line 1.*'max_steps' is a duplicate key"),
         ("trainer: {max_steps: 010}", "file.yaml, line 1.*010 is a number of another base"),
         ("trainer: {max_steps: 1:30}", "file.yaml, line 1.*1:30 is a number of another base"),
         ("trainer: {a: &a [*a]}", "file.yaml"),

@@ -111,7 +111,7 @@ def test_an_upload_that_is_interrupted_costs_no_answers(
         raise KeyboardInterrupt
 
     out = run_of(tmp_path / "asked", "zeroshot", "metrics.json", "predictions.jsonl")
-    monkeypatch.setattr("pipeline.prompting.report.log_to_wandb", interrupted)
+    monkeypatch.setattr("pipeline.prompting.run.log_to_wandb", interrupted)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         run("zeroshot", "--from", str(trained / "encoder"), "--out", str(out), "--limit", "2", "--overwrite")
     assert figures(out)["zeroshot/rows"] == 2

@@ -33,6 +33,7 @@ from pipeline.data.labeled import rows_of
 from pipeline.data.seen_lines import shared_lines
 from pipeline.data.tables import read_rows
 from pipeline.data.token_store import TokenStore
+from pipeline.data.tokenizer_builder import interruptible
 from pipeline.errors import UserError
 from pipeline.storage import checksums
 from pipeline.storage.checksums import file_hash
@@ -41,7 +42,6 @@ from pipeline.tokenization.overlong_words import OVERLONG
 from pipeline.tokenization.registry import SCHEMES, train
 from pipeline.tokenization.spelled_words import LONGEST_WORD
 from pipeline.tokenization.wordpiece import WordPiece
-from pipeline.training import corpus_data as corpus
 from pipeline.training import task_data as labeled
 from tasks.prompts import Prompt
 from tasks.sentiment import Sentiment
@@ -192,7 +192,7 @@ def test_an_interrupt_is_heard_while_a_tokenizer_is_trained() -> None:
     begin = time.monotonic()
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        corpus.interruptible(list, endless())  # type: ignore[arg-type]
+        interruptible(list, endless())  # type: ignore[arg-type]
     assert time.monotonic() - begin < 5
 
 
@@ -200,7 +200,7 @@ def test_an_error_in_a_text_is_raised_where_its_tokenizer_is_waited_for(tmp_path
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     texts = (line for document, _ in Source(files=[tmp_path / "a.txt"]).documents() for line in document)
     with pytest.raises(UserError, match="is not UTF-8 text"):
-        corpus.interruptible(partial(train, "bpe", vocab_size=300, lowercase=False), texts)
+        interruptible(partial(train, "bpe", vocab_size=300, lowercase=False), texts)
 
 
 def test_halves_of_characters_are_read() -> None:

@@ -223,8 +223,8 @@ def test_folders_of_others_may_leave_out_what_has_a_default(
     encoder_folders: Path, tmp_path: Path, name: str, left_out: list[str]
 ) -> None:
     change = config(**dict.fromkeys(left_out, ...), extra={"a": [1]}, id2label={"5": "x"})
-    opened, receipt = pipeline.encoders.load_with_report(changed(encoder_folders / name, tmp_path / "folder", change))
-    assert not receipt.new
+    opened, report = pipeline.encoders.load_with_report(changed(encoder_folders / name, tmp_path / "folder", change))
+    assert not report.new
     assert (
         opened.encode(["a film"]).layers[-1]
         == pipeline.encoders.load(encoder_folders / name).encode(["a film"]).layers[-1]
@@ -259,15 +259,15 @@ RANDOM = [
 def test_what_was_never_trained_is_not_saved(
     encoder_folders: Path, tmp_path: Path, name: str, taken: bool, head: dict[str, Any], kind: str | None
 ) -> None:
-    encoder, receipt = pipeline.encoders.load_with_report(encoder_folders / name, weights=taken)
+    encoder, report = pipeline.encoders.load_with_report(encoder_folders / name, weights=taken)
     labels = ["O", "B-x"] if head.get("name") else ["no", "yes"]
     model = FineTunedModel(encoder, labels=labels, options=options(**head))
     model.save(tmp_path / "model", card="")
     saved = load_file(tmp_path / "model/model.safetensors")
-    fresh = {key for key in receipt.new if key.startswith(("cls.", "output."))}
+    fresh = {key for key in report.new if key.startswith(("cls.", "output."))}
     assert not fresh & saved.keys()
     assert set(model.unsaved()) == fresh | (
-        {"bert.pooler.dense.weight", "bert.pooler.dense.bias"} & set(receipt.new) - saved.keys()
+        {"bert.pooler.dense.weight", "bert.pooler.dense.bias"} & set(report.new) - saved.keys()
     )
     found = json.loads((tmp_path / "model/config.json").read_text())
     assert found.get("architectures", [None]) == [kind]
@@ -278,9 +278,9 @@ def test_what_was_never_trained_is_not_saved(
     assert pipeline.load(tmp_path / "model").predict(texts) == model.predict(texts)
 
     # The next one in a chain has them random again, and saves them as little.
-    again, receipt = pipeline.encoders.load_with_report(tmp_path / "model")
+    again, report = pipeline.encoders.load_with_report(tmp_path / "model")
     again.save(tmp_path / "again")
-    assert not load_file(tmp_path / "again/model.safetensors").keys() & set(receipt.new)
+    assert not load_file(tmp_path / "again/model.safetensors").keys() & set(report.new)
     if name != "gpt" and (not taken or name == "minilm"):
         with pytest.raises(UserError, match=r"no probabilities|without a language model|no output layer"):
             prompting.log_likelihoods(pipeline.encoders.load_with_heads(tmp_path / "model"), [("", "a film")])
@@ -301,7 +301,7 @@ def test_probabilities_of_an_encoder_without_lm_head_are_refused(encoder_folders
 def test_a_tokenizer_that_never_ends_is_a_sentence(encoder_folders: Path, tmp_path: Path, pattern: str) -> None:
     runaway = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     folder = changed(encoder_folders / "tuned", tmp_path / "folder", edited("tokenizer.json", pre_tokenizer=runaway))
-    with pytest.raises(UserError, match=r"folder/tokenizer.json cannot tokenise this text: a regular expression"):
+    with pytest.raises(UserError, match=r"folder/tokenizer.json cannot tokenize this text: a regular expression"):
         pipeline.load(folder).predict(["a" * 60 + "!"])
 
 
@@ -417,7 +417,7 @@ def test_a_temperature_of_almost_nothing_is_none(encoder_folders: Path) -> None:
     assert shown(gpt, temperature=1e-320) == shown(gpt, temperature=0.0)
 
 
-def test_a_word_is_not_its_own_neighbour(encoder_folders: Path) -> None:
+def test_a_word_is_not_its_own_neighbor(encoder_folders: Path) -> None:
     elmo = pipeline.encoders.load(encoder_folders / "elmo")
     vectors = elmo.encode([["good", "good", "bad", "film"]]).layers[0][0, 1:5]
     words = ["good", "good", "bad", "film"]

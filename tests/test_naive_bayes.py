@@ -62,7 +62,7 @@ def test_a_run(languages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     """The run folder holds what that of every fine-tune does, but curves; its model opens and predicts."""
     out = fine_tune(languages, tmp_path / "run", "--data.characters=[1]")
     end, names = figures(out), {path.name for path in out.iterdir()}
-    assert {"model", "config.yaml", "lineage.json", "receipt.txt", "metrics.csv", "wandb"} <= names
+    assert {"model", "config.yaml", "lineage.json", "load_report.txt", "metrics.csv", "wandb"} <= names
     assert "curves.png" not in names
     assert not (out / "checkpoints").exists()
     assert end["test/accuracy"] == 1 > end["test/characters_1/accuracy"] > end["baseline/majority"]
@@ -96,7 +96,7 @@ def test_an_encoder_gives_tokens_and_settings(toys: Callable[[str], Path], tmp_p
     [answer] = model.predict([("a dog runs", "it is wet")])
     [swapped] = model.predict([("it is wet", "a dog runs")])  # given the label, either text says the same
     assert answer["probabilities"] == pytest.approx(swapped["probabilities"], abs=1e-9)
-    assert source.tokenizer.hash[:12] in (out / "receipt.txt").read_text()
+    assert source.tokenizer.hash[:12] in (out / "load_report.txt").read_text()
 
 
 def test_the_sum_of_the_models_of_the_labels(languages: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import re
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,7 @@ from tests.conftest import figures, run
 V, END = 9, 0  # the last one is in no text, as nltk's unknown word
 TEXT = np.random.default_rng(0).choice(np.arange(1, V - 1), 400, p=np.arange(1, V - 1) / 28)
 ORDER = 3
+IRSTLM = Path("/usr/lib/irstlm/bin/compile-lm")  # of Debian
 
 
 def counted(smoothing: Smoothing, *, order: int = ORDER, **options: Any) -> Probabilities:
@@ -195,6 +198,32 @@ def test_arpa_says_the_same_to_another_reader(encoder: Ngram, smoothing: str, tm
         for token in range(0, 60):
             said = back_off(read, (*context, arpa.END if token == end else words[token]))
             assert said == pytest.approx(row[token], abs=1e-5)
+
+
+@pytest.mark.skipif(not IRSTLM.exists(), reason="IRSTLM is not installed")
+@pytest.mark.parametrize("smoothing", ["witten-bell", "modified-kneser-ney"])
+def test_irstlm_reads_arpa(encoder: Ngram, smoothing: str, tmp_path: Path) -> None:
+    """The perplexity that a program of others gives to each text: to 1e-4 of log10 a token, beside its rounding."""
+    model = Ngram(encoder.tokenizer, order=4, smoothing=smoothing, k=1.0, discount=None, max_length=48)  # type: ignore[arg-type]
+    rng, end = np.random.default_rng(0), encoder.tokenizer.id("eos")
+    texts = [rng.choice(np.arange(5, 40), rng.integers(1, 30)) for _ in range(50)]
+    model.fit(np.concatenate(texts), np.cumsum([0, *map(len, texts)]))
+    arpa.write(model, tmp_path / "model.arpa.gz")
+    (tmp_path / "model.arpa").write_bytes(gzip.decompress((tmp_path / "model.arpa.gz").read_bytes()))
+    asked = [*texts[:10], *(rng.integers(5, 90, size) for size in range(1, 15))]  # some have tokens that never occurred
+    words = [arpa.word(model.tokenizer.backend.id_to_token(i)) for i in range(len(model.tokenizer))]
+    lines = [" ".join([arpa.BEGIN, *(words[token] for token in text), arpa.END]) for text in asked]
+    (tmp_path / "texts").write_text("\n".join(lines) + "\n")
+    command = [str(IRSTLM), "model.arpa", "--eval=texts", "--sentence=yes"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout
+    found = re.findall(r"sent_Nw=(\d+) sent_PP=([\d.]+) .*sent_Noov=(\d+)", said)
+    assert len(found) == len(asked)
+    for text, (number, perplexity, unknown) in zip(asked, found, strict=True):
+        ids = torch.tensor([[end, *text.tolist(), end]])
+        scores = model.log_probs({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)})[0, 1:]
+        assert (int(number), int(unknown)) == (len(text) + 1, 0)
+        exact = 1e-4 + 0.005 / float(perplexity) / np.log(10)  # it is printed to two decimals
+        assert np.log10(float(perplexity)) == pytest.approx(-float(scores.mean()) / np.log(10), abs=exact)
 
 
 def test_words_of_arpa_have_no_spaces() -> None:

@@ -23,8 +23,8 @@ from pipeline.prompting import evaluate as evaluating
 from pipeline.prompting.evaluate import answer, check, evaluate
 from pipeline.prompting.few_shot import BETWEEN, with_examples
 from pipeline.prompting.metrics import metrics_of
-from pipeline.prompting.report import read
 from pipeline.prompting.requests import beginning
+from pipeline.prompting.run import read
 from pipeline.prompting.scoring import scorer_of
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
@@ -297,7 +297,7 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
     with pytest.raises(UserError, match="a candidate for each label, but this task has no labels"):
         evaluate(elmo, asked, [("row 1", {"text": "a"})])
     asked = Prompted(prompts=[Prompt("choice", "{text}", [" a", " b"], gold="label")])
-    with pytest.raises(UserError, match="row 1 cannot be asked"):
+    with pytest.raises(UserError, match="row 1 cannot be filled into the prompt"):
         evaluate(elmo, asked, [("row 1", {"text": "a", "label": None})])
     (tmp_path / "unlabelled").mkdir()
     (tmp_path / "unlabelled/test.tsv").write_text("text\tlabel\nfine\t-1\n")

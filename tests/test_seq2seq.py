@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from pipeline.errors import UserError
+from pipeline.inspection.generate import write
 from pipeline.models import registry
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.generation import Search
@@ -62,6 +63,12 @@ def test_the_tokenizer_has_five_special_tokens_and_languages(tokenizer: Seq2SeqB
     [ids] = again.encode_batch([SOURCES[0]])
     assert auto(SOURCES[0])["input_ids"] == [again.id("bos"), *ids, again.id("eos")]
     assert auto.decode(ids) == again.decode(ids) == SOURCES[0]
+
+
+def test_an_empty_target_is_said(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = transformer(tokenizer)
+    monkeypatch.setattr(model, "generate", lambda ids, **how: [])
+    assert write(model, SOURCES[0], Search()) == "\n(The target is empty.)"
 
 
 @pytest.mark.parametrize(

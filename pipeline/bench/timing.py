@@ -111,7 +111,7 @@ def _receive(pipe: Any, name: str) -> Any:
     try:
         return pipe.recv()
     except EOFError:
-        raise UserError(f"The process of '{name}' died; its error stands above.") from None
+        raise UserError(f"The process of '{name}' died; its error is shown above.") from None
 
 
 def interleave(candidates: list[Candidate], *, rounds: int) -> dict[str, Result]:

@@ -22,7 +22,7 @@ def loading(config: Mapping[str, Any], place: str, *, library: str, tag: str, on
     pairs = bool(config.get("head", {}).get("pairs"))
     if library == "transformers":
         lines = _in_transformers(config, place, tag=tag, pairs=pairs)
-        where = "It opens in transformers as it is"
+        where = "It opens in transformers unchanged"
     else:
         lines = _in_ours(place, tag=tag, pairs=pairs, on_hub=on_hub)
         where = f"It opens in {library}; transformers has no such model"

@@ -68,14 +68,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises: UserError."""
         if argument := re.fullmatch(r"argument ([^:]+): (.*)", message, flags=re.DOTALL):
-            flag, said = argument.groups()
-            if choice := re.fullmatch(r"invalid choice: (.+) \(choose from (.+)\)", said, flags=re.DOTALL):
+            flag, problem = argument.groups()
+            if choice := re.fullmatch(r"invalid choice: (.+) \(choose from (.+)\)", problem, flags=re.DOTALL):
                 wrong, known = (part.replace("'", "") for part in choice.groups())
                 if flag == "COMMAND":
                     meant = did_you_mean(wrong, known.split(", "))
                     raise UserError(f"There is no command {wrong}; there are {known}.{meant} {self._see()}")
-                said = f"is {wrong}; it must be one of {known}.{did_you_mean(wrong, known.split(', '))}".rstrip(".")
-            message = f"{flag} {said}"
+                problem = f"is {wrong}; it must be one of {known}.{did_you_mean(wrong, known.split(', '))}".rstrip(".")
+            message = f"{flag} {problem}"
         raise UserError(f"{message[0].upper()}{message[1:]}{'' if message.endswith('?') else '.'} {self._see()}")
 
     def _see(self) -> str:

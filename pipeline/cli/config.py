@@ -199,9 +199,9 @@ def parse(
         if not isinstance(error, ArgumentError):
             raise
         name = key_in(str(error))
-        said = plain(str(error), getattr(error, "keys", ()), classes_of([*given.values()], flags))
+        message = plain(str(error), getattr(error, "keys", ()), classes_of([*given.values()], flags))
         place = next((file for file in reversed(given) if _sets(given[file], name, flags)), None)
-        raise UserError(f"{place} is not valid: {said}" if place else sentence(said)) from None
+        raise UserError(f"{place} is not valid: {message}" if place else sentence(message)) from None
     if level() == Level.VERBOSE:
         inform(*(f"read        {file}" for file in given))
     else:
@@ -226,8 +226,8 @@ def places_of_logger(given: Mapping[Path, dict[str, Any]], flags: list[str]) -> 
     settings |= {name: " ".join(words).partition("=")[2] or words[-1] for name, words in by_setting(flags)}
     named = [settings[name] for name in ("trainer.logger.class_path", LOGGER) if isinstance(settings.get(name), str)]
     chosen = loggers.places(named[-1]) if named else {}
-    said = {name.rpartition(".")[2] for name in settings if name.startswith(f"{LOGGER}.")}
-    return [] if said & {"save_dir", *chosen} else [f"--{LOGGER}.{name}={place}" for name, place in chosen.items()]
+    own = {name.rpartition(".")[2] for name in settings if name.startswith(f"{LOGGER}.")}
+    return [] if own & {"save_dir", *chosen} else [f"--{LOGGER}.{name}={place}" for name, place in chosen.items()]
 
 
 def files_in(flags: list[str]) -> list[Path]:

@@ -41,38 +41,38 @@ OTHER_CLASS = (
 )
 
 
-def key_in(said: str) -> str | None:
+def key_in(message: str) -> str | None:
     """The name of the key that an error is about."""
-    keys = re.findall(r"(?:key|option|Option) ['\"]([^'\"]+)", said)
+    keys = re.findall(r"(?:key|option|Option) ['\"]([^'\"]+)", message)
     return keys[-1] if keys else None
 
 
-def plain(said: str, keys: Iterable[str], classes: Mapping[str, str]) -> str:
+def plain(message: str, keys: Iterable[str], classes: Mapping[str, str]) -> str:
     """An error as one sentence, with a suggestion where there is one.
 
     Args:
         keys: all that there are.
         classes: key -> the class path that it has.
     """
-    said = first_sentence(said)
+    message = first_sentence(message)
     for pattern in NOT_KNOWN:
-        if found := re.search(pattern, said):
+        if found := re.search(pattern, message):
             return _not_known(found.groupdict(), [*keys], classes)
-    if found := re.search(WRONG + r".* Got value: (?P<value>.*)\.$", said):
+    if found := re.search(WRONG + r".* Got value: (?P<value>.*)\.$", message):
         kind, choices = found["kind"], found["choices"]
         may_be = KINDS.get(kind, kind) if kind else "one of " + ", ".join(map(str, ast.literal_eval(choices)))
         return f"{found['key']} is {found['value']}; it must be {may_be}."
-    if found := re.search(NO_CLASS, said):
+    if found := re.search(NO_CLASS, message):
         return f"{found['key']} is {found['path']}; it must be the name of a class."
-    if found := re.search(UNION, said):
+    if found := re.search(UNION, message):
         kinds = re.findall(r"(\w+(?:\[int\])?)(?='>|,)|Literal\[([^]]*)\]", found["kinds"])
         may_be = " or ".join(KINDS.get(kind, choices.replace("'", "")) for kind, choices in kinds if kind != "NoneType")
         return f"{found['key']} is {found['value']}; it must be {may_be}."
-    if found := re.search(CLASS, said):
+    if found := re.search(CLASS, message):
         return f"{found['key']} is {found['path']}, which cannot be loaded: {found['why']}"
-    if found := re.search(OTHER_CLASS, said):
+    if found := re.search(OTHER_CLASS, message):
         return f"{found['key']} is {found['path']}, which is not a subclass of {found['base']}."
-    return said
+    return message
 
 
 def _not_known(found: Mapping[str, str], keys: list[str], classes: Mapping[str, str]) -> str:
@@ -94,6 +94,7 @@ def _not_known(found: Mapping[str, str], keys: list[str], classes: Mapping[str, 
     return f"there is no setting {prefix}.{name}." + (f" Did you mean {meant}?" if meant else "")
 
 
-def sentence(said: str) -> str:
+def sentence(message: str) -> str:
     """With a capital letter, unless it begins with the name of a key."""
-    return said if re.match(r"[\w.]+ is ", said) and not said.startswith("there is") else f"{said[0].upper()}{said[1:]}"
+    begins_with_key = re.match(r"[\w.]+ is ", message) and not message.startswith("there is")
+    return message if begins_with_key else f"{message[0].upper()}{message[1:]}"

@@ -72,8 +72,8 @@ def main(args: list[str]) -> None:
 
 def help_last(args: list[str]) -> list[str]:
     """--help behind all other flags of a command, whose settings it lists."""
-    asked = [arg for arg in args[1:] if arg in ("-h", "--help")]
-    return [*(arg for arg in args if arg not in asked), asked[0]] if asked else args
+    help_flags = [arg for arg in args[1:] if arg in ("-h", "--help")]
+    return [*(arg for arg in args if arg not in help_flags), help_flags[0]] if help_flags else args
 
 
 def _quiet() -> None:

@@ -1,4 +1,4 @@
-"""`make new-task`: the YAML file of a new data set, with comments and what its files tell, and a test of it."""
+"""`make new-task`: the YAML file of a new data set, with comments and what its files show, and a test of it."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def described(file: Path) -> str:
     """What a YAML file that was written says of its data, in a line."""
     task = yaml.safe_load(file.read_text(encoding="utf-8"))["data"]["task"]
     fields = task["init_args"]
-    said = [f"{key} {flow(fields[key])}" for key in ("conll", "columns", "labels") if key in fields]
-    return f"Guessed: {task['class_path']} with {' and '.join(said)}; correct it there where it is wrong."
+    facts = [f"{key} {flow(fields[key])}" for key in ("conll", "columns", "labels") if key in fields]
+    return f"Guessed: {task['class_path']} with {' and '.join(facts)}; correct it there where it is wrong."
 
 
 def add_missing(name: str, data: str | None) -> None:

@@ -75,10 +75,10 @@ def _named_rows(
             yield number, dict(zip(names, values, strict=True))
             continue
         columns = "column" if len(values) == 1 else "columns"
-        said = f"has {len(values)} {columns}, its header has {len(names)}"
+        problem = f"has {len(values)} {columns}, its header has {len(names)}"
         if plain and any(value.startswith('"') for value in values):
-            said += "; in a .tsv quotes are plain characters, call it .csv to have them read"
-        refuse(RowError(f"{path}, line {number}", said, kind="more or fewer columns than the header"))
+            problem += "; in a .tsv quotes are plain characters, call it .csv to have them read"
+        refuse(RowError(f"{path}, line {number}", problem, kind="more or fewer columns than the header"))
 
 
 def _plain_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:

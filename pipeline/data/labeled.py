@@ -44,7 +44,7 @@ class LabeledRows:
     """What a task has to learn from.
 
     Attributes:
-        parts: by name, those that were asked for.
+        parts: by name, the requested ones.
         made: of a part that is split off the training part: how.
         columns: role -> the column that it is read from, where the task names another one.
     """
@@ -148,7 +148,7 @@ def _check_parts(
 
 
 def _resolve_columns(task: Task, rows: Sequence[Row]) -> dict[str, str]:
-    """Lets a task that names no columns of its own read those that hold what it reads.
+    """Finds the columns of a task that names none, by their content.
 
     Returns:
         Role -> column, where it is not the one that the task names.
@@ -211,7 +211,7 @@ def _check_label_names(task: Task, problems: list[UserError]) -> None:
 
 
 def raise_all(problems: Sequence[UserError]) -> None:
-    """Raises: UserError, what is wrong with the data: ten problems by file and line, and the number of the others."""
+    """Raises: UserError, what is wrong with the data: ten problems by file and line, and how many more there are."""
     if len(problems) < 2:
         for problem in problems:
             raise problem
@@ -223,8 +223,8 @@ def raise_all(problems: Sequence[UserError]) -> None:
     order = list(dict.fromkeys([*firsts, *range(len(problems))]))
     lines = [f"The data have {len(problems):,} problems:"]
     for number in sorted(order[:SHOWN]):
-        said = str(problems[number])  # what to do about a kind of problem is said once
-        lines.append("  " + (said if number in firsts else re.split(r"; | \(it has", said.rstrip("."))[0] + "."))
+        text = str(problems[number])  # the remedy for a kind of text comes once
+        lines.append("  " + (text if number in firsts else re.split(r"; | \(it has", text.rstrip("."))[0] + "."))
     if rest := Counter(kinds[number] for number in order[SHOWN:]):
         counts = ", ".join(f"{count:,} with {kind}" for kind, count in rest.most_common())
         lines.append(f"  and {rest.total():,} more: {counts}.")
@@ -239,7 +239,7 @@ def _place(problem: UserError) -> tuple[str, int]:
 
 
 def _split_off(task: Task, train: Part, split: str) -> tuple[Part, Part, str]:
-    """Some of the training rows as another part, the others, and how they were chosen.
+    """Some of the training rows as another part, the rest, and how they were chosen.
 
     Raises:
         UserError: the task says that there is no such part, or there are too few rows.

@@ -40,7 +40,7 @@ Sentence = tuple[bool, str, str | None]  # whether it begins a document, its tex
 
 
 class NoText(UserError):
-    """A corpus, or the part of it that was asked for, has no words."""
+    """A corpus, or the requested part of it, has no words."""
 
 
 def build(

@@ -174,8 +174,8 @@ def read_conll(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[t
         elif comment or values[0] == "-DOCSTART-" or (len(values) == 10 and re.fullmatch(r"\d+[-.]\d+", values[0])):
             continue
         elif len(values) != width:
-            said = f"has {len(values)} columns, the lines before it have {width}"
-            refuse(RowError(f"{path}, line {number}", said, kind="more or fewer columns than those before"))
+            problem = f"has {len(values)} columns, the lines before it have {width}"
+            refuse(RowError(f"{path}, line {number}", problem, kind="more or fewer columns than those before"))
         else:
             begin = begin if rows else number
             rows.append(values)

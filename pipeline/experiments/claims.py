@@ -150,7 +150,7 @@ class History(Claim):
 
 @dataclass(kw_only=True)
 class Tuned(Claim):
-    """Each model with a learning rate is the best of so many rates."""
+    """Each model with a learning rate is the best of several rates."""
 
     rates: int
 

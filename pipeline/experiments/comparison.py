@@ -211,7 +211,7 @@ FLAT = "†: the number of runs that predict the same for all rows.\n"
 
 def note(lines: Sequence[Line]) -> str:
     flat = FLAT if any(line.degenerate(arm) for line in lines for arm in line.arms) else ""
-    return NOTE + flat + "".join(f"{said}\n" for said in conditions.sentences([line.rows for line in lines]))
+    return NOTE + flat + "".join(f"{sentence}\n" for sentence in conditions.sentences([line.rows for line in lines]))
 
 
 def _cells(line: Line, arms: Sequence[str], *, with_gains: bool) -> list[str]:

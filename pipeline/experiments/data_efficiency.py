@@ -18,7 +18,7 @@ from pipeline.experiments.feasible import effective, learning_of
 from pipeline.experiments.grid import FineTune, check_many_runs
 from pipeline.experiments.run_cache import cell_of, finite, once
 from pipeline.presets import task_file, task_of
-from pipeline.prompting.report import check_prompts
+from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
 from pipeline.training.requests import FineTuneRequest, Overrides, ZeroShotRequest, overrides_of, settings_in

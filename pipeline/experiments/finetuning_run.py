@@ -97,7 +97,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     run = Run(configuration, out, record, resume=resume and not overwrite)
     run.begin()
     if is_main():
-        write_atomically(out / "receipt.txt", load_report + "\n")
+        write_atomically(out / "load_report.txt", load_report + "\n")
         if data.found.made:
             write_atomically(out / "splits.csv", data.found.table())
     return run

@@ -181,7 +181,7 @@ def check_many_runs(settings: Iterable[str]) -> None:
 
 
 def check_seeds(seeds: int, seed: int) -> None:
-    """Raises: UserError, a single seed is asked for beside several."""
+    """Raises: UserError, a single seed is set beside several."""
     if seed:
         raise UserError(
             f"{typed.flag('seeds', seeds)} runs the seeds 0 to {seeds - 1}: leave {typed.flag('seed', seed)} out."

@@ -20,8 +20,9 @@ from pipeline.errors import UserError
 from pipeline.inspection.token_log_probs import TokenLogProbs, token_log_probs
 from pipeline.models.base import Encoder, eval_mode
 from pipeline.presets import task_file, task_of
-from pipeline.prompting import report as prompting
 from pipeline.prompting.evaluate import evaluate
+from pipeline.prompting.report import metrics_of_run
+from pipeline.prompting.run import read
 from pipeline.storage.atomic import open_atomically, write_atomically
 from pipeline.storage.validation import read_json
 from pipeline.tokenization.base import Tokenizer
@@ -131,8 +132,8 @@ def printable(text: str) -> str:
 def blimp(encoder: Encoder, folder: Path) -> dict[str, Any]:
     """Accuracy on minimal pairs of grammar, and by phenomenon (Warstadt et al. 2020)."""
     task = task_of(task_file(BLIMP))
-    rows, _ = prompting.read(task, str(folder), limit=0, with_examples=False)
-    metrics = prompting.metrics_of_run(task, rows, evaluate(encoder, task, rows))
+    rows, _ = read(task, str(folder), limit=0, with_examples=False)
+    metrics = metrics_of_run(task, rows, evaluate(encoder, task, rows))
     begin = f"zeroshot/{PHENOMENON}/"
     phenomena = {name.removeprefix(begin): value for name, value in metrics.items() if name.startswith(begin)}
     return {"accuracy": metrics["zeroshot/accuracy"], "phenomena": phenomena}

@@ -86,7 +86,7 @@ class FineTunedModel(nn.Module):
 
     @torch.no_grad()
     def _of_features(self, features: Sequence[Feature], texts: int, batch_size: int) -> list[Prediction]:
-        """The prediction of each of so many texts, in batches of similar length."""
+        """The prediction of each text, in batches of similar length."""
         self.eval()
         order = sorted(range(len(features)), key=lambda i: len(features[i]))
         result: list[Numbered] = []

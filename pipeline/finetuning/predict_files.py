@@ -154,15 +154,15 @@ def open_target(path: Path, source: IO[str]) -> AbstractContextManager[IO[str]]:
     return open_atomically(place)
 
 
-def form_of(path: str, asked: str | None) -> str:
-    """The format asked for, or that of the file's name; lines otherwise.
+def form_of(path: str, given: str | None) -> str:
+    """The given format, or that of the file's name; lines otherwise.
 
     Raises:
         UserError: the name is that of a kind of file whose lines are no texts.
     """
     kind = kind_of(Path(path)) if "." in Path(path).name else ""
-    if asked or kind in ("", "txt"):
-        return asked or "lines"
+    if given or kind in ("", "txt"):
+        return given or "lines"
     if kind not in INPUTS:
         known = ", ".join(f".{name}" for name in INPUTS if name != "lines")
         raise UserError(f"predict does not read .{kind} files; it reads {known}, and texts with --format=lines.")

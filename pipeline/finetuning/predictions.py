@@ -14,7 +14,11 @@ Numbered = tuple[int, Prediction]  # with the number of its feature
 
 
 def of_all_processes(predictions: list[Numbered]) -> list[Numbered]:
-    """The predictions of this process and all others."""
+    """The predictions of this process and all others.
+
+    Gathered as objects, once a validation: what a prediction holds is for its kind of task to say (a label, a number,
+    tags of any length, spans), and a state of torchmetrics that is gathered by `cat` holds tensors of one shape.
+    """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return predictions
     parts: list[Any] = [None] * torch.distributed.get_world_size()

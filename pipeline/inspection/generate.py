@@ -36,4 +36,6 @@ def write(model: Encoder, source: str, how: Search) -> str:
     new = model.generate(ids, **asdict(how))
     if len(new) >= min(how.tokens, model.max_length):
         notes.append(f"(Stopped after {len(new)} tokens.)")
+    if not new:
+        notes.append("(The target is empty.)")
     return "\n".join([model.tokenizer.decode(new), *notes])

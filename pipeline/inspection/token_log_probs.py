@@ -62,7 +62,7 @@ class TokenLogProbs:
 
 
 def bits_per_byte(loss: float, per_byte: float) -> float:
-    """Nats per token, of which the text has so many per byte -> bits per byte."""
+    """Nats per token, and tokens per byte of the text -> bits per byte."""
     return loss * per_byte / math.log(2)
 
 
@@ -83,8 +83,8 @@ def token_log_probs(
         objective: makes batches; where its rows are `consecutive`, the state of a model that has one goes from each row
             to the next.
         length: T, tokens of a row.
-        stride: rows overlap and begin every so many tokens; each then predicts only its last `stride` tokens, so that
-            every token has at least `length` - `stride` + 1 tokens of context, but for the first row's. None: rows
+        stride: tokens from the beginning of a row to that of the next; each row predicts only its last `stride`, so
+            that every token has at least `length` - `stride` + 1 tokens of context, but for the first row's. None: rows
             are cut anywhere, and the token at place t of a row has t tokens of context.
         batch_size: B.
 

@@ -21,7 +21,7 @@ class Wanted:
 
     Args:
         by_context: the loss by tokens of context.
-        stride: rows overlap and begin every so many tokens.
+        stride: tokens from the beginning of a row to that of the next, which overlaps it.
         mixed: a mixture of both models.
     """
 

@@ -116,7 +116,7 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def check_memory(self, tokens: int, memory: float) -> None:
-        """Raises: UserError, to `fit` so many tokens would take more than so many bytes; says what fits."""
+        """Raises: UserError, to `fit` that many tokens would take more than `memory` bytes; says what fits."""
 
     @abstractmethod
     def forward(self, batch: Batch, state: Any = None) -> Encoded:
@@ -187,7 +187,7 @@ class Encoder(nn.Module):
         Returns:
             (B, T) nats, 0 where there is no prediction and on padding: given all tokens before (`causal`), or given
             the whole batch, so that masks belong where `targets` are scored (`masked`); (B, T, 2), given all tokens
-            before and given all after (`bidirectional`, which has a method of its own).
+            before and given all after (`bidirectional`, which overrides this).
         """
         targets = batch["input_ids"] if targets is None else targets
         hidden = (encoded or self(batch)).layers[-1]

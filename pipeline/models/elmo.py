@@ -33,7 +33,7 @@ Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ElmoConfig(TypedDict):
-    """What of `config.json` is read."""
+    """The keys of `config.json`."""
 
     vocab_size: Size
     character_size: Size
@@ -73,7 +73,7 @@ class Elmo(Encoder):
         cell_clip: bound of the cells' values, as in the published models; None: no bound, and the fast kernel.
         projection_clip: bound of the projected outputs; None: no bound.
         skip_connections: add the input of each LSTM layer above the first to its output.
-        state: `reset`: `encode` begins each row from zero, so a sentence has the same vectors wherever it stands;
+        state: `reset`: `encode` begins each row from zero, so a sentence has the same vectors in any batch;
             `carry`: it begins where the batch before ended, in both directions, as the original does. A state that is
             given to `forward` is continued by `carry` in both directions, by `reset` forward only.
     """
@@ -191,7 +191,7 @@ class Elmo(Encoder):
         return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"], state=after)
 
     def embed(self, batch: Batch) -> Tensor:
-        """(B, T, P): each word alone; a word that stands twice goes through the convolutions once."""
+        """(B, T, P): each word alone; a repeated word goes through the convolutions once."""
         return F.embedding(batch["words"], self.characters(batch["characters"]))
 
     def texts_of(self, batch: Batch) -> list[str]:
@@ -236,11 +236,11 @@ class Elmo(Encoder):
         """(B, T, 2): log p(word | all before it) and log p(word | all after it), 0 where there are none."""
         targets = batch["input_ids"] if targets is None else targets
         ahead, back = (encoded or self(batch)).layers[-1].chunk(2, -1)
-        asked = batch["mask"][:, 1:]
+        predicted = batch["mask"][:, 1:]
         softmax = self.softmax()
         scores = torch.zeros(*targets.shape, 2, device=targets.device)
-        scores[:, 1:, 0][asked] = softmax(ahead[:, :-1][asked].float(), targets[:, 1:][asked]).output
-        scores[:, :-1, 1][asked] = softmax(back[:, 1:][asked].float(), targets[:, :-1][asked]).output
+        scores[:, 1:, 0][predicted] = softmax(ahead[:, :-1][predicted].float(), targets[:, 1:][predicted]).output
+        scores[:, :-1, 1][predicted] = softmax(back[:, 1:][predicted].float(), targets[:, :-1][predicted]).output
         return scores
 
     def check_lm(self) -> None:
@@ -316,19 +316,19 @@ def _adaptive_softmax(size: int, outputs: int, cutoffs: list[int]) -> nn.Adaptiv
 
 
 def _reversed(mask: Tensor) -> Tensor:
-    """(B, T): where the word stands that a row read from its end has at each place; padding stays where it is."""
+    """Gather index (B, T) that reverses each row's tokens and leaves padding in place."""
     place = torch.arange(mask.shape[1], device=mask.device)
     turned = mask.sum(1, keepdim=True) - 1 - place
     return torch.where(turned >= 0, turned, place)
 
 
 def _turn(x: Tensor, turn: Tensor | None) -> Tensor:
-    """(B, T, D) with the words of each row in the other order."""
+    """(B, T, D) with the words of each row reversed."""
     return x.flip(1) if turn is None else x.gather(1, turn[..., None].expand_as(x))
 
 
 def _first_rows(state: State, count: int) -> State:
-    """The state of `count` rows: zero for those that there is none of."""
+    """The state of `count` rows; zero for new ones."""
     h, c = (F.pad(part[:count], (0, 0, 0, max(0, count - len(part)))) for part in state)
     return h, c
 

@@ -42,7 +42,7 @@ class EncoderDecoder(Encoder):
 
     @property
     def target_prefix(self) -> tuple[int, ...]:
-        """What else stands in front of each target, and is predicted (BART: <s>)."""
+        """Further tokens in front of each target, which are predicted (BART: <s>)."""
         return ()
 
     # ------------------------------------------------------------------ languages
@@ -60,7 +60,7 @@ class EncoderDecoder(Encoder):
         """
 
     def name_languages(self, batch: Batch, sources: Tensor, targets: Tensor) -> Batch:
-        """A batch with sources and targets, each row of which is in languages of its own: ids of their tokens (B,)."""
+        """A batch with sources and targets, in the languages of each row: ids of their tokens (B,)."""
         return batch
 
     # ------------------------------------------------------------------ reading and writing
@@ -70,7 +70,7 @@ class EncoderDecoder(Encoder):
         """The encoder: `input_ids`, `mask` (B, T) of sources -> layers from the embeddings to its top."""
 
     def forward(self, batch: Batch, state: Any = None) -> Encoded:
-        """What stands for the source, layers for heads: those of `read`, unless the model says otherwise."""
+        """The layers of the source, for heads: those of `read`, unless the model overrides this."""
         return self.read(batch)
 
     @abstractmethod
@@ -99,10 +99,10 @@ class EncoderDecoder(Encoder):
             encoded: what `read` returned for the batch; None: it is read.
         """
         targets = batch["labels"] if targets is None else targets
-        there = targets >= 0
-        hidden = self.teacher_forced(batch, encoded)[there]
+        predicted = targets >= 0
+        hidden = self.teacher_forced(batch, encoded)[predicted]
         scores = hidden.new_zeros(targets.shape, dtype=torch.float32)
-        scores[there] = self.token_log_probs(hidden, targets[there])
+        scores[predicted] = self.token_log_probs(hidden, targets[predicted])
         return scores
 
     def alignment(self, batch: Batch) -> Tensor:

@@ -63,7 +63,7 @@ class Search:
 def select(state: Any, rows: Tensor) -> Any:
     """The state of some rows, each as often as it is named: `rows` (R',) are numbers of those that it has.
 
-    A state is tensors (R, ...), what has such a `select` of its own, None, or lists and tuples of these.
+    A state is tensors (R, ...), what has such a method `select`, None, or lists and tuples of these.
     """
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
@@ -155,8 +155,8 @@ class _Finished:
 def _beam(read: Reader, state: Any, ids: Tensor, how: Search, end: int, most: int) -> list[list[int]]:
     """Beam search, as `generate(num_beams=k, early_stopping=False)` of transformers has it.
 
-    Of the 2 k best continuations of a source the k best that have not ended go on, and what has ended among the first
-    k is kept. A source is done when k have ended, and none that goes on has a better score at its present length.
+    Of the 2 k best continuations of a source the k best unfinished ones are continued, and what has ended among the
+    first k is kept. A source is done when k have ended, and no unfinished one has a better score at its present length.
     """
     k, prompt, new = how.beam, ids.shape[1], ids.shape[1]
     finished = [_Finished() for _ in ids]

@@ -139,7 +139,7 @@ class Gpt(Encoder):
 
         With `documents` (B, T) in the batch, attention and positions restart with each document. With `state` the
         tokens follow those that it has seen, and are added to it. `positions` (B, T) replaces those of the order, and
-        `attend` (B, T, T) narrows what a token may see of the others.
+        `attend` (B, T, T) narrows what a token may see.
         """
         ids, mask = batch["input_ids"], batch["mask"]
         seen = 0 if state is None else state.length

@@ -126,7 +126,7 @@ def load_with_heads(folder: Path) -> Encoder:
     encoder, report = load_with_report(folder)
     if report.new:
         if "head" in read_config(folder):
-            raise UserError(f"{folder} is a fine-tuned model without a language model; take the encoder it came from.")
+            raise UserError(f"{folder} is a fine-tuned model without a language model; name its pretrained encoder.")
         names = ", ".join(report.new[:3]) + (", ..." if len(report.new) > 3 else "")
         raise UserError(f"{folder} has no {names}: it gives vectors, but no probabilities.")
     return encoder

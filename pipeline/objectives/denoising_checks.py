@@ -68,7 +68,7 @@ def _other_language(steps: StepBatches, batches: Sequence[Batch]) -> int:
 
 
 def _mean_span(hidden: np.ndarray, masks: int, mean: float) -> Check:
-    """Of rows with so many hidden tokens (B,): a row with a few has a shorter span."""
+    """By the number of hidden tokens of each row (B,): a row with a few has a shorter span."""
     some = hidden[hidden > 0]
     expected = np.maximum(some / mean, 1).sum()
     width = SIGMAS * math.sqrt(len(some)) / 2 + 1  # of a row the number is rounded up or down

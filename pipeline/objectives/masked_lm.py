@@ -1,4 +1,4 @@
-"""Masked language modeling with pairs of texts to tell apart (Devlin et al. 2018, 3.1; Lan et al. 2019).
+"""Masked language modeling with pairs of texts to classify (Devlin et al. 2018, 3.1; Lan et al. 2019).
 
 Shapes: B rows, T positions, M masked positions of a batch.
 """

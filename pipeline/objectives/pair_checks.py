@@ -1,4 +1,4 @@
-"""Checks of next-sentence pairs: half are random, and only their meaning tells which."""
+"""Checks of next-sentence pairs: half are random, and only their meaning shows which."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pair_checks(windows: SentenceWindows, labels: Sequence[Tensor]) -> Iterator[
     for name, sign in SIGNS.items():
         accuracy = accuracy_by(sign, drawn)
         detail = f"right in {accuracy:.1%} of rows, at most {most:.1%}"
-        yield Check(f"{name} does not tell random sentences", accuracy < most, detail)
+        yield Check(f"{name} does not show random sentences", accuracy < most, detail)
 
 
 SIGNS: dict[str, Callable[[Pair], Any]] = {  # by which a model must not recognize a random pair

@@ -33,7 +33,7 @@ def initialize_from_ppmi(weight: Tensor, store: TokenStore, *, special: Collecti
         special: ids of special tokens.
     """
     vectors = factorise(count(store.tokens, vocab_size=len(weight)), weight.shape[1], seed=seed)
-    known = vectors.norm(dim=1) > 1e-4  # the others have no neighbors, or uninformative ones
+    known = vectors.norm(dim=1) > 1e-4  # other tokens have no neighbors, or uninformative ones
     known[list(special)] = False
     length = weight[known].norm(dim=1).mean()
     weight[known] = length * torch.nn.functional.normalize(vectors[known], dim=1)
@@ -52,9 +52,9 @@ def count(tokens: np.ndarray, *, vocab_size: int) -> np.ndarray:
     for begin in begins:
         stretch = tokens[begin : begin + STRETCH].astype(np.int64)
         for k in range(1, WINDOW + 1):
-            for centre, context in ((stretch[:-k], column[stretch[k:]]), (stretch[k:], column[stretch[:-k]])):
+            for center, context in ((stretch[:-k], column[stretch[k:]]), (stretch[k:], column[stretch[:-k]])):
                 known = context >= 0
-                np.add.at(counts.reshape(-1), centre[known] * len(contexts) + context[known], np.float32(1 / k))
+                np.add.at(counts.reshape(-1), center[known] * len(contexts) + context[known], np.float32(1 / k))
     return counts
 
 
@@ -71,6 +71,6 @@ def factorise(counts: np.ndarray, size: int, *, seed: int) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         left, values, _ = torch.svd_lowrank(pmi, q=min(size + 20, *pmi.shape), niter=3)
-        turn, _ = torch.linalg.qr(torch.randn(size, size))  # so that no dimension outweighs the others
+        turn, _ = torch.linalg.qr(torch.randn(size, size))  # so that no dimension dominates
     vectors[:, : left.shape[1]] = (left * values.sqrt())[:, :size]
     return vectors @ turn

@@ -69,9 +69,9 @@ def sentence_pairs(
     in sequence. The third, chosen by `seed`, is torn apart: its first part gets the second part of a window of
     another document, and its second part the first of another. So half of the rows are random, every token is
     shown, and the parts of random pairs begin and end as those of pairs in sequence do: where a random text was cut in
-    the middle of a sentence, its last token alone told the label in 81 % of the rows of a Wikipedia. One row in ten is
-    of fewer sentences, see `_shorter`. What is too long loses tokens at the front of the first text and the end of the
-    second, so that pairs in sequence have no gap between them; the original cuts both texts at both ends.
+    the middle of a sentence, its last token alone gave the label away in 81 % of the rows of a Wikipedia. One row in
+    ten is of fewer sentences, see `_shorter`. What is too long loses tokens at the front of the first text and the end
+    of the second, so that pairs in sequence have no gap between them; the original cuts both texts at both ends.
 
     Args:
         rows: (n,) row numbers below `pair_count(windows)`.
@@ -104,7 +104,7 @@ def swapped_pairs(
     """Sentence-order prediction (Lan et al. 2019, ALBERT): both texts in sequence, half of them swapped.
 
     What is too long loses tokens at the front or end of each text, at random, as in the original: an end that was
-    always the same one would tell which text came first.
+    always the same one would show which text came first.
     """
     documents, begins, ends = windows.bounds(rows)
     swap, tokens, pairs = rng.permutation(np.arange(len(rows)) % 2), windows.store.tokens, []

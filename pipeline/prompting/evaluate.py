@@ -101,7 +101,7 @@ def _question(prompt: Prompt, task: DataSet, row: Row) -> Question:
     try:
         return fill(prompt, fields_of(task, row), task.label_names, label)
     except (ValueError, TypeError, AttributeError, IndexError) as error:
-        raise UserError(f"{row[0]} cannot be asked: {error}.") from None
+        raise UserError(f"{row[0]} cannot be filled into the prompt: {error}.") from None
 
 
 def fields_of(task: DataSet, row: Row) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def fields_of(task: DataSet, row: Row) -> dict[str, Any]:
 
 
 def check(scorer: Scorer, prompt: Prompt, number: int, questions: Sequence[Question], labels: Sequence[str]) -> None:
-    """Refuses prompts whose candidates cannot be told apart.
+    """Refuses prompts whose candidates cannot be distinguished.
 
     Raises:
         UserError: an empty candidate, a word that the encoder cannot predict, or labels of the same tokens.

@@ -1,175 +1,16 @@
-"""Zero-shot evaluation as a run: reads rows, evaluates, writes the run folder, prints tables, logs to W&B."""
+"""Metrics, predictions and tables of a zero-shot evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pipeline.console import typed
-from pipeline.console.messages import inform
-from pipeline.console.progress import progress
-from pipeline.data import labeled
 from pipeline.data.documents import Source
-from pipeline.data.files import find_files
-from pipeline.errors import UserError
-from pipeline.models.base import Encoder
-from pipeline.presets import task_file
-from pipeline.prompting.evaluate import Result, evaluate
-from pipeline.prompting.few_shot import demonstrations
+from pipeline.prompting.evaluate import Result
 from pipeline.prompting.metrics import by_group, summary, unigram_credits, word_counts
-from pipeline.prompting.scoring import scorer_of
-from pipeline.storage.atomic import write_atomically
-from pipeline.storage.checksums import digest
-from pipeline.storage.json_lines import json_line
-from pipeline.tracking import lineage, plots
-from pipeline.tracking.artifacts import use_artifact
-from pipeline.tracking.history import write_metrics
 from pipeline.tracking.tables import markdown_line, markdown_table
-from pipeline.tracking.wandb import closing_run, wandb_logger
 from pipeline.training import advice
-from pipeline.training.requests import ZeroShotRequest
-from pipeline.training.run import group_of
-from pipeline.training.run_folder import begun, clear
-from tasks.base import Task
 from tasks.dataset import DataSet, Row
-
-LOGGED_ROWS = 200  # of a table in Weights & Biases
-
-
-@dataclass
-class Prompting:
-    """A request with what it names, opened.
-
-    Args:
-        name: of the task.
-        folder: of the encoder.
-        out: the run folder.
-    """
-
-    request: ZeroShotRequest
-    encoder: Encoder
-    task: DataSet
-    name: str
-    folder: Path
-    out: Path
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The settings, as config.yaml has them."""
-        request = self.request
-        return {
-            "task": self.name,
-            "encoder": str(self.folder),
-            "shots": list(request.shots),
-            "seed": request.seed,
-            "limit": request.limit,
-            "files": request.data,
-        }
-
-
-def run(prompting: Prompting) -> None:
-    """Evaluates all prompts, for each number of shots; writes metrics.json, predictions.jsonl and plots.
-
-    Raises:
-        UserError: the encoder cannot be prompted, the task has no prompts or lacks a part that is needed, or cannot
-            have the baseline.
-    """
-    request, encoder, task = prompting.request, prompting.encoder, prompting.task
-    folder, out, name = prompting.folder, prompting.out, prompting.name
-    method = scorer_of(encoder).describe({prompt.shape for prompt in task.prompts})
-    check_prompts(task, task_file(request.task))
-    if request.unigram is not None and any(prompt.shape == "last_word" for prompt in task.prompts):
-        raise UserError("--unigram compares candidates by their words; a last_word prompt has only one.")
-    source = None if request.unigram is None else Source(files=find_files(request.unigram))
-    rows, examples = read(task, request.data, limit=request.limit, with_examples=max(request.shots) > 0)
-    shown = {count: demonstrations(task, examples, count, request.seed) for count in request.shots}
-    inform(
-        f"encoder     {folder}: {method}",
-        f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, request.shots))}",
-    )
-    with progress(total=requests_of(task, rows) * len(shown), desc="zeroshot", unit="text") as bar:
-        results = evaluate(encoder, task, rows, shown, progress=bar.update)
-    metrics = metrics_of_run(task, rows, results)
-    if source is not None:
-        metrics |= unigram_baseline(source, task, rows, results)
-
-    stages = [*lineage.read(folder), {"stage": "task", "name": name, "sha256": digest(rows), "rows": len(rows)}]
-    clear(out)  # only now: a prompt that cannot be scored leaves an earlier run as it was
-    run_stage = partial(lineage.run_stage, "zeroshot", out, seed=request.seed, config=prompting.config)
-    lineage.write(out, [*stages, run_stage()])  # marks the folder as a run folder
-    write_atomically(out / "config.yaml", yaml.safe_dump(prompting.config, sort_keys=False))
-    write_atomically(out / "command.txt", replace(request, encoder=folder).command("zeroshot") + "\n")
-    logger = wandb_logger(
-        out,
-        job_type="zeroshot",
-        group=group_of(request.model, encoder.tokenizer),
-        tags=[request.model, name, "zeroshot"],
-        config={**prompting.config, "lineage": stages},
-        seed=request.seed,
-    )
-    lineage.write(out, [*stages, run_stage()])  # with its id in W&B
-    predictions = [row for parts in results.values() for part in parts for row in predictions_of(part, rows)]
-    write_atomically(out / "predictions.jsonl", "".join(map(json_line, predictions)))
-    if len(results) > 1:
-        title = f"{request.model} on {name}, prompted: {len(rows):,} rows of the test part"
-        plots.plot_shots({count: _summary(parts) for count, parts in results.items()}, out / "shots.png", title=title)
-    write_metrics(out, metrics)
-    begun(out)  # an upload that is interrupted costs no answers
-    print(report(task, rows, results))
-    for parts in results.values():
-        if warning := not_better_than_guessing(parts):
-            print(warning)
-    if source is not None:
-        print(f"word-frequency baseline {metrics['baseline/unigram']:.3f}")
-    print(advice.saved(out))
-    named = {name: getattr(request, name) for name in ("model", "task", "data")}
-    inform(advice.after_zeroshot(**named, encoder=folder, out=out, trained=isinstance(task, Task)))
-    if logger is not None:
-        with closing_run(logger) as wandb_run:
-            use_artifact(logger, folder)
-            log_to_wandb(wandb_run, out, metrics, predictions if request.data is None or request.log_text else [])
-
-
-def check_prompts(task: DataSet, file: Path) -> None:
-    """Raises: UserError, the task has none."""
-    if not task.prompts:
-        candidates = ", ".join(f"{name}: ' ...'" for name in task.label_names) or "..."
-        shown = f"{{shape: choice, text: '{{text}} It was', candidates: {{{candidates}}}}}"
-        raise UserError(f"{file} has no prompts; write some there, as in configs/tasks/sentiment.yaml: {shown}.")
-
-
-def read(task: DataSet, files: str | None, *, limit: int, with_examples: bool) -> tuple[list[Row], list[Row]]:
-    """The rows of the test part, and those of the training part.
-
-    Raises:
-        UserError: a part that is needed is missing, or has no label.
-    """
-    if isinstance(task, Task):
-        found = labeled.read(task, files, splits=("train", "test"))
-        rows, examples = found.parts["test"].rows, found.parts["train"].rows if "train" in found.parts else []
-        if "test" in found.made:
-            print(f"test        {len(rows):,} rows: {found.made['test']}, as in fine-tuning")
-    else:
-        parts = {split: labeled.rows_of(task, files, split) or [] for split in ("train", "test")}
-        examples, rows = ([row for row in part if not task.is_ignored(row)] for part in parts.values())
-    if not rows:
-        raise UserError("The task has no test part" + (f" at {files}." if files else "."))
-    if with_examples and not examples:
-        raise UserError(f"{typed.flag('shots')} needs a training part, which this task does not have.")
-    return rows[: limit or None], examples
-
-
-def requests_of(task: DataSet, rows: Sequence[Row]) -> int:
-    """How many texts are scored for one number of shots."""
-    return sum(1 if p.shape == "last_word" else len(p.candidates) for p in task.prompts) * len(rows)
-
-
-# ---------------------------------------------------------------------- metrics
 
 
 def metrics_of_run(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> dict[str, Any]:
@@ -177,7 +18,7 @@ def metrics_of_run(task: DataSet, rows: Sequence[Row], results: Mapping[int, Seq
     metrics: dict[str, Any] = {"zeroshot/rows": len(rows)}
     for count, parts in results.items():
         prefix = "zeroshot" if count == min(results) else f"zeroshot/shots_{count}"
-        metrics |= {f"{prefix}/{name}": value for name, value in _summary(parts).items()}
+        metrics |= {f"{prefix}/{name}": value for name, value in summary_of(parts).items()}
         for number, part in enumerate(parts, start=1):
             metrics |= {f"{prefix}/template_{number}/{name}": value for name, value in part.metrics.items()}
         metrics |= _by_groups(prefix, task, rows, _credits(parts[0]))
@@ -195,7 +36,8 @@ def unigram_baseline(
     return {name: sum(credits) / len(credits), **_by_groups(name, task, rows, credits)}
 
 
-def _summary(parts: Sequence[Result]) -> dict[str, float]:
+def summary_of(parts: Sequence[Result]) -> dict[str, float]:
+    """The metrics of all templates at one number of shots: their means and ranges."""
     return summary([part.metrics for part in parts])
 
 
@@ -236,7 +78,7 @@ def predictions_of(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def report(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> str:
+def tables(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> str:
     """Tables to read: a row for each template and number of shots, then one for each group."""
     first = next(iter(results.values()))[0]
     rules = [name for name in first.metrics if name.startswith("accuracy_")]
@@ -250,7 +92,7 @@ def report(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
     for parts in results.values():
         for number, part in enumerate(parts, start=1):
             lines += _template_lines(number, part, rules, task.label_names)
-        means = _summary(parts)
+        means = summary_of(parts)
         if len(parts) > 1:
             spread = f"{means['accuracy_min']:.3f} to {means['accuracy_max']:.3f}"
             lines.append(f"(mean of the templates {means['accuracy']:.3f}, {spread})")
@@ -267,7 +109,7 @@ def not_better_than_guessing(parts: Sequence[Result]) -> str | None:
     guesses: dict[str, float] = {
         name: parts[0].metrics[name] for name in ("chance", "majority") if name in parts[0].metrics
     }
-    return advice.not_better(_summary(parts)["accuracy"], guesses, mode="max") if guesses else None
+    return advice.not_better(summary_of(parts)["accuracy"], guesses, mode="max") if guesses else None
 
 
 def candidates_of(part: Result) -> list[str]:
@@ -306,16 +148,3 @@ def _notes(f: Mapping[str, float]) -> list[str]:
         if f.get(name):
             lines.append(f"{f[name]:,.0f} {text}")
     return lines
-
-
-def log_to_wandb(wandb_run: Any, out: Path, metrics: dict[str, Any], predictions: list[dict[str, Any]]) -> None:
-    """Metrics, plots and the first of the predictions."""
-    import wandb
-
-    wandb_run.summary.update(metrics)
-    names: list[str | int] = ["context", "candidates", "log_likelihoods", "choice", "gold", "right"]
-    if predictions:
-        cells = [[str(row[str(name)]) for name in names] for row in predictions[:LOGGED_ROWS]]
-        wandb_run.log({"examples": wandb.Table(names, cells)})
-    for picture in out.glob("*.png"):
-        wandb_run.log({picture.stem: wandb.Image(str(picture))})

@@ -123,7 +123,7 @@ def split(
         within_token: whether a continuation that lies within the context's last token is scored by that token.
 
     Raises:
-        UserError: a text has no tokens, or does not begin with a token of its own: it would get a likelihood of 1, and
+        UserError: a text has no tokens, or shares its first token with the context: it would get a likelihood of 1, and
             win any comparison.
     """
     texts = []

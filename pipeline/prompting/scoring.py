@@ -64,7 +64,7 @@ def score(
 
     Raises:
         UserError: a text that cannot be scored, an encoder without an LM head or with weights that are no use, or one
-            that carries its state from batch to batch: a request would depend on the others.
+            that carries its state from batch to batch: a score would depend on other requests.
     """
     return score_with(scorer_of(encoder, within_word=within_word, both_ways=both_ways), requests, progress)
 

@@ -341,5 +341,5 @@ def layers_section(run: RunRecord) -> Section:
 
 
 def load_section(run: RunRecord) -> Section:
-    text = run.text("receipt.txt")
+    text = run.text("load_report.txt") or run.text("receipt.txt")  # of versions up to 0.16
     return Section("Models" if is_counted(run) else "Loaded weights", [Code(text)] if text else [])

@@ -90,7 +90,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Code:
-    """Text as it is; `folded`: only its summary is seen at first."""
+    """Plain text; `folded`: only its summary is seen at first."""
 
     text: str
     folded: str | None = None

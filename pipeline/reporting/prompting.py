@@ -94,7 +94,10 @@ def errors_section(run: RunRecord) -> Section:
     wrong.sort(key=lambda pair: -pair[0])
     errors = [
         Error(
-            [(_asked(row), "")], _candidate(row, row["gold"]), _candidate(row, row["choice"]), f"by {margin:.1f} nats"
+            [(_prompt_text(row), "")],
+            _candidate(row, row["gold"]),
+            _candidate(row, row["choice"]),
+            f"by {margin:.1f} nats",
         )
         for margin, row in wrong[:MOST_ERRORS]
     ]
@@ -102,7 +105,7 @@ def errors_section(run: RunRecord) -> Section:
     return Section("Errors worth reading", [Errors(errors, caption)] if errors else [])
 
 
-def _asked(row: dict[str, Any]) -> str:
+def _prompt_text(row: dict[str, Any]) -> str:
     return f"{row.get('context', '')} … {row.get('behind', '')}".strip()[:600]
 
 

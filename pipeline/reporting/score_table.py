@@ -75,7 +75,7 @@ def how_to_read(lines: Sequence[Line], arms: Sequence[str], tuned: str | None) -
     if tuned:
         notes.append(
             f"Gains are those of {tuned}: means of paired differences, with 95 % intervals (Student's t) over seeds. "
-            "A bold gain is above 0 in the whole interval; the others leave it open."
+            "A bold gain is above 0 in the whole interval; other gains may be chance."
         )
     flat = [
         f"{line.model} on {line.task_name}, {arm}: {line.degenerate(arm)}"

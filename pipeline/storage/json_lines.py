@@ -19,5 +19,5 @@ def repair_surrogates(text: str) -> str:
 
 
 def may_have_surrogates(line: str) -> bool:
-    """Whether a line of JSON escapes a surrogate: few do, so that the others need no repair."""
+    """Whether a line of JSON escapes a surrogate: few do, and only these need repair."""
     return "\\ud" in line.lower()

@@ -83,15 +83,15 @@ def checked(kind: Any, value: Any, place: Path | str) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         key = ".".join(str(part) for part in first["loc"] if not _is_internal(part))
-        said = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "missing":
             raise UserError(f"{place} has no {key}.") from None
         if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             raise UserError(f"{place} has an unknown key: {key}.") from None
         shown = repr(first["input"])
         shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
-        said = f"{said[0].lower()}{said[1:]}".rstrip(".")
-        raise UserError(f"{place}: {key or 'its content'} is {shown}; {said}.") from None
+        message = f"{message[0].lower()}{message[1:]}".rstrip(".")
+        raise UserError(f"{place}: {key or 'its content'} is {shown}; {message}.") from None
 
 
 def _is_internal(part: Any) -> bool:
@@ -115,7 +115,7 @@ class _StrictLoader(yaml.SafeLoader):
         for key, _ in node.value:  # before merge keys (<<) add theirs
             if not isinstance(key, yaml.ScalarNode):
                 continue
-            what = "is a date; write it in quotes" if key.tag.endswith(":timestamp") else "stands there twice"
+            what = "is a date; write it in quotes" if key.tag.endswith(":timestamp") else "is a duplicate key"
             if key.value in seen or "date" in what:
                 raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' {what}", key.start_mark)
             seen.add(key.value)
@@ -149,8 +149,8 @@ def read_yaml(file: Path, kind: Any = Any) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1},"
-        said = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UserError(f"{file}{line} is not valid YAML: {said}.") from None
+        message = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{file}{line} is not valid YAML: {message}.") from None
     return checked(kind, content, file)
 
 

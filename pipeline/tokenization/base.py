@@ -248,5 +248,5 @@ def no_panic(file: Path | None) -> Iterator[None]:
         if type(error).__name__ != "PanicException":  # not an Exception, and cannot be imported
             raise
         raise UserError(
-            f"{file or 'The tokenizer'} cannot tokenise this text: a regular expression in it takes too long ({error})."
+            f"{file or 'The tokenizer'} cannot tokenize this text: a regular expression in it takes too long ({error})."
         ) from None

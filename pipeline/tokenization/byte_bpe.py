@@ -61,7 +61,7 @@ class ByteBpe(Tokenizer):
     def special_of(
         cls, backend: tokenizers.Tokenizer, named: dict[str, str], end_id: Callable[[], Any]
     ) -> dict[str, str]:
-        """As the base's; the end of text stands for each role that the vocabulary lacks."""
+        """As the base's; the end of text takes each role that the vocabulary lacks."""
         end = named.get("eos", END_OF_TEXT)
         if backend.token_to_id(end) is None and "eos" not in named:  # transformers' models go by its number then
             number = end_id()

@@ -25,7 +25,7 @@ FIRST_OUTPUT = 513  # 256 bytes that begin a word, 256 that continue one, paddin
 
 
 class SpelledWords(Tokenizer):
-    """A word is the ids of its bytes, the first as it is, the others plus 256."""
+    """A word is the ids of its bytes; all but the first have 256 added."""
 
     scheme = "words"
     default_special = {"pad": "[PAD]", "bos": "<S>", "eos": "</S>", "unk": "[UNK]"}  # noqa: RUF012

@@ -22,7 +22,7 @@ UNKNOWN = "[UNK]"
 
 
 class WholeWords(Tokenizer):
-    """A token is what stands between two spaces."""
+    """A token is the text between two spaces."""
 
     scheme = "whole-words"
     default_special = {**dict.fromkeys(("bos", "eos", "pad"), END_OF_TEXT), "unk": UNKNOWN}  # noqa: RUF012

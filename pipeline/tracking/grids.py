@@ -11,7 +11,7 @@ from pipeline.tracking.wandb import closing_run, wandb_logger
 
 
 def log_grid(out: Path, rows: Sequence[dict[str, Any]], *, kind: str) -> None:
-    """Logs the table of a grid and its pictures; a grid that is continued goes on in the same run, with a new table.
+    """Logs the table of a grid and its pictures; a grid that is continued has the same run, with a new table.
 
     Args:
         out: folder of the grid.

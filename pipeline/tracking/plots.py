@@ -38,7 +38,7 @@ class Panel:
         curves: metrics without `train/` and `val/`: both are drawn.
         baselines: name -> value, each a horizontal line.
         training: of a metric that training logs under another name: that name.
-        height: of the panel, relative to the others.
+        height: of the panel, relative to other panels.
     """
 
     label: str

@@ -1,4 +1,4 @@
-"""What is said at the end of a run: all that it made, a score that is no better than a baseline, what to do next."""
+"""Messages at the end of a run: the files that it wrote, a score that is no better than a baseline, what to do next."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _unless_default(encoder: Path, model: str) -> Path | None:
 
 
 def after_pretraining(model: str, encoder: Path, *, synthetic: bool, counted: bool = False) -> str:
-    """The sample has tasks of its own world; other text has the user's.
+    """The sample has tasks about its synthetic world; other text needs the user's own.
 
     Args:
         counted: what is fine-tuned by counting takes no encoder that is not named.

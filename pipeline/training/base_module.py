@@ -43,7 +43,7 @@ class Training(lightning.LightningModule):
         optimization: rate, schedule and the rest.
         kept: what a checkpoint must have beside what all have (see checkpoints.PARTS).
         weights: of losses, where they are not 1.
-        last_loss: of the last micro-batch, scaled as it is differentiated.
+        last_loss: of the last micro-batch, with the scale of its gradient.
         gradient_norm: of the last optimizer step, before clipping.
         last_losses: its parts by name, without their weights.
         shown: metrics of a validation that the console shows; empty: all but details.

@@ -16,7 +16,7 @@ def blocks_of(model: nn.Module) -> list[Any]:
 
 
 def check_blocks(model: nn.Module, *, compiled: bool, recomputed: bool) -> None:
-    """Raises: UserError, the model has no blocks for what is asked."""
+    """Raises: UserError, the model has no blocks to compile or recompute."""
     if (compiled or recomputed) and not blocks_of(model):
         what = "compile" if compiled else "activation_checkpointing"
         raise UserError(f"This model has no Transformer blocks, which {what} is for; leave {what} out.")

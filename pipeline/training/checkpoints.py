@@ -73,11 +73,11 @@ class WholeCheckpoints(TorchCheckpointIO):
             sync_folder(file.parent)
         except (OSError, RuntimeError) as error:
             aside.unlink(missing_ok=True)
-            told = error if stream is None else stream.error or error
-            if not is_disk_full(told):
+            cause = error if stream is None else stream.error or error
+            if not is_disk_full(cause):
                 raise
             raise UserError(
-                f"The checkpoint {file} could not be written: {reason(told)}. Make room and continue with "
+                f"The checkpoint {file} could not be written: {reason(cause)}. Make room and continue with "
                 f"{typed.flag('resume')} from the one before it, if there is one."
             ) from None
         if file.name == LAST:

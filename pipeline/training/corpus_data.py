@@ -2,69 +2,36 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import lightning
 from torch.utils.data import DataLoader
 
-from pipeline.data import files
+from pipeline.data import files, tokenizer_builder
 from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.seen_lines import shared_lines
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.token_store import TokenStore
+from pipeline.data.tokenizer_builder import TokenizerOptions
 from pipeline.errors import UserError
 from pipeline.objectives.base import Objective
-from pipeline.objectives.batch import Batch
 from pipeline.objectives.sampling import MicroBatches, ResumableSampler, StepBatches
-from pipeline.storage.atomic import write_atomically
-from pipeline.storage.checksums import digest, sha256
+from pipeline.storage.checksums import digest
 from pipeline.storage.folders import write_folder
 from pipeline.storage.locks import built_once
 from pipeline.storage.paths import cache_folder
-from pipeline.storage.validation import read_text
-from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.overlong_words import OVERLONG
 from pipeline.tokenization.spelled_words import LONGEST_WORD
+from pipeline.training.loader import Loader
 from tasks.dataset import listed
 
 MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
 HELD_OUT = 500  # documents of a stream, at most, that are its validation part
-FORMAT = 4  # part of a tokenizer's key: raise it when their training changes
-
-
-@dataclass
-class TokenizerOptions:
-    """How the tokenizer is made.
-
-    Args:
-        scheme: `wordpiece` (BERT), `bpe` (GPT), `bpe-seq2seq` (encoder-decoders), `words` (ELMo) or `whole-words`
-            (causal models: split at spaces).
-        file: an existing `tokenizer.json`; otherwise one is trained on the corpus.
-        vocab_size: V, the most pieces (or words) of the vocabulary.
-        lowercase: lower-case the text and strip accents.
-        train_megabytes: train on at most this much text, chosen evenly over the corpus.
-        min_frequency: of `whole-words`: a word that occurs less often there is [UNK].
-        languages: of `bpe-seq2seq`: names as en, each of which gets a token.
-    """
-
-    scheme: Literal["wordpiece", "bpe", "bpe-seq2seq", "words", "whole-words"]
-    file: str | None
-    vocab_size: int
-    lowercase: bool
-    train_megabytes: float
-    min_frequency: int = 1
-    languages: list[str] = field(default_factory=list)
 
 
 class CorpusData(lightning.LightningDataModule):
@@ -81,7 +48,7 @@ class CorpusData(lightning.LightningDataModule):
         tokenizer: how the tokenizer is made.
         objective: makes rows and batches; the module that is trained has the same one.
         length: most tokens of a row, T.
-        batch_size: rows of one optimiser step, over all processes and accumulated parts.
+        batch_size: rows of one optimizer step, over all processes and accumulated parts.
         validation_rows: rows of validation text, at most.
         workers: processes that make batches ahead; 0: none. The batches do not depend on it.
         verify: read corpus and token stores whole, to be sure that they are what they were, instead of sample blocks.
@@ -152,7 +119,7 @@ class CorpusData(lightning.LightningDataModule):
             UserError: the corpus cannot be read, or does not suffice for the model.
         """
         train, valid = self._sources()
-        self.tokenizer = self._tokenizer(train)
+        self.tokenizer = tokenizer_builder.build(train, self.options, cache_folder() / "tokenizers")
         root = cache_folder() / "stores"
         every = self.validation_every
         # A stream of the hub is not read twice to its end: its begin has enough.
@@ -213,51 +180,6 @@ class CorpusData(lightning.LightningDataModule):
             return read(files=found), None
         self.left_out = [str(places[f]) for f in parts["test"]]
         return read(files=parts["train"]), read(files=parts["valid"]) if parts["valid"] else None
-
-    def _tokenizer(self, source: Source) -> Tokenizer:
-        options = self.options
-        if options.file:
-            loaded = tokenizers.load(Path(options.file))
-            if loaded.scheme != options.scheme:
-                raise UserError(f"{options.file} is a {loaded.scheme} tokenizer; this model needs {options.scheme}.")
-            return loaded
-        settings: list[Any] = [options.scheme, options.vocab_size, options.lowercase, options.train_megabytes]
-        settings += [options.min_frequency] if options.min_frequency != 1 else []
-        settings += [options.languages] if options.languages else []
-        key = digest(FORMAT, source.fingerprint, *settings)
-        file = cache_folder() / "tokenizers" / f"{key[:16]}.json"
-        with built_once(file, "the tokenizer"):
-            if (known := self._known_tokenizer(file)) is None:
-                lines = _spread(source, round(options.train_megabytes * 1e6))
-                make = partial(
-                    tokenizers.train,
-                    options.scheme,
-                    vocab_size=options.vocab_size,
-                    lowercase=options.lowercase,
-                    min_frequency=options.min_frequency,
-                    languages=options.languages,
-                )
-                write_atomically(file, interruptible(make, lines).backend.to_str())
-                write_atomically(file.with_suffix(".sha256"), sha256(file))
-        return known or tokenizers.load(file)
-
-    def _known_tokenizer(self, file: Path) -> Tokenizer | None:
-        """The tokenizer that was trained before; None where there is none, or, with a warning, another."""
-        if not file.exists():
-            return None
-        checksum = file.with_suffix(".sha256")
-        try:
-            if not checksum.exists():  # written before 0.13
-                write_atomically(checksum, sha256(file))
-            if read_text(checksum) != sha256(file):
-                raise UserError(f"{file} is not what {checksum.name} says.")
-            known = tokenizers.load(file)
-            if known.scheme != self.options.scheme:
-                raise UserError(f"{file} is a {known.scheme} tokenizer.")
-            return known
-        except UserError as error:
-            print(f"Warning: {error} The tokenizer is trained again.")
-            return None
 
     def stages(self, name: str) -> list[dict[str, Any]]:
         """Corpus and tokenizer as stages of a lineage."""
@@ -354,56 +276,6 @@ class CorpusData(lightning.LightningDataModule):
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
 
-class Loader(DataLoader):
-    """Makes the next batch while a step is computed, and counts the seconds for which training waited all the same."""
-
-    waited = 0.0
-
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        batches = super().__iter__()
-        if self.num_workers:  # processes of their own make batches ahead, and must be waited for in the main thread
-            yield from self._timed(lambda: next(batches, None))
-            return
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            ahead = [pool.submit(next, batches, None)]
-
-            def take() -> Batch | None:
-                batch = ahead.pop().result()
-                ahead.append(pool.submit(next, batches, None))
-                return batch
-
-            yield from self._timed(take)
-
-    def _timed(self, take: Callable[[], Batch | None]) -> Iterator[Batch]:
-        while True:
-            begin = time.perf_counter()
-            batch = take()
-            self.waited += time.perf_counter() - begin
-            if batch is None:
-                return
-            yield batch
-
-
-def interruptible(train: Callable[[Iterator[str]], Tokenizer], texts: Iterator[str]) -> Tokenizer:
-    """Trains in another thread: the library holds the one that it runs in, and Ctrl-C would wait for it to end."""
-    stopped, done = threading.Event(), Future[Tokenizer]()
-
-    def work() -> None:
-        try:
-            done.set_result(train(itertools.takewhile(lambda _: not stopped.is_set(), texts)))
-        except BaseException as error:  # raised where it is waited for
-            done.set_exception(error)
-
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    try:
-        return done.result()
-    except KeyboardInterrupt:
-        stopped.set()
-        worker.join(timeout=1)  # what is still at it ends with the process
-        raise
-
-
 def _held_out(number: int, every: int, first: int | None) -> bool:
     return (number in (1, 3) or number % every == every - 1) and (first is None or number < first)
 
@@ -411,19 +283,3 @@ def _held_out(number: int, every: int, first: int | None) -> bool:
 def _code_of_sample() -> str:
     folder = Path(sample.__file__).parent
     return "".join((folder / name).read_text(encoding="utf-8") for name in ("corpus.py", "lexicon.txt"))
-
-
-def _spread(source: Source, limit: int) -> Iterator[str]:
-    """Lines of documents spread evenly over the corpus, at most `limit` characters: the same ones every time."""
-    size = source.size() or 0
-    compressed = any(path.suffix in (*files.COMPRESSIONS, ".parquet") for path in source.files)
-    share = min(1.0, limit / max(1, size * (3.5 if compressed else 1))) if size else 1.0
-    taken = 0
-    for number, (document, _) in enumerate(source.documents()):
-        if int(number * share) == int((number + 1) * share) and number:
-            continue
-        for line in document:
-            taken += len(line)
-            yield line
-            if taken > limit:
-                return

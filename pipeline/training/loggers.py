@@ -40,7 +40,7 @@ def places(name: str) -> dict[str, str]:
 
 
 def check_loggers(configured: Any) -> None:
-    """Makes the loggers once, in a folder that is removed: what they lack is said before any data are read.
+    """Makes the loggers once, in a folder that is removed: a missing package is reported before any data are read.
 
     Raises:
         UserError: a package is not installed, or a setting of theirs is not valid.

@@ -97,7 +97,7 @@ def build(
 
 
 class Muon(torch.optim.AdamW):
-    """Muon for parameter groups with `muon: True` (matrices), AdamW for the others.
+    """Muon for parameter groups with `muon: True` (matrices), AdamW for other parameters.
 
     Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) updates a matrix by its orthogonalized
     momentum, scaled to the RMS of AdamW's updates, so that one learning rate and one decay suit both (Liu et al. 2025,

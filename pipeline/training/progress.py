@@ -78,7 +78,7 @@ class Progress(ProgressBar):
 
 
 def validated(module: Any, metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a validation that tell how a run goes: those that its objective names, or all but details."""
+    """The metrics of a validation that show progress: those that its objective names, or all but details."""
     named = {name.removeprefix("val/"): value for name, value in metrics.items() if name.startswith("val/")}
     if shown := module.shown:
         return {name: named[name] for name in shown if name in named}

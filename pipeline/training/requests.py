@@ -47,7 +47,7 @@ class Request:
         return shlex.join(["python", "-m", "pipeline", name, *plain.arguments()])
 
     def arguments(self) -> list[str]:
-        """The request as arguments of a command, for a process of its own."""
+        """The request as arguments of a command, for another process."""
         given: list[str] = []
         for field in fields(self):
             value, flag = getattr(self, field.name), {"encoder": "from"}.get(field.name, field.name.replace("_", "-"))

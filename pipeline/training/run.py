@@ -128,7 +128,7 @@ class Run:
         stages = record.stages
         content = {f"content of the {stage['stage']}": stage["sha256"] for stage in stages if "sha256" in stage}
         identity = {"version": __version__, **flat(configuration.resolved), **content}
-        self.module.identity = json.loads(json.dumps(identity))  # as it is read from a checkpoint
+        self.module.identity = json.loads(json.dumps(identity))  # in the types that a checkpoint gives
         self.module.checkpoint_file = self.last
         self.log_text = self.data.files is None or self.settings.log_text  # may texts go to W&B?
         # Texts, and words of them in a vocabulary, go to W&B only if the texts of pretraining may.

@@ -30,7 +30,7 @@ RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
     *("predictions.jsonl", "splits.csv", "curves.png", "mix.png", "shots.png", "characters.png"),
     *sorted({f"{name}.png" for kind in kinds().values() for name in kind.pictures}),  # kinds share some
-    *("data.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
+    *("data.txt", "load_report.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
     *("command.txt", "corpus.json", "model.arpa.gz", "loggers", "report.html", "report.md", "report.tex"),
 )
 SIGN = lineage.FILE  # marks a run folder: the first file that is written, the last that is cleared
@@ -159,8 +159,8 @@ def check_place(path: Path) -> None:
     except UnicodeDecodeError:
         raise UserError(f"The name {str(path)!r} is not UTF-8; {elsewhere()}.") from None
     except (OSError, RuntimeError) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
-        raise UserError(f"{str(path)[:100]} cannot be written: {said}; {elsewhere()}.") from None
+        message = (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
+        raise UserError(f"{str(path)[:100]} cannot be written: {message}; {elsewhere()}.") from None
     if sealed is not None:
         where = "is" if sealed == place else "lies in"
         raise UserError(f"{path} {where} the folder of an encoder or model, which this would break; {elsewhere()}.")

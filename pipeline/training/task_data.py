@@ -44,7 +44,7 @@ class TaskData(lightning.LightningDataModule):
         epochs: passes over the training part.
         workers: processes that make batches ahead; 0: none. The batches do not depend on it.
         train_rows: train on this many rows only.
-        characters: also test with the first so many characters of each text, for each of these numbers.
+        characters: also test with only the first characters of each text, for each of these numbers.
         seed: of the order and of the `train_rows`; rows split off for validation or test are the same for every seed.
     """
 

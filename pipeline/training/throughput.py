@@ -33,7 +33,7 @@ def _attention(count: Any, tensors: int) -> Any:
     return lambda *shapes, **_: count(*shapes[:tensors])
 
 
-# What torch leaves out. It counts RNN and GRU on processors, whose products are operations of their own there.
+# What torch leaves out. It counts RNN and GRU on processors, whose products are special operations there.
 KERNELS = {
     torch.ops.aten.mkldnn_rnn_layer: _recurrent(1),
     torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent(2),

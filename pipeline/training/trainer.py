@@ -49,8 +49,8 @@ def make_trainer(make: Callable[..., lightning.Trainer], settings: Any, out: Pat
             **options,
         )
     except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
-        said = str(error) or type(error).__name__
-        raise UserError(f"The trainer cannot be made: {said.splitlines()[0].rstrip('.')}.") from None
+        message = str(error) or type(error).__name__
+        raise UserError(f"The trainer cannot be made: {message.splitlines()[0].rstrip('.')}.") from None
 
 
 def shards_weights(strategy: Any) -> bool:
@@ -77,31 +77,31 @@ def enough_memory(what: str) -> Iterator[None]:
 
 def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size: int) -> UserError | None:
     """What the user can do about an error of the machine in training; None for one of the program."""
-    said, step = str(error), trainer.global_step
+    message, step = str(error), trainer.global_step
     if is_out_of_memory(error):
         return UserError(
             f"Memory ran out at step {step:,}, with {batch_size} rows in a batch. Raise "
             "trainer.accumulate_grad_batches (the same gradient in smaller parts), or lower data.batch_size or "
             f"the length of rows, and start over with {typed.flag('overwrite')}."
         )
-    if "DataLoader worker" in said and ("killed by signal" in said or "exited unexpectedly" in said):
+    if "DataLoader worker" in message and ("killed by signal" in message or "exited unexpectedly" in message):
         return UserError(
             f"A process that makes batches died at step {step:,}, most often for lack of memory. Continue with "
             f"{typed.flag('resume')} from the last checkpoint, with a lower data.workers."
         )
     if type(error).__module__.startswith("torch._inductor"):
-        why = said.splitlines()[0][:200].rstrip(".") if said else type(error).__name__
+        why = message.splitlines()[0][:200].rstrip(".") if message else type(error).__name__
         return UserError(
             f"The blocks cannot be compiled here ({why}): install a C++ compiler and the headers of Python, or leave "
             "compile out."
         )
-    if said.startswith(UNKNOWN_METRIC):
+    if message.startswith(UNKNOWN_METRIC):
         named = f"; there are {', '.join(names)}" if (names := sorted(trainer.callback_metrics)) else ""
-        return UserError(f"One of trainer.callbacks monitors a metric that does not exist: {_monitor(said)}{named}.")
+        return UserError(f"One of trainer.callbacks monitors a metric that does not exist: {_monitor(message)}{named}.")
     return None
 
 
-def _monitor(said: str) -> str:
+def _monitor(message: str) -> str:
     """The name of the metric in an error message of Lightning's."""
-    found = re.search(r"conditioned on metric `(.*?)`|monitor='(.*?)'", said)
-    return (found[1] or found[2]) if found else said.splitlines()[0]
+    found = re.search(r"conditioned on metric `(.*?)`|monitor='(.*?)'", message)
+    return (found[1] or found[2]) if found else message.splitlines()[0]

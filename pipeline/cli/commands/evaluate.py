@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="TOKENS",
         type=positive,
         default=None,
-        help="also score in rows that overlap, one every so many tokens",
+        help="also score in overlapping rows: tokens from one to the next",
     )
     add_overrides(parser, "pretrain")
 

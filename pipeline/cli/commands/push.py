@@ -63,6 +63,6 @@ def upload(files: dict[str, Path | bytes], repo: str, public: bool) -> str:
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in NETWORK:
             raise
-        said = " ".join(str(error).split())[:300]
-        raise UserError(f"The hub did not take {repo}: {said or type(error).__name__}") from None
+        message = " ".join(str(error).split())[:300]
+        raise UserError(f"The hub did not take {repo}: {message or type(error).__name__}") from None
     return str(address)

@@ -48,7 +48,7 @@ def shots_of(text: str) -> tuple[int, ...]:
 def zeroshot(request: ZeroShotRequest) -> None:
     from pipeline.cli.encoder_folders import encoder_folder, load_for_prompts
     from pipeline.presets import task_file, task_of
-    from pipeline.prompting import report
+    from pipeline.prompting.run import Prompting, run
     from pipeline.storage.paths import path_of
     from pipeline.training.run_folder import check_run_folder, run_folder
 
@@ -58,4 +58,4 @@ def zeroshot(request: ZeroShotRequest) -> None:
     out = run_folder(request.out, "zeroshot", f"{request.model}-{file.stem}")
     uses = [folder, file, *(path_of(place) for place in (request.data, request.unigram) if place is not None)]
     check_run_folder(out, overwrite=request.overwrite, stage="zeroshot", resumes=False, uses=uses, rows=request.data)
-    report.run(report.Prompting(request, encoder, task, file.stem, folder, out))
+    run(Prompting(request, encoder, task, file.stem, folder, out))

@@ -38,7 +38,7 @@ OPENING = [
     "The {l} in {place} belonged to {p} , a {job} .",
 ]
 # {w} is a word that agrees with the reviewer's mind, {n} one that does not (used after "not"), {how} an adverb,
-# {verdict} a verb and {mood} a word of that mind. As in real text, what tells the mind of a word stands close to it:
+# {verdict} a verb and {mood} a word of that mind. As in real text, what shows the mind of a word is close to it:
 # adjectives joined by "and" agree (Hatzivassiloglou & McKeown, 1997), and so do adverbs with what they modify.
 REVIEW = [
     "The {t} was {how} {w} .",
@@ -143,7 +143,7 @@ class Scene:
         self.slots |= {"has": trait[:3], "can": trait[3:4], "does": trait[4:]}
 
     def write(self, template: str) -> str:
-        """Fills a template; a slot that stands twice gets two different words."""
+        """Fills a template; a repeated slot gets two different words."""
         used: dict[str, list[str]] = defaultdict(list)
         result = []
         for token in template.split():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Crf(nn.Module):
-    """score(tags) = sum of emissions + transitions between neighbours + start and end scores.
+    """score(tags) = sum of emissions + transitions between neighbors + start and end scores.
 
     No maintained library has one, so it is here; the tests compare it with all sequences of tags written out.
 
@@ -29,7 +29,7 @@ class Crf(nn.Module):
         return self.score(emissions, tags, mask) - self.log_partition(emissions, mask)
 
     def score(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-        """The unnormalised score of a sequence, (B,)."""
+        """The unnormalized score of a sequence, (B,)."""
         tags = tags * mask
         last = tags.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
         own = (emissions.gather(-1, tags[..., None])[..., 0] * mask).sum(1)

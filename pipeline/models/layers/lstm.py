@@ -124,7 +124,7 @@ class _Recurrence(torch.autograd.Function):
             torch.bmm(ms[t], r_t, out=hs[t + 1])
         ctx.save_for_backward(acts, hs, cells, squashed, ms, u, r)
         ctx.dtype = dtype
-        ctx.set_materialize_grads(False)  # cells are rarely asked for
+        ctx.set_materialize_grads(False)  # cells are rarely used
         return hs[1:].to(gates.dtype), cells[1:]
 
     @staticmethod

@@ -30,7 +30,7 @@ class RecurrentDecoder(nn.Module):
     - `dot`: attention by s_u, which so does not enter the RNN (Luong et al. 2015, without their input feeding);
     - `additive`: attention by s_{u-1} (Bahdanau et al. 2015).
 
-    So only the last takes step by step what the others take in one pass. The tanh layer is that of Luong et al. (5);
+    So only the last takes step by step what other kinds take in one pass. The tanh layer is that of Luong et al. (5);
     Cho and Bahdanau have maxout there. With several layers, s is the state of the top one.
     """
 

@@ -65,8 +65,8 @@ def attend(attention: Attention | None, queries: Tensor, memory: Memory) -> tupl
     assert attention is not None
     (keys, values), bias = memory.keys_values[0], memory.bias
     keys, values = keys[:, 0], values[:, 0]
-    asked = queries.reshape(len(keys), -1, queries.shape[-1])
-    scores = attention.scores(asked, keys).float()
+    grouped = queries.reshape(len(keys), -1, queries.shape[-1])
+    scores = attention.scores(grouped, keys).float()
     weights = (scores if bias is None else scores + bias[:, 0]).softmax(-1)
     contexts = weights.to(values.dtype) @ values
     return contexts.view(*queries.shape[:2], -1), weights.view(*queries.shape[:2], -1)
