@@ -48,7 +48,7 @@ WRITING := $(READING) OUT OVERWRITE
 
 help: ## this list
 	@echo "Targets"
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
 	@echo "  MODEL      [bert] bert, gpt, elmo, bart, mbart; ngram, fflm, lbl, rnn, gru, lstm; or a size, as gpt2-small: configs/pretrain"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern"
@@ -72,7 +72,7 @@ help: ## this list
 	@echo "  ARMS       for compare: some of those in its file"
 	@echo "  KIND       for new-task: sentence, pair, regression or tagging; without it, what DATA looks like"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store, output; none: all"
-	@echo "  PROMPT     for try: text to continue (gpt), or with [MASK] to fill (bert)"
+	@echo "  PROMPT     for try: text to continue (gpt, bart and models that came before), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbors in two contexts are shown, layer by layer (elmo)"
 	@echo "  REPO       for push: its name on the hub, USER/NAME"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"

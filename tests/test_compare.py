@@ -74,6 +74,7 @@ def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     )
     assert comparison.pretrained_arm(["random", "scratch", "full"]) == "full"
     assert comparison.pretrained_arm(["full", "frozen"]) is None
+    assert line([0.5, 0.5], [0.4, 0.6], [0.1] * 2).best_arm is None  # equal means: neither is bold
     text = comparison.table(sure.rows)
     assert "| t (span F1) | m | **0.903 ± 0.006** | 0.717 ± 0.029 3† |" in text
     assert "†: the number of runs" in text
@@ -269,6 +270,8 @@ def test_wrong_grids(tmp_path: Path) -> None:
         run("compare", "--arms", "half")
     with pytest.raises(UserError, match="the arm full chooses it itself"):
         run("compare", "--model.optimization.learning_rate=1e-4")
+    with pytest.raises(UserError, match="no setting or flag --dry-run"):
+        run("compare", "--dry-run")  # before what is missing is pretrained
     assert not Path("runs").exists()  # nothing is pretrained for it
     grid.write_text("{models: [bert], tasks: [a/mine.yaml, b/mine.yaml], encoders: x, arms: {full: {seeds: 1}}}")
     with pytest.raises(UserError, match="Two of the tasks are called 'mine'"):

@@ -9,6 +9,7 @@ import pytest
 from pipeline.console import progress as bars
 from pipeline.console import typed
 from pipeline.console.similar import did_you_mean
+from pipeline.training import advice
 
 
 @pytest.mark.parametrize("front_end", ["make", None])
@@ -63,3 +64,11 @@ def test_short_work_leaves_nothing_in_a_log_file(monkeypatch: pytest.MonkeyPatch
 def test_a_name_that_was_meant() -> None:
     assert did_you_mean("pretrian", ["finetune", "pretrain"]) == " Did you mean pretrain?"
     assert did_you_mean("zzz", ["finetune", "pretrain"]) == ""
+
+
+def test_a_loss_that_is_not_below_its_baseline_says_so() -> None:
+    said = advice.losses_above({"forward_loss": (7.571, 5.526), "backward_loss": (4.0, 5.526), "none_loss": (None, 1)})
+    assert said is not None
+    assert said.startswith("Warning: forward_loss 7.571 (unigram 5.526) is not below the baseline")
+    assert advice.losses_above({"lm_loss": (4.0, 5.5)}) is None
+    assert advice.losses_above({"lm_loss": (float("nan"), 5.5)}) is not None

@@ -277,6 +277,19 @@ def test_a_new_task_is_made_from_its_data(kind: str, tmp_path: Path, capsys: pyt
     assert sum(len(part.rows) for part in labeled.read(task, "a.jsonl").parts.values()) == len(frame)
 
 
+def test_a_new_task_is_guessed_from_the_rows_that_can_be_read(tmp_path: Path) -> None:
+    """All problems are listed when it is trained on."""
+    rows = [f"{text},{number % 2}" for number, text in enumerate(texts(30))]
+    Path("a.csv").write_text("\n".join(["text,label", *rows, "one", ",1", "a,b,c"]) + "\n")
+    run("new-task", "--name", "mine", "--data", "a.csv")
+    task: Any = task_of(named_config("tasks", "mine"))
+    with pytest.raises(UserError, match=r"(?s)3 problems:.*line 32 has 1 column, .*line 33 .*line 34 has 3 columns"):
+        labeled.read(task, "a.csv")
+    Path("b.jsonl").write_text("no\nnone\n")
+    with pytest.raises(UserError, match=r"(?s)The data have 2 problems:.*b.jsonl, line 1.*b.jsonl, line 2"):
+        new_task("other", None, tmp_path, packaged=CONFIGS / "tasks", data="b.jsonl")
+
+
 def test_a_new_task_is_made_from_conll_columns(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("Anna\tB-PER\nsaw\tO\n\nBonn\tB-LOC\n\n" * 10)
     (tmp_path / "a.conllu").write_text("1\tShe\tshe\tPRON\tPRP\t_\t0\troot\t_\t_\n\n" * 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,6 +79,24 @@ def test_a_run_and_what_grew_from_it(pretrained: Path, tuned: Path, tmp_path: Pa
     assert "Task tagging" in page
     run("report", "--from", str(pretrained), "--search", str(tmp_path / "nothing"), "--out", str(out))
     assert "No fine-tune or zero-shot run of this encoder was found" in page_in(out)
+
+
+def test_a_model_that_counts_has_no_steps(toys: Callable[[str], Path], tmp_path: Path) -> None:
+    run("report", "--from", str(toys("ngram")), "--out", str(tmp_path))
+    page = page_in(tmp_path)
+    assert " counts, seed 0, version" in page
+    assert "0 steps" not in page
+    assert titles(page)[0] == "Metrics"
+
+
+def test_a_line_of_one_point_is_a_dot() -> None:
+    one = charts.line_chart([charts.Series("training", [(1, 2.0)], faint=True)], x_label="x", y_label="y")
+    two = charts.line_chart([charts.Series("training", [(1, 2.0), (2, 3.0)], faint=True)], x_label="x", y_label="y")
+    assert (one.count("<circle"), two.count("<circle")) == (1, 0)
+
+
+def test_numbers_of_tokens_can_be_read() -> None:
+    assert [shared.shown_count(number) for number in (31_329, 1_740_246)] == ["31.3 k", "1.7 M"]
 
 
 def test_a_comparison(tmp_path: Path) -> None:

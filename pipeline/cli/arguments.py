@@ -13,7 +13,7 @@ from pipeline.cli.short_names import Stage, add_short_names
 from pipeline.console import typed
 from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
-from pipeline.presets import DEFAULT_MODEL
+from pipeline.presets import DEFAULT_MODEL, known
 from pipeline.storage.paths import path_of
 
 LARGEST = 2**32 - 1  # of a seed
@@ -152,7 +152,7 @@ def split_arguments(given: list[str]) -> list[str]:
 
 def add_model(parser: Parser) -> None:
     group = parser.group(INPUT)
-    group.add_argument("--model", default=DEFAULT_MODEL, help="a name in configs/pretrain: bert, gpt, elmo, ...")
+    group.add_argument("--model", default=DEFAULT_MODEL, help=f"one of {known('pretrain')}")
     group.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
     group.add_argument("--seed", type=natural, default=0, help="of weights, order, masks and dropout")
 

@@ -90,8 +90,10 @@ def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str,
     Raises:
         UserError: they cannot be read, or it is not clear what they are; lists the columns.
     """
-    rows = labeled.rows_of(Sentiment(), data, "train")
+    problems: list[UserError] = []  # of single rows: the others are enough for a guess, and training lists them all
+    rows = labeled.rows_of(Sentiment(), data, "train", problems.append)
     if not rows:
+        labeled.raise_all(problems)
         raise UserError(f"{data} holds no row to guess the columns from; its training part is named 'train'.")
     table = Table([row for _, row in rows])
     source = rows[0][0].rpartition(", ")[0]

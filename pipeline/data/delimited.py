@@ -74,7 +74,8 @@ def _named_rows(
         if len(values) == len(names):
             yield number, dict(zip(names, values, strict=True))
             continue
-        problem = f"has {len(values)} columns, its header has {len(names)}"
+        columns = "column" if len(values) == 1 else "columns"
+        problem = f"has {len(values)} {columns}, its header has {len(names)}"
         if plain and any(value.startswith('"') for value in values):
             problem += "; in a .tsv quotes are plain characters, call it .csv to have them read"
         refuse(RowError(f"{path}, line {number}", problem, kind="more or fewer columns than the header"))

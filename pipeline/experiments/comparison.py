@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +69,11 @@ class Line:
         return -1 if self.rows[0].get("mode") == "min" else 1
 
     @property
-    def best_arm(self) -> str:
-        means = {arm: sum(scores) / len(scores) for arm, scores in self.arms.items() if scores}
-        return max(means, key=lambda arm: self.sign * means[arm])
+    def best_arm(self) -> str | None:
+        """The arm with the best mean; None where another one has the same."""
+        means = {arm: self.sign * sum(scores) / len(scores) for arm, scores in self.arms.items() if scores}
+        best = [arm for arm, mean in means.items() if math.isclose(mean, max(means.values()), abs_tol=1e-9)]
+        return best[0] if len(best) == 1 else None
 
     @property
     def best_baseline(self) -> tuple[str, list[float]] | None:

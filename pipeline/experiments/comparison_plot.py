@@ -18,6 +18,7 @@ LOOKS = {
     "frozen": ("D", plots.COLORS[2]),
     "random": ("v", plots.COLORS[3]),
 }
+ARM_GAP = 0.16  # between the marks of two arms, of the height of a model
 
 
 def plot(lines: Sequence[Line], tuned: str | None, file: Path) -> None:
@@ -56,12 +57,14 @@ def plot(lines: Sequence[Line], tuned: str | None, file: Path) -> None:
 
 
 def _draw_scores(place: Any, group: Sequence[Line]) -> None:
+    """The arms of a model stand a little below each other, so that equal scores do not hide each other."""
     for height, line in enumerate(group):
-        for arm, scores in line.arms.items():
+        arms = {arm: scores for arm, scores in line.arms.items() if scores}
+        for number, (arm, scores) in enumerate(arms.items()):
             marker, color = LOOKS[arm]
-            if scores:
-                place.plot(scores, [height] * len(scores), marker, color=color, markersize=3.5, alpha=0.45)
-                place.plot(sum(scores) / len(scores), height, marker, color=color, markersize=8, zorder=3)
+            at = height + ARM_GAP * (number - (len(arms) - 1) / 2)
+            place.plot(scores, [at] * len(scores), marker, color=color, markersize=3.5, alpha=0.45)
+            place.plot(sum(scores) / len(scores), at, marker, color=color, markersize=8, zorder=3)
         if (best := line.best_baseline) is not None:
             mean = sum(best[1]) / len(best[1])
             place.plot([mean, mean], [height - 0.32, height + 0.32], color="black", linewidth=2, zorder=2)

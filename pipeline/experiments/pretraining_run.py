@@ -68,6 +68,8 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)} if columns else {})
     shown = formatted(module, validated(module, metrics)) or "not validated"
     print(f"After {metrics['seconds']:.0f} s: {shown}")
+    if warning := module.not_below_baseline(metrics):
+        print(warning)
     print(advice.saved(run.out, saved))
     sample = bool(data.sample_documents)
     inform(advice.after_pretraining(request.model, saved, synthetic=sample, counted=counted))

@@ -108,7 +108,7 @@ def line_chart(
         shape = " ".join(f"{across(x)},{up(y)}" for x, y in kept)
         kind = "faint" if line.faint else "line"
         parts.append(Markup('<polyline class="{} s{}" points="{}"/>').format(kind, line.color, shape))
-        if not line.faint:
+        if not line.faint or len(kept) == 1:  # a line of one point cannot be seen
             for x, y in kept if len(kept) <= 60 else ():
                 title = f"{line.label}: {y:.4g} at {x:,.0f}"
                 dot = Markup('<circle class="dot s{}" cx="{}" cy="{}" r="3.2"><title>{}</title></circle>')

@@ -185,7 +185,7 @@ def cost_section(rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
         energy = [run.metrics["energy_wh"] for run in runs if run.model == model and "energy_wh" in run.metrics]
         minutes, tokens = sum(row["minutes"] for row in mine), sum(row["tokens"] for row in mine)
         spent = f"{sum(energy):.2f} Wh of {len(energy)} runs" if energy else "not recorded"
-        cells.append([model, f"{len(mine)}", f"{minutes:,.1f}", f"{tokens / 1e6:,.1f} M", spent])
+        cells.append([model, f"{len(mine)}", f"{minutes:,.1f}", shared.shown_count(tokens), spent])
     head = ["model", "runs", "minutes", "tokens", "energy"]
     notes = [text for text in [shared.energy_note([run.metrics for run in runs])] if text]
     versions = sorted({run.version for run in runs})

@@ -18,6 +18,8 @@ def page(run: RunRecord, grown: Sequence[RunRecord]) -> Page:
     """Curves, corpus, samples and costs; and the scores of the runs that began with the encoder."""
     metrics = run.metrics
     main, baselines = compared_losses(run), run.baselines()
+    steps = metrics.get("steps", 0)
+    counted = not steps  # a model that counts its corpus once
     unigram = baselines.get("unigram")
     figures = [
         Figure(
@@ -31,16 +33,16 @@ def page(run: RunRecord, grown: Sequence[RunRecord]) -> Page:
     if "val/bits_per_byte" in metrics:
         figures.append(Figure("Bits per byte", f"{metrics['val/bits_per_byte']:.3f}", "of the raw validation text"))
     figures += [
-        Figure("Tokens seen", f"{metrics.get('tokens', 0) / 1e6:,.1f} M", f"{metrics.get('steps', 0):,} steps"),
+        Figure("Tokens seen", shared.shown_count(metrics.get("tokens", 0)), "" if counted else f"{steps:,} steps"),
         Figure("Time", shared.shown_time(metrics.get("seconds", 0)), shared.shown_energy(metrics)),
     ]
     return Page(
         title=f"{run.model} pretrained on {run.corpus}",
-        about=f"{metrics.get('parameters', 0):,} parameters, {metrics.get('steps', 0):,} steps, seed {run.seed}, "
-        f"version {run.version}",
+        about=f"{metrics.get('parameters', 0):,} {'counts' if counted else f'parameters, {steps:,} steps'}, "
+        f"seed {run.seed}, version {run.version}",
         figures=figures,
         sections=[
-            curves_section(run, main),
+            *([] if counted else [curves_section(run, main)]),
             metrics_section(run),
             corpus_section(run),
             samples_section(run),

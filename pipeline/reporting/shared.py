@@ -162,6 +162,11 @@ def cost_section(run: RunRecord) -> Section:
     return Section("Time and energy", [table, *[Text(text) for text in [energy_note([m])] if text]])
 
 
+def shown_count(number: float) -> str:
+    """`1.7 M`, `31 k`: a number of tokens."""
+    return f"{number / 1e6:,.1f} M" if number >= 1e6 else f"{number / 1e3:,.1f} k"
+
+
 def shown_time(seconds: float) -> str:
     minutes, hours = seconds / 60, seconds / 3600
     return (

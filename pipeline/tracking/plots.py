@@ -108,7 +108,8 @@ def _draw_panel(place: Any, history: History, panel: Panel) -> None:
             steps, values = history.series(name)
             if steps:
                 label = f"{readable(curve)}, {split}" if len(panel.curves) > 1 else split
-                place.plot(steps, values, label=label, color=COLORS[number % len(COLORS)], **style)
+                dot = {"marker": "."} if len(steps) == 1 else {}  # a line of one point cannot be seen
+                place.plot(steps, values, label=label, color=COLORS[number % len(COLORS)], **{**dot, **style})
                 labeled += 1
     draw_baselines(place, panel.baselines)
     place.set_ylabel(panel.label)

@@ -30,6 +30,20 @@ def not_better(score: float, baselines: Mapping[str, float], *, mode: str) -> st
     return f"Warning: {score:.4f} is not better than the baseline{'s' if len(above) > 1 else ''} {named}."
 
 
+def losses_above(losses: Mapping[str, tuple[float | None, float]]) -> str | None:
+    """A warning where a loss of pretraining is not below that of guessing each token by its frequency.
+
+    Args:
+        losses: by name, that of the validation text and its unigram baseline.
+    """
+    above = {name: both for name, both in losses.items() if both[0] is not None and not both[0] < both[1]}
+    if not above:
+        return None
+    said = " and ".join(f"{name} {loss:.4g} (unigram {baseline:.4g})" for name, (loss, baseline) in above.items())
+    verb = "are" if len(above) > 1 else "is"
+    return f"Warning: {said} {verb} not below the baseline: the model predicts no better than token frequencies do."
+
+
 def next_steps(*steps: tuple[str, str]) -> str:
     """Commands with what they do."""
     width = max(len(command) for command, _ in steps)

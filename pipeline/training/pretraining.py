@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.initialization import INITIALIZERS, EmbeddingStart
 from pipeline.tokenization.base import Tokenizer
-from pipeline.training import checkpoints
+from pipeline.training import advice, checkpoints
 from pipeline.training.base_module import Training, is_sharded
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.hardware import check_size
@@ -175,6 +175,12 @@ class Pretraining(Training):
             self.log_all({**metrics, **self.baselines, "tokens": float(self.tokens_seen)})  # baselines: lines in charts
             self._warn_at_baseline(metrics[f"val/{self.objective.main}_loss"])
             self.save_history()
+
+    def not_below_baseline(self, metrics: Mapping[str, float]) -> str | None:
+        """A warning after a run whose losses are not below their baseline."""
+        return advice.losses_above(
+            {f"{name}_loss": (metrics.get(f"val/{name}_loss"), best) for name, best in self.loss_baseline.items()}
+        )
 
     def _warn_at_baseline(self, loss: float) -> None:
         patience = max(2 * self.optimization.warmup_steps, self.trainer.max_steps // 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from pipeline.cli.commands.pretrain import pretrain
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import named_config, unknown
-from pipeline.training.requests import PretrainRequest
+from pipeline.training.requests import FineTuneRequest, PretrainRequest
 
 if TYPE_CHECKING:
     from pipeline.experiments.grid import Grid
@@ -69,7 +70,21 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
         )
     grid.flags = whole.flags = [*grid.flags, *options.overrides]
     check_settings(grid)  # before minutes of pretraining
+    check_flags(grid, options.overrides)
     return grid, whole, options.out or Path("results") / file.stem
+
+
+def check_flags(grid: Grid, flags: Sequence[str]) -> None:
+    """Reads flags as the first fine-tune in steps will, after the pretraining of what is missing.
+
+    Raises:
+        UserError: one that there is not, or a wrong value.
+    """
+    from pipeline.cli.config import finetuning
+    from pipeline.cli.encoder_folders import counts
+
+    if trained := [model for model in grid.models if not counts(model)] if flags else []:
+        finetuning(FineTuneRequest(model=trained[0], task=next(iter(grid.tasks)), overrides=tuple(flags)))
 
 
 def pretrain_missing(grid: Grid) -> None:
