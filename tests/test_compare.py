@@ -10,6 +10,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
