@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WORST = 100  # rows of the table of the largest errors
-FLAT = 1e-6  # predictions closer to each other than this are all the same
+FLAT = 1e-6  # numbers closer to each other than this are all the same
+NARROW = 1e-3  # predictions within this share of the range of the training scores are, too
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Regression(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.take_columns(self.columns)
+        self.range = 0.0  # of the training scores
         if not self.roles:
             raise TaskError(f"columns must name one of texts beside '{self.target}', or two of pairs")
 
@@ -86,7 +88,8 @@ class Regression(Task):
         return number
 
     def check_labels(self, train: Sequence[Example]) -> None:
-        if len({example.label for example in train}) < 2:
+        self.range = max(example.label for example in train) - min(example.label for example in train)
+        if not self.range:
             raise UserError(f"All training rows have the score {train[0].label:g}; there is nothing to learn.")
 
     def describe_labels(self, train: Sequence[Example]) -> str:
@@ -135,7 +138,7 @@ class Regression(Task):
         return {**found, "mean" if self.choose_by == "mse" else "mean/mse": errors["mse"]}  # it correlates with nothing
 
     def is_degenerate(self, predicted: Sequence[float]) -> bool:
-        return max(predicted) - min(predicted) < FLAT
+        return max(predicted) - min(predicted) < max(FLAT, NARROW * self.range)
 
     # ------------------------------------------------------------------ report
 

@@ -124,7 +124,7 @@ def toy_configurations(configs: Path) -> None:
     change(configs / "corpora/sample.yaml", data__sample_documents=300, data__length=32, data__validation_rows=32)
     change(configs / "corpora/sample.yaml", validate_every=4)
     sizes = {"size": 32, "layers": 2, "heads": 2, "inner_size": 64, "max_length": 48}
-    for model in ("bert", "gpt", "elmo"):
+    for model in ("bert", "gpt", "elmo", "bart"):
         (configs / f"corpora/sample/{model}.yaml").unlink()
         file = configs / f"pretrain/{model}.yaml"
         change(file, data__length=32, data__batch_size=8, data__tokenizer__vocab_size=600, trainer__max_steps=8)

@@ -105,6 +105,10 @@ def test_metrics_are_those_of_scipy() -> None:
     assert (constant["pearson"], constant["spearman"]) == (0, 0)
     assert Regression().is_degenerate([2.0, 2.0 + 1e-9])
     assert not Regression().is_degenerate([2.0, 2.1])
+    task = Regression()
+    task.check_labels([Example("a", 1.0), Example("b", 5.0)])
+    assert task.is_degenerate([2.0, 2.003])  # a thousandth of the range
+    assert not task.is_degenerate([2.0, 2.005])
 
 
 def test_baselines() -> None:
