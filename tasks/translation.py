@@ -99,7 +99,7 @@ class Translation(Task):
         return f"from {self.columns['source']} to {self.columns['target']}, {words:.1f} words a target"
 
     def made_up(self, number: int) -> dict[str, Any]:
-        return {self.columns["source"]: f"text {number}", self.columns["target"]: f"target {number}"}
+        return {self.columns["source"]: f"text {number}", self.columns["target"]: f"the translation of text {number}"}
 
     # ------------------------------------------------------------------ scores
 

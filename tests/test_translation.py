@@ -140,7 +140,7 @@ def test_an_encoder_folder_is_fine_tuned(toys: Callable[[str], Path], pairs: Pat
     more = ["--precision=32-true", "--validations=1", "--epochs=0.2", "--data.task.init_args.beam=2"]
     finetune(pairs, tmp_path / "out", "--from", str(toys("bart") / "encoder"), *more, model="bart")
     assert figures(tmp_path / "out")["test/rows"] == 48
-    assert "loaded" in (tmp_path / "out" / "receipt.txt").read_text()
+    assert "loaded" in (tmp_path / "out" / "load_report.txt").read_text()
 
 
 # ---------------------------------------------------------------------- the data

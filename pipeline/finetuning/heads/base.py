@@ -57,7 +57,7 @@ class Head(nn.Module):
     takes: ClassVar[frozenset[str]] = frozenset()
     learning: ClassVar[Learning] = "gradient"
     replaces: ClassVar[str | None] = None
-    mix: ScalarMix | None = None
+    mix: ScalarMix | None
     thorough: bool = True
 
     @classmethod

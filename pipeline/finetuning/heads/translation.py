@@ -62,7 +62,7 @@ class TranslationHead(Head):
             )
         if options.mix:
             raise UserError("Translation has no head of its own to train: an arm with a frozen encoder learns nothing.")
-        self.options = options
+        self.options, self.mix = options, None
         cast(EncoderDecoder, encoder).set_languages(*options.languages)
 
     def encoded(self, encoder: Encoder, batch: Batch) -> Encoded:
