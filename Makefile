@@ -70,7 +70,7 @@ help: ## this list
 	@echo "  MODELS     for compare and ladder: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
 	@echo "  ARMS       for compare: some of those in its file"
-	@echo "  KIND       for new-task: sentence, pair, regression or tagging; without it, what DATA looks like"
+	@echo "  KIND       for new-task: sentence, pair, regression, tagging or translation; without it, what DATA looks like"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store, output; none: all"
 	@echo "  PROMPT     for try: text to continue (gpt, bart and models that came before), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbors in two contexts are shown, layer by layer (elmo)"
