@@ -31,12 +31,12 @@ NAMES = {  # of columns
 class Translation(Task):
     """A source text and its translation, in the columns of the roles `source` and `target`.
 
+    The columns also name the languages of a local folder of parallel files: with `{source: en, target: de}` line i of
+    `train.en` (or `.en.gz`) is translated in line i of `train.de`. Rows without a source or a target are left out.
+
     Args:
         beam: hypotheses that beam search keeps in the test and in `predict`; 1, and always in validations: greedy.
         length_penalty: above 0 favors longer translations, below 0 shorter ones.
-
-    The columns also name the languages of a local folder of parallel files: with `{source: en, target: de}` line i of
-    `train.en` (or `.en.gz`) is translated in line i of `train.de`. Rows without a source or a target are left out.
     """
 
     columns: dict[str, str] = field(default_factory=lambda: {"source": "source", "target": "target"})
@@ -80,12 +80,9 @@ class Translation(Task):
     # ------------------------------------------------------------------ labels
 
     def is_ignored(self, row: Row) -> bool:
-        columns = row[1]
-        return any(
-            name in columns and (is_missing(columns[name]) or not str(columns[name]).strip())
-            for role, column in self.columns.items()
-            for name in (column if column in columns else role,)
-        )
+        """Whether a side is empty; that a column is missing is an error of `example`."""
+        sides = [row[1].get(column, row[1].get(role, role)) for role, column in self.columns.items()]
+        return any(is_missing(side) or not str(side).strip() for side in sides)
 
     def label(self, row: Row) -> str:
         return self.plain(row, "target")
