@@ -110,7 +110,7 @@ lock: $(BIN)/.installed-lock ## write requirements/ again, after a change of pyp
 data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
 	$(call run,CORPUS $(READING) ARGS)
 
-pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS
+pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS; ARGS="--save-at-words babylm" also saves encoders over words seen
 	$(call run,CORPUS RESUME $(WRITING) ARGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it

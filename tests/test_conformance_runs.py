@@ -74,12 +74,12 @@ def test_the_audit_passes(model: str, toy: Path, capsys: pytest.CaptureFixture[s
     assert named.count("no gradient reaches") == (0 if TOYS[model].counts else kinds)
 
 
-def weights(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "encoder/model.safetensors")
+def weights(folder: Path, name: str = "encoder") -> dict[str, Tensor]:
+    return load_file(folder / name / "model.safetensors")
 
 
-def same(one: Path, two: Path) -> bool:
-    a, b = weights(one), weights(two)
+def same(one: Path, two: Path, name: str = "encoder") -> bool:
+    a, b = weights(one, name), weights(two, name)
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
@@ -92,7 +92,8 @@ DROPOUT = "model.encoder.init_args.dropout="
 def test_interrupted_and_resumed_equals_uninterrupted(
     tmp_path: Path, model: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = flags(model, "trainer.max_steps=12", "validate_every=5", f"{DROPOUT}0.1", variant)
+    points = "save_at_words=[300,2000,2001]"
+    more = flags(model, "trainer.max_steps=12", "validate_every=5", f"{DROPOUT}0.1", variant, points)
     run("pretrain", "--out", str(tmp_path / "straight"), *more)
     original = Latest.on_step_end
 
@@ -106,6 +107,11 @@ def test_interrupted_and_resumed_equals_uninterrupted(
             run("pretrain", "--out", str(tmp_path / "halves"), *more)
     run("pretrain", "--out", str(tmp_path / "halves"), "--resume", *more)
     assert same(tmp_path / "straight", tmp_path / "halves")
+    saved = [sorted(path.name for path in (tmp_path / run / "encoders").iterdir()) for run in ("straight", "halves")]
+    assert saved == [["2001-words", "2k-words", "300-words"]] * 2
+    assert all(same(tmp_path / "straight", tmp_path / "halves", f"encoders/{name}") for name in saved[0])
+    early, late = (pipeline.encoders.load(tmp_path / "halves/encoders" / name) for name in ("300-words", "2k-words"))
+    assert any(not torch.equal(a, b) for a, b in zip(early.parameters(), late.parameters(), strict=True))
 
 
 @pytest.mark.slow

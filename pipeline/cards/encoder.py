@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pipeline.cards import sections
@@ -9,6 +10,7 @@ from pipeline.cards.loading import loading
 from pipeline.cards.sections import LIBRARY, TrainingRecord
 from pipeline.models.base import Encoder
 from pipeline.tracking.tables import markdown_table
+from pipeline.tracking.words_seen import FOLDER, SavedEncoder
 
 TAGS = {
     "masked": "fill-mask",
@@ -28,11 +30,20 @@ def library_of(encoder: Encoder) -> str:
     return "transformers" if encoder.in_transformers else LIBRARY
 
 
-def encoder_card(encoder: Encoder, record: TrainingRecord, *, main: str) -> str:
+def encoder_card(
+    encoder: Encoder,
+    record: TrainingRecord,
+    *,
+    main: str,
+    place: str = "encoder",
+    saved: Sequence[SavedEncoder] = (),
+) -> str:
     """The README.md of an encoder that a run has pretrained.
 
     Args:
         main: name of the loss that is compared with the baselines.
+        place: the name of its folder.
+        saved: encoders of the same run that were saved on the way.
     """
     library, metrics = library_of(encoder), record.metrics
     tag = TAGS.get(encoder.scoring, "feature-extraction")
@@ -54,13 +65,17 @@ def encoder_card(encoder: Encoder, record: TrainingRecord, *, main: str) -> str:
             f"{record.setting('data.batch_size')} rows of at most {record.setting('data.length')} "
             f"{'words' if encoder.tokenizer.spells else 'tokens'}."
         )
+        if place != "encoder":
+            steps = f"{metrics['steps']:,} of {record.setting('trainer.max_steps'):,}"
+            about += f" It was saved on the way, at step {steps}: its learning rate had not fallen to its end."
     config = encoder.saved_config()
     parts = {
         "": about,
-        "Load": sections.marked("loading", loading(config, "encoder", library=library, tag=tag)),
+        "Load": sections.marked("loading", loading(config, place, library=library, tag=tag)),
         "Data": data_section(encoder, record),
         "Training": sections.settings_table(recipe(encoder, record)) + "\n" + sections.curve(record, "loss curves"),
-        "Scores": sections.marked("scores", scores(record, main)),
+        "Scores": sections.marked("scores", text) if (text := scores(record, main)) else "",
+        "Over words seen": saved_table(saved),
         "Limits": sections.limits(
             record, [SEES[encoder.scoring], f"It takes at most {encoder.max_length:,} positions."]
         ),
@@ -98,10 +113,24 @@ def recipe(encoder: Encoder, record: TrainingRecord) -> dict[str, Any]:
     }
 
 
+def saved_table(saved: Sequence[SavedEncoder]) -> str:
+    """Where the encoders that were saved on the way are."""
+    if not saved:
+        return ""
+    rows = [
+        [f"{one.words:,}", "" if one.step is None else f"{one.step:,}", f"`{one.folder.name}`", f"`{one.branch}`"]
+        for one in saved
+    ]
+    table = markdown_table(["words seen", "step", f"folder in `{FOLDER}`", "branch on the hub"], rows)
+    return f"The same run, saved on its way (a word counts each time that it is read):\n\n{table}"
+
+
 def scores(record: TrainingRecord, main: str) -> str:
-    """The last validation, and the baselines of the main loss."""
+    """The last validation, and the baselines of the main loss; empty of an encoder that was not validated."""
     metrics = record.metrics
     rows = [[name[4:].replace("_", " "), f"{value:.4g}"] for name, value in metrics.items() if name.startswith("val/")]
+    if not rows:
+        return ""
     uniform, unigram = metrics.get("baseline/uniform"), metrics.get("baseline/unigram")
     text = f"On the validation text, losses in nats:\n\n{markdown_table(['metric', 'value'], rows)}"
     if uniform is None or unigram is None:

@@ -10,7 +10,9 @@ PREDICTED = (*TASK_TAGS, "translation")  # what `predict` of this library answer
 PAIR = '{"text": "A dog runs.", "text_pair": "An animal moves."}'
 
 
-def loading(config: Mapping[str, Any], place: str, *, library: str, tag: str, on_hub: bool = False) -> str:
+def loading(
+    config: Mapping[str, Any], place: str, *, library: str, tag: str, on_hub: bool = False, branch: str | None = None
+) -> str:
     """A sentence, and three lines of Python.
 
     Args:
@@ -19,33 +21,35 @@ def loading(config: Mapping[str, Any], place: str, *, library: str, tag: str, on
         library: what opens it.
         tag: its pipeline tag.
         on_hub: whether the place is a name on the hub.
+        branch: of the hub; None: the main one.
     """
+    quoted = f'"{place}"' + ("" if branch is None else f', revision="{branch}"')
     pairs = bool(config.get("head", {}).get("pairs"))
     if library == "transformers":
-        lines = _in_transformers(config, place, tag=tag, pairs=pairs)
+        lines = _in_transformers(config, quoted, tag=tag, pairs=pairs)
         where = "It opens in transformers unchanged"
     else:
-        lines = _in_ours(place, tag=tag, pairs=pairs, on_hub=on_hub)
+        lines = _in_ours(quoted, tag=tag, pairs=pairs, on_hub=on_hub)
         where = f"It opens in {library}; transformers has no such model"
     named = "" if on_hub else f" (`{place}` is this folder)"
     code = "\n".join(lines)
     return f"{where}{named}:\n\n```python\n{code}\n```\n"
 
 
-def _in_transformers(config: Mapping[str, Any], place: str, *, tag: str, pairs: bool) -> list[str]:
+def _in_transformers(config: Mapping[str, Any], quoted: str, *, tag: str, pairs: bool) -> list[str]:
     if tag in TASK_TAGS:
         text = PAIR if pairs else '"A dog runs."'
-        return ["from transformers import pipeline", f'model = pipeline("{tag}", model="{place}")', f"model({text})"]
+        return ["from transformers import pipeline", f'model = pipeline("{tag}", model={quoted})', f"model({text})"]
     [architecture] = config["architectures"]
     return [
         f"from transformers import AutoTokenizer, {architecture}",
-        f'tokenizer = AutoTokenizer.from_pretrained("{place}")',
-        f'model = {architecture}.from_pretrained("{place}")',
+        f"tokenizer = AutoTokenizer.from_pretrained({quoted})",
+        f"model = {architecture}.from_pretrained({quoted})",
     ]
 
 
-def _in_ours(place: str, *, tag: str, pairs: bool, on_hub: bool) -> list[str]:
-    folder = f'snapshot_download("{place}")' if on_hub else f'"{place}"'
+def _in_ours(quoted: str, *, tag: str, pairs: bool, on_hub: bool) -> list[str]:
+    folder = f"snapshot_download({quoted})" if on_hub else quoted
     lines = ["from huggingface_hub import snapshot_download"] if on_hub else []
     if tag in PREDICTED:
         text = '("A dog runs.", "An animal moves.")' if pairs else '"A dog runs."'

@@ -21,12 +21,15 @@ from pipeline.tracking.history import read_metrics
 CARD = "README.md"
 
 
-def files_of(folder: Path, repo: str, about: Mapping[str, str | None]) -> dict[str, Path | bytes]:
+def files_of(
+    folder: Path, repo: str, about: Mapping[str, str | None], branch: str | None = None
+) -> dict[str, Path | bytes]:
     """Name on the hub -> the file, or the content of one that is another there: the card, and the checksums for it.
 
     Args:
         repo: the name on the hub, USER/NAME.
         about: keys of the front matter that the user gives, as license.
+        branch: that it goes to; None: the main one.
 
     Raises:
         UserError: a file of the folder is damaged.
@@ -36,7 +39,7 @@ def files_of(folder: Path, repo: str, about: Mapping[str, str | None]) -> dict[s
     }
     if CARD not in files:
         return files
-    card = published_card(folder, repo, about).encode()
+    card = published_card(folder, repo, about, branch).encode()
     files[CARD] = card
     if SUMS in files:
         lines = read_text(folder / SUMS).splitlines()
@@ -45,7 +48,7 @@ def files_of(folder: Path, repo: str, about: Mapping[str, str | None]) -> dict[s
     return files
 
 
-def published_card(folder: Path, repo: str, about: Mapping[str, str | None]) -> str:
+def published_card(folder: Path, repo: str, about: Mapping[str, str | None], branch: str | None = None) -> str:
     """The card of a folder with its name on the hub, what the user knows, and runs from scratch that are beside it.
 
     Raises:
@@ -64,7 +67,8 @@ def published_card(folder: Path, repo: str, about: Mapping[str, str | None]) -> 
             setattr(data, name, value)
     content = str(card)
     library, tag = data.library_name or sections.LIBRARY, data.pipeline_tag or ""
-    content = sections.replaced(content, "loading", loading(config, repo, library=library, tag=tag, on_hub=True))
+    lines = loading(config, repo, library=library, tag=tag, on_hub=True, branch=branch)
+    content = sections.replaced(content, "loading", lines)
     if data.license:
         content = content.replace(sections.LICENSE, f"{data.license}.")
     return with_scratch(content, folder)

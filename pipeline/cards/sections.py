@@ -163,6 +163,7 @@ def run_rows(record: TrainingRecord) -> dict[str, Any]:
         "device": metrics.get("device"),
         "minutes": None if minutes is None else f"{minutes:.1f}",
         "tokens seen": metrics.get("tokens"),
+        "words seen": metrics.get("words"),
     }
 
 

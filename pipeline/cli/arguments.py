@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -113,6 +114,17 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"is {text or 'empty'}; it must be a number") from None
 
 
+def numbers_of_words(text: str) -> str:
+    """`babylm`, or numbers as 1000,500k,2M; as the configuration has it."""
+    if text == "babylm":
+        return text
+    units = {"M": "000000", "k": "000"}
+    parts = [part.strip() for part in text.strip("[]").split(",")]
+    if not all(re.fullmatch(r"[1-9]\d{0,11}[Mk]?", part) for part in parts):
+        raise argparse.ArgumentTypeError(f"is {text}; it must be babylm, or numbers of words as 1000,500k,2M")
+    return f"[{','.join(part.rstrip('Mk') + units.get(part[-1], '') for part in parts)}]"
+
+
 def filled(text: str) -> str:
     """A value that is not empty: as a path it would be the current folder."""
     if not text.strip():
@@ -195,7 +207,8 @@ def add_overrides(parser: Parser, stage: Stage | None = None) -> None:
     if stage is not None:
         whole = ("steps", "batch-size", "accumulate", "length", "vocab-size", "validate-every", "train-rows")
         numbers = ("epochs", "learning-rate", "warmup-share")
-        kinds = {**dict.fromkeys(whole, positive), **dict.fromkeys(numbers, number), "warmup-steps": natural}
+        kinds: dict[str, Callable[[str], Any]] = {**dict.fromkeys(whole, positive), **dict.fromkeys(numbers, number)}
+        kinds |= {"warmup-steps": natural, "save-at-words": numbers_of_words}
         add_short_names(parser.group(SETTINGS), stage, kinds)
 
 

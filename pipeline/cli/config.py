@@ -37,6 +37,7 @@ from pipeline.presets import (
 )
 from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb import WandbOptions
+from pipeline.tracking.words_seen import Points
 from pipeline.training import loggers
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.counting import Counting
@@ -62,6 +63,7 @@ PRECISION = "auto: bf16-mixed where it is native, else 16-mixed on a CUDA GPU an
 COMPILE = "compile the Transformer blocks (torch.compile)"
 RECOMPUTE = "keep less in memory, and compute the Transformer blocks twice"
 LOG_TEXT = "texts of local files may go to Weights & Biases"
+SAVE_AT_WORDS = "save an encoder folder at these numbers of words seen too; babylm: 1M, 2M, ..., 10M, 20M, ..."
 PRECISIONS = Literal["auto", "bf16-mixed", "16-mixed", "32-true"]
 
 
@@ -105,6 +107,7 @@ class CLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         add_computing(parser)
         parser.add_argument("--validate_every", type=int, required=True, help="optimizer steps between validations")
+        parser.add_argument("--save_at_words", type=Points, default=None, help=SAVE_AT_WORDS)
         parser.link_arguments("model.objective", "data.objective", apply_on="instantiate")
         parser.add_argument("--log_text", type=bool, required=True, help=LOG_TEXT)
         parser.add_class_arguments(WandbOptions, "wandb")

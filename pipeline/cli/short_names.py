@@ -24,6 +24,7 @@ KEYS: Mapping[Stage, Mapping[str, str]] = {
         "length": "data.length",
         "vocab-size": "data.tokenizer.vocab_size",
         "validate-every": "validate_every",
+        "save-at-words": "save_at_words",
     },
     "finetune": {
         "epochs": "data.epochs",

@@ -87,6 +87,8 @@ def pretraining_ranges(config: Any) -> dict[str, Range]:
     }
     if "highways" in sizes:
         ranges["model.encoder.init_args.highways"] = (sizes.highways, 0, MOST_LAYERS)
+    if isinstance(config.save_at_words, list):
+        ranges["save_at_words"] = (min(config.save_at_words, default=0), 1, math.inf)
     if "optimization" in config.model:  # what counts has no steps
         ranges["trainer.max_steps"] = (config.trainer.max_steps, 1, math.inf)
     return {

@@ -21,12 +21,14 @@ from pipeline.tracking import plots
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.rank import is_main
 from pipeline.tracking.tables import markdown_table
+from pipeline.tracking.words_seen import FOLDER, saved_in
 from pipeline.training import advice
 from pipeline.training.corpus_facts import corpus_facts
 from pipeline.training.progress import formatted, validated
 from pipeline.training.requests import PretrainRequest
 from pipeline.training.run import Configuration, Record, Run, group_of
 from pipeline.training.run_folder import check_run_folder, run_folder
+from pipeline.training.saved_encoders import SavedEncoders
 from pipeline.training.throughput import Profile, Speed
 from pipeline.training.trainer import enough_memory, shards_weights
 
@@ -41,7 +43,9 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     data, module = configuration.data, configuration.module
     counted = module.encoder.learning == "counting"
     once = 1 if counted else None  # validated once
-    watching = [] if counted else [speed]
+    card = partial(encoder_card, main=data.objective.main)
+    points = configuration.settings.save_at_words
+    watching = [] if counted else [speed, *([SavedEncoders(run, points, card)] if points else [])]
     if not run.fit(watching=watching, max_steps=once, validate_every=once) or not is_main():
         return
     if not counted:
@@ -49,14 +53,16 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     encoder = module.trained_encoder()
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
     metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
+    metrics["words"] = round(module.words_seen)
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
     pictures = [] if counted else ["curves.png"]
     for name in pictures:
         title = f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, "
         panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
         plots.plot_curves(run.history, run.out / name, title=title + shown_tokens(metrics), panels=panels)
-    card = partial(encoder_card, encoder, main=data.objective.main)
-    saved = run.keep("encoder", encoder.save, card, metrics, pictures=pictures)
+    own = partial(card, encoder, saved=saved_in(run.out / FOLDER))
+    about = {"words": metrics["words"], "step": metrics["steps"]}
+    saved = run.keep("encoder", encoder.save, own, metrics, pictures=pictures, about=about)
     if counted and module.arpa:
         try:
             arpa.write(encoder, run.out / "model.arpa.gz")
@@ -177,5 +183,7 @@ def check_processes(configuration: Configuration) -> None:
     encoder: Any = locate(configuration.resolved["model"]["encoder"]["class_path"])
     if not encoder.shardable and shards_weights(trainer.strategy):
         raise UserError(f"{encoder.__name__} needs its weights whole: set trainer.strategy to ddp.")
+    if configuration.settings.save_at_words and shards_weights(trainer.strategy):
+        raise UserError("save_at_words needs whole weights, and these are sharded: set trainer.strategy to ddp.")
     if getattr(trainer.strategy, "_state_dict_type", "full") != "full":
         raise UserError("An encoder is saved from a whole checkpoint: set state_dict_type of the strategy to full.")

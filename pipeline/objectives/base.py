@@ -103,6 +103,18 @@ class Objective(nn.Module):
         """Share of the predictions that are the unknown token."""
         return store.meta["unknown"] / store.meta["tokens"]
 
+    def words_per_token(self, rows: Any, store: TokenStore) -> float:
+        """Words of the text per token that batches count (`Batch.tokens`), over the whole of an epoch.
+
+        A word is what stands between spaces in the text as it was read: the token store counts these beside its
+        tokens. So tokens seen times this number are words seen, for any tokenizer, and after an epoch that shows each
+        token once they are the words of the corpus.
+
+        Args:
+            rows: of an epoch. Here each of its tokens is one prediction; rows with further special tokens say so.
+        """
+        return store.meta["words"] / (rows.predictions_per_byte * store.raw_bytes)
+
     def report(self, metrics: dict[str, float], *, per_byte: float) -> dict[str, float]:
         """Further metrics of a validation.
 

@@ -85,6 +85,10 @@ class Denoising(Objective):
     def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> TextRows:
         return TextRows(store, length - SPECIAL, phase=phase)
 
+    def words_per_token(self, rows: TextRows, store: TokenStore) -> float:
+        """A target has special tokens beside those of a window."""
+        return store.meta["words"] / (store.meta["tokens"] + SPECIAL * len(rows))
+
     def noisy(self, tokens: np.ndarray, inner: np.ndarray, tokenizer: Tokenizer, rng: np.random.Generator) -> Infilled:
         """A text (N,), with sentences that begin at `inner` too -> its noisy copy."""
         tokens = permute(tokens, inner, rng) if self.permute_sentences else tokens

@@ -77,6 +77,10 @@ class MaskedLM(Objective):
     def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PairRows:
         return PairRows(SentenceWindows(store, length - self.num_special, phase=phase), self.next_sentence, seed=seed)
 
+    def words_per_token(self, rows: PairRows, store: TokenStore) -> float:
+        """A row shows the special tokens beside those of about a window."""
+        return store.meta["words"] / (store.meta["tokens"] + self.num_special * len(rows.windows))
+
     def batch(self, rows: PairRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         pairs = rows.draw(index, rng)
         ids, segments, mask = join_pairs(pairs, tokenizer, most=rows.windows.length + self.num_special)

@@ -10,6 +10,7 @@ METRIC_NAMES = {
     "seconds": "seconds of training, without setting up; of a resumed run, all its parts together",
     "tokens": "tokens that the model read in training, without padding (words for ELMo; for encoder-decoders tokens of "
     "targets)",
+    "words": "words of the text that were read in pretraining, what stands between spaces; one counts each time",
     "tokens_per_second": "`tokens` / `seconds`",
     "parameters": "number of parameters that are in the model, trained or not; where it counts, the counts it keeps",
     "steps": "optimizer steps",

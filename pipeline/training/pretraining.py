@@ -69,6 +69,11 @@ class Pretraining(Training):
         unigram = self.baselines.get("baseline/unigram")
         return {} if unigram is None else dict.fromkeys(self.objective.compared_losses(), unigram)
 
+    @property
+    def words_seen(self) -> float:
+        """Words of the text that the run has read, over all processes; each counts as often as it is read."""
+        return int(self.tokens_seen) * self.words_per_token
+
     # ------------------------------------------------------------------ before the first step
 
     def configure_model(self) -> None:
@@ -100,6 +105,8 @@ class Pretraining(Training):
         self.record_decay_names()
         rows = self.objective.rows(data.valid, data.tokenizer, length=data.length, phase=0, seed=0)
         self.per_byte = rows.predictions_per_byte
+        rows = self.objective.rows(data.train, data.tokenizer, length=data.length, phase=0, seed=0)
+        self.words_per_token = self.objective.words_per_token(rows, data.train)
 
     def _check(self, data: CorpusData) -> None:
         """Raises: UserError, settings of encoder, objective and corpus do not go together."""

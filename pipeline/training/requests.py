@@ -13,7 +13,10 @@ from pipeline.presets import DEFAULT_MODEL, ArmName
 Overrides = tuple[str, ...]  # settings of the configuration as a user types them: --trainer.max_steps=100, ...
 R = TypeVar("R", bound="Request")
 # Settings of training in steps, on devices: they mean nothing to a model that counts.
-OF_UPDATES = ("trainer.max_steps", "validate_every", "trainer.accumulate_grad_batches", "trainer.gradient_clip_val")
+OF_UPDATES = (
+    *("trainer.max_steps", "validate_every", "save_at_words"),
+    *("trainer.accumulate_grad_batches", "trainer.gradient_clip_val"),
+)
 OF_STEPS = (
     *("model.optimization", "model.warmup_share", "model.recipe", "data.epochs", "data.batch_size"),
     *("validations", "patience", *OF_UPDATES),

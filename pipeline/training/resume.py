@@ -26,6 +26,7 @@ FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")
 BEFORE = {  # of checkpoints that do not say it
     "model.embeddings": "random",
     "model.optimization.optimizer": "adamw",
+    "save_at_words": None,
     "version": "0.7.0 or before",
 }
 

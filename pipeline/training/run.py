@@ -344,6 +344,7 @@ class Run:
         metrics: dict[str, Any],
         *,
         pictures: Sequence[str] = (),
+        about: Mapping[str, Any] | None = None,
     ) -> Path:
         """Writes what the run has made, an `encoder` or a `model`, with its lineage and card; returns its folder.
 
@@ -351,11 +352,33 @@ class Run:
             save: writes a folder with a card.
             card: makes the card.
             pictures: files of the run folder that the card shows, the curves first.
+            about: further facts for its stage in the lineage.
+        """
+
+        made = self.write_product(kind, kind, save, card, metrics, pictures=pictures, about=about)
+        lineage.write(self.out, lineage.read(made))
+        return made
+
+    def write_product(
+        self,
+        kind: str,
+        name: str,
+        save: Callable[..., None],
+        card: Callable[[TrainingRecord], str],
+        metrics: dict[str, Any],
+        *,
+        pictures: Sequence[str] = (),
+        about: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """As `keep`, at any time of the run; returns the folder.
+
+        Args:
+            name: of the folder, in the run folder.
         """
 
         def write(folder: Path) -> None:
             save(folder, card="")
-            stages = [*self.stages, lineage.made(kind, folder)]
+            stages = [*self.stages, {**lineage.made(kind, folder), **(about or {})}]
             lineage.write(folder, stages)
             for picture in pictures:
                 shutil.copyfile(self.out / picture, folder / picture)
@@ -363,9 +386,10 @@ class Run:
             record = TrainingRecord(card_name(stages, self.record.tags), metrics, config, stages, pictures)
             (folder / "README.md").write_text(card(record), encoding="utf-8")
 
-        write_folder(self.out / kind, write)
-        lineage.write(self.out, lineage.read(self.out / kind))
-        return self.out / kind
+        made = self.out / name
+        made.parent.mkdir(exist_ok=True)
+        write_folder(made, write)
+        return made
 
     def finish(
         self,

@@ -20,7 +20,7 @@ from pipeline.storage.checksums import SUMS
 from pipeline.storage.folders import remove
 from pipeline.storage.locks import Held, lock
 from pipeline.storage.paths import path_of
-from pipeline.tracking import lineage
+from pipeline.tracking import lineage, words_seen
 from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb_environment import check_environment, end_open_run
 from tasks.base import kinds
@@ -28,6 +28,7 @@ from tasks.base import kinds
 # The files of a run; OVERWRITE=1 removes these, the plots of a user's own kind of task, and nothing else.
 RUN_FILES = (
     *("config.yaml", "metrics.json", "metrics.csv", "lineage.json", "checkpoints", "wandb", "encoder", "model"),
+    words_seen.FOLDER,
     *("predictions.jsonl", "splits.csv", "curves.png", "mix.png", "shots.png", "characters.png"),
     *sorted({f"{name}.png" for kind in kinds().values() for name in kind.pictures}),  # kinds share some
     *("data.txt", "load_report.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),

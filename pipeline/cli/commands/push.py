@@ -1,9 +1,13 @@
-"""`make push`: a folder of an encoder or model, with its card, to the Hugging Face hub."""
+"""`make push`: a folder of an encoder or model, with its card, to the Hugging Face hub.
+
+Encoders that the same run has saved on its way (`save_at_words`) go to branches of the repository.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser, place
@@ -11,6 +15,8 @@ from pipeline.errors import UserError
 
 HELP = "upload an encoder or model folder to the Hugging Face hub"
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
+Files = dict[str, Path | bytes]  # name on the hub -> the file, or its content
+Commits = Mapping[str | None, Files]  # by branch; None: the main one
 
 
 def add_arguments(parser: Parser) -> None:
@@ -26,25 +32,44 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> None:
     from pipeline.cards.publish import files_of
     from pipeline.models.folder import read_config
+    from pipeline.tracking.words_seen import FOLDER, saved_in
 
     folder: Path = options.folder
     if not NAME.fullmatch(options.repo):
         raise UserError(f"--repo is {options.repo}; it must be USER/NAME.")
     read_config(folder)  # refuses what is damaged
     about = {name: getattr(options, name) for name in ("license", "language", "base_model")}
-    files = files_of(folder, options.repo, about)
-    sizes = {name: len(file) if isinstance(file, bytes) else file.stat().st_size for name, file in files.items()}
+    commits: dict[str | None, Files] = {None: files_of(folder, options.repo, about)}
+    for saved in saved_in(folder.parent / FOLDER) if folder.name == "encoder" else ():
+        read_config(saved.folder)
+        commits[saved.branch] = files_of(saved.folder, options.repo, about, saved.branch)
     if options.dry_run:
-        for name, size in sizes.items():
-            print(f"{size:>15,}  {name}")
-        access = "public" if options.public else "private"
-        print(f"{sum(sizes.values()):>15,}  bytes would go to {options.repo} ({access}); nothing was uploaded.")
+        list_files(commits, options)
         return
-    print(f"Uploaded {len(files)} files, {sum(sizes.values()):,} bytes: {upload(files, options.repo, options.public)}")
+    address = upload(commits, options.repo, options.public)
+    branches = f" on {len(commits)} branches" if len(commits) > 1 else ""
+    print(f"Uploaded {sum(map(len, commits.values()))} files, {size_of(commits):,} bytes{branches}: {address}")
 
 
-def upload(files: dict[str, Path | bytes], repo: str, public: bool) -> str:
-    """Uploads files in one commit; returns the address.
+def list_files(commits: Commits, options: argparse.Namespace) -> None:
+    """What would be uploaded."""
+    for branch, files in commits.items():
+        if branch is not None:
+            print(f"branch {branch}:")
+        for name, file in files.items():
+            print(f"{size_of({branch: {name: file}}):>15,}  {name}")
+    access = "public" if options.public else "private"
+    print(f"{size_of(commits):>15,}  bytes would go to {options.repo} ({access}); nothing was uploaded.")
+
+
+def size_of(commits: Commits) -> int:
+    """Bytes of all files."""
+    files = [file for part in commits.values() for file in part.values()]
+    return sum(len(file) if isinstance(file, bytes) else file.stat().st_size for file in files)
+
+
+def upload(commits: Commits, repo: str, public: bool) -> str:
+    """Uploads the files of each branch in one commit, those of the main one last; returns the address.
 
     Raises:
         UserError: no token, or the hub cannot be reached or refuses.
@@ -58,8 +83,11 @@ def upload(files: dict[str, Path | bytes], repo: str, public: bool) -> str:
     api = HfApi(library_name="pretrain-finetune")
     try:
         address = api.create_repo(repo, private=not public, exist_ok=True)
-        operations = [CommitOperationAdd(name, file) for name, file in files.items()]
-        api.create_commit(repo, operations, commit_message="Weights, tokenizer and card")
+        for branch in sorted(commits, key=lambda branch: branch is None):  # a new one begins as main
+            if branch is not None:
+                api.create_branch(repo, branch=branch, exist_ok=True)
+            operations = [CommitOperationAdd(name, file) for name, file in commits[branch].items()]
+            api.create_commit(repo, operations, commit_message="Weights, tokenizer and card", revision=branch)
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in NETWORK:
             raise
