@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import random
@@ -129,9 +130,10 @@ def test_a_recurrent_model_with_and_without_attention(pairs: Path, tmp_path: Pat
 def test_any_task_from_fresh_weights_needs_no_folder(tmp_path: Path) -> None:
     sizes = [f"--model.encoder.init_args.{size}" for size in ["size=32", "layers=1", "heads=2", "inner_size=64"]]
     more = ["--model.tokenizer.vocab_size=300", "--epochs=0.2", "--precision=32-true", "--validations=1"]
-    for task in ("sentiment", "tagging"):
-        run("finetune", "--arm=scratch", "--task", task, "--out", str(tmp_path / task), *sizes, *more)
-        assert figures(tmp_path / task)["test/rows"] == 500
+    run("finetune", "--arm=scratch", "--task=tagging", "--out", str(tmp_path / "tagging"), *sizes, *more)
+    assert figures(tmp_path / "tagging")["test/rows"] == 500
+    run("finetune", "--arm=scratch", "--seeds=2", "--task=sentiment", "--out", str(tmp_path / "seeds"), *sizes, *more)
+    assert [row["arm"] for row in csv.DictReader((tmp_path / "seeds/compare.csv").open())] == ["scratch", "scratch"]
     with pytest.raises(UserError, match="runs/pretrain/bert/encoder"):  # the arm that needs one
         run("finetune", "--task=sentiment")
 

@@ -15,8 +15,10 @@ from pipeline.storage.validation import read_json
 from pipeline.training.requests import OF_STEPS, Overrides, by_setting
 
 
-def learning_of(encoder: Path) -> Learning:
-    """How the model of an encoder folder learns; by gradient where there is none yet."""
+def learning_of(encoder: Path | None) -> Learning:
+    """How the model of an encoder folder learns; by gradient where there is none."""
+    if encoder is None:
+        return "gradient"
     with contextlib.suppress(UserError):
         return encoder_class(read_json(encoder / "config.json", FolderConfig)["model_type"]).learning
     return "gradient"

@@ -67,7 +67,7 @@ class Grid:
         models: as in MODEL=.
         tasks: name or path of a task -> where its data are (under `data`), or None for its own source.
         arms: by name, as in ARM=.
-        encoders: the encoder folder of a model, with `{model}` for its name.
+        encoders: the encoder folder of a model, with `{model}` for its name; null: all begin with fresh weights.
         data: folder that the tasks' data are in.
         flags: settings of every run.
         corpus: that encoders are pretrained on where they are missing, as in CORPUS=.
@@ -76,17 +76,18 @@ class Grid:
     models: Annotated[list[Name], Field(min_length=1)]
     tasks: Annotated[dict[Name, str | None], Field(min_length=1)]
     arms: Annotated[dict[str, Arm], Field(min_length=1)]
-    encoders: Name
+    encoders: Name | None
     data: str = "."
     flags: list[str] = field(default_factory=list)
     corpus: Name | None = None
 
-    def encoder(self, model: str) -> Path:
-        return path_of(self.encoders.replace("{model}", model))
+    def encoder(self, model: str) -> Path | None:
+        return None if self.encoders is None else path_of(self.encoders.replace("{model}", model))
 
-    def missing_encoders(self) -> list[str]:
-        """The models whose encoder is not there."""
-        return [model for model in self.models if not (self.encoder(model) / "model.safetensors").is_file()]
+    def missing_encoders(self) -> dict[str, Path]:
+        """The models whose encoder is not there, and its folder."""
+        folders = {model: folder for model in self.models if (folder := self.encoder(model)) is not None}
+        return {model: folder for model, folder in folders.items() if not (folder / "model.safetensors").is_file()}
 
     def cells(self) -> list[Cell]:
         """All combinations but those that a model cannot do."""

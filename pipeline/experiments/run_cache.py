@@ -14,7 +14,7 @@ from pipeline.console import typed
 from pipeline.console.progress import write
 from pipeline.data.labeled import content_of
 from pipeline.errors import Interrupted, UserError
-from pipeline.presets import FRESH, recipe, task_file, task_of
+from pipeline.presets import FRESH, named_config, recipe, task_file, task_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.folders import remove
@@ -42,20 +42,32 @@ def cell_of(request: FineTuneRequest) -> Cell:
     Raises:
         UserError: there is no such encoder, task or data.
     """
-    encoder, file = request.encoder, task_file(request.task)
+    return {
+        "encoder": digest([file_hash(file) for file in encoder_files(request)]),
+        "arm": request.arm,
+        "data": content_of(task_of(file := task_file(request.task)), request.data),
+        "files": recipe(file),
+        "flags": list(request.overrides),
+    }
+
+
+def encoder_files(request: FineTuneRequest) -> list[Path]:
+    """What the network of a fine-tune is made of: a folder's files, or where there is none the configurations of sizes.
+
+    Raises:
+        UserError: there is no such encoder.
+    """
+    encoder = request.encoder
+    if encoder is None and request.arm in FRESH:
+        rooms = ("pretrain", f"tasks/{task_file(request.task).stem}")
+        return [file for room in rooms if (file := named_config(room, request.model)) is not None]
     if encoder is None or not (encoder / "model.safetensors").is_file():
         raise UserError(
             f"There is no encoder in {encoder}; run `{typed.command('pretrain')}` for it first, or set "
             f"{typed.flag('from')}."
         )
     names = ["config.json", "tokenizer.json", *([] if request.arm in FRESH else ["model.safetensors"])]
-    return {
-        "encoder": digest([file_hash(encoder / name) for name in names if (encoder / name).is_file()]),
-        "arm": request.arm,
-        "data": content_of(task_of(file), request.data),
-        "files": recipe(file),
-        "flags": list(request.overrides),
-    }
+    return [encoder / name for name in names if (encoder / name).is_file()]
 
 
 def finished(folder: Path, cell: Cell, taken: Taken) -> tuple[dict[str, Any] | None, str | None]:

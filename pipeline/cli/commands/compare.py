@@ -89,6 +89,5 @@ def check_flags(grid: Grid, flags: Sequence[str]) -> None:
 
 def pretrain_missing(grid: Grid) -> None:
     """Pretrains the encoders that are not there yet, each in the folder that the grid expects it in."""
-    for model in grid.missing_encoders():
-        out = grid.encoder(model).parent
-        pretrain(PretrainRequest(model=model, corpus=grid.corpus or "sample", out=out, resume=True))
+    for model, folder in grid.missing_encoders().items():
+        pretrain(PretrainRequest(model=model, corpus=grid.corpus or "sample", out=folder.parent, resume=True))

@@ -54,7 +54,7 @@ def finetune(request: FineTuneRequest) -> None:
 
 def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     """One arm and scratch, with the same number of seeds, and the gain of the arm."""
-    from pipeline.cli.encoder_folders import counts, encoder_folder
+    from pipeline.cli.encoder_folders import counts, source_folder
     from pipeline.experiments.comparison import show
     from pipeline.experiments.grid import Arm, Grid, check_seeds, check_settings, compare
     from pipeline.presets import task_file
@@ -64,11 +64,12 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
             f"{typed.flag('seeds', seeds)} compares with the arm 'scratch', which {request.model} does not have: it "
             "counts the texts of the task alone."
         )
+    folder = source_folder(request.model, request.encoder, request.arm)
     grid = Grid(
         [request.model],
         {request.task: request.data},
         {arm: Arm(seeds) for arm in dict.fromkeys((request.arm, "scratch"))},
-        str(encoder_folder(request.model, request.encoder)),
+        None if folder is None else str(folder),
         flags=list(request.overrides),
     )
     arm = "" if request.arm == "full" else f"-{request.arm}"

@@ -52,9 +52,8 @@ def run(options: argparse.Namespace) -> None:
 def what_is_missing(grid: Grid, out: Path) -> str:
     from pipeline.experiments.grid import count_finished
 
-    lines = [
-        f"pretrain {model} on {grid.corpus} into {grid.encoder(model).parent}" for model in grid.missing_encoders()
-    ]
+    missing = grid.missing_encoders().items()
+    lines = [f"pretrain {model} on {grid.corpus} into {folder.parent}" for model, folder in missing]
     done = count_finished(grid, out)
     lines.append(f"fine-tunes: {done} of {grid.size()} are finished in {out}")
     return "\n".join(lines)
@@ -65,18 +64,18 @@ def check_corpus(grid: Grid) -> None:
     missing = grid.missing_encoders()
     if not missing:
         return
+    model, folder = next(iter(missing.items()))
     if grid.corpus is None:
         raise UserError(
-            f"There is no encoder in {grid.encoder(missing[0])}, and the comparison names no corpus to pretrain it on: "
+            f"There is no encoder in {folder}, and the comparison names no corpus to pretrain it on: "
             f"name it with {typed.flag('corpus', 'folder')}."
         )
-    if grid.encoder(missing[0]).name != "encoder":
+    if folder.name != "encoder":
         raise UserError(
-            f"{grid.encoder(missing[0])} is missing, and pretraining writes into a folder called encoder: "
-            "end `encoders` with /encoder."
+            f"{folder} is missing, and pretraining writes into a folder called encoder: end `encoders` with /encoder."
         )
     if named_config("corpora", grid.corpus) is None and not Path(grid.corpus).exists() and "*" not in grid.corpus:
         raise UserError(
-            f"{missing[0]} is to be pretrained on {grid.corpus}, and there is no such corpus. Give its folder with "
+            f"{model} is to be pretrained on {grid.corpus}, and there is no such corpus. Give its folder with "
             f"{typed.flag('corpus', 'folder')}, or build one with {typed.command('wikipedia-sample', out=grid.corpus)}."
         )
