@@ -93,7 +93,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     tmp_path: Path, model: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = "save_at_words=[300,2000,2001]"
-    more = flags(model, "trainer.max_steps=12", "validate_every=5", f"{DROPOUT}0.1", variant, points)
+    averaged = "model.optimization.average_share=0.6"  # from step 5 on: the run is interrupted within
+    more = flags(model, "trainer.max_steps=12", "validate_every=5", f"{DROPOUT}0.1", variant, points, averaged)
     run("pretrain", "--out", str(tmp_path / "straight"), *more)
     original = Latest.on_step_end
 

@@ -28,6 +28,7 @@ from pipeline.training.loss_sums import EMPTY, LossSums
 from pipeline.training.optimizers import Optimization
 from pipeline.training.schedules import apply_configured_rates
 from pipeline.training.step_callbacks import NonFiniteGuard, StepCallback
+from pipeline.training.weight_mean import WeightMean
 
 SHARDED = "_fsdp_wrapped_module."  # in the names of parameters whose module is sharded by itself
 
@@ -52,6 +53,7 @@ class Training(lightning.LightningModule):
         tokens_seen: by the whole run, over all processes.
         checkpoint_file: where a run saves its state; None: outside of a run folder.
         identity: configuration and data of the run, which a checkpoint repeats.
+        mean: of the weights, where `optimization.average_share` asks for one.
         figures: metrics of the last validation, as checkpoints keep them.
     """
 
@@ -67,7 +69,7 @@ class Training(lightning.LightningModule):
         self.gradient_norm = torch.tensor(math.nan)
         self.last_losses: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
-        self.sums = LossSums()
+        self.sums, self.mean = LossSums(), WeightMean()
         self.checkpoint_file: Path | None = None
         self.identity: dict[str, Any] = {}
         self.figures: dict[str, float] = {}
@@ -128,11 +130,24 @@ class Training(lightning.LightningModule):
         if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
             return
         self.tokens_seen += batch.tokens
+        share = self.optimization.average_share
+        if share and self.global_step > self.total_steps * (1 - share):
+            self.mean.add(self)
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if self.global_step % every == 0 or self.global_step == self.trainer.max_steps:
             self._log_step()
         for callback in self.step_callbacks:
             callback.on_step_end(self.trainer, self)
+
+    def on_validation_start(self) -> None:
+        self.mean.swap(self)
+
+    def on_validation_end(self) -> None:
+        if self.mean.in_module:
+            self.mean.swap(self)
+
+    def on_train_end(self) -> None:
+        self.mean.swap(self)
 
     def restore_before_step(self) -> None:
         """Undoes the changes of the current step; no weight has changed yet."""
@@ -231,6 +246,8 @@ class Training(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         self._compare_processes()
+        if self.optimization.average_share and is_sharded(self.trainer):
+            raise UserError("model.optimization.average_share needs whole weights in each process, as with ddp.")
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.trainer.ckpt_path:  # a checkpoint restores its rates, but those of the configuration apply
             apply_configured_rates(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
@@ -266,11 +283,13 @@ class Training(lightning.LightningModule):
             device, reduce = self.trainer.strategy.root_device, self.trainer.strategy.reduce
             sums = {name: reduce(values.to(device), reduce_op="sum") for name, values in sums.items()}
         checkpoint["sums"] = {name: values.tolist() for name, values in sums.items()}
+        self.mean.save(checkpoint)
         checkpoint["identity"], checkpoint["seconds"] = self.identity, self.seconds
         self.figures |= {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         checkpoint["figures"] = dict(self.figures)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.mean.load(checkpoint)
         self.seconds_before, self.figures = checkpoint.get("seconds", 0.0), dict(checkpoint.get("figures", {}))
         first = self.global_rank == 0  # one process continues the sums of all
         self.sums.sums.update({name: values if first else list(EMPTY) for name, values in checkpoint["sums"].items()})

@@ -18,6 +18,7 @@ from pipeline.training import advice, checkpoints
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.run import Run
 from pipeline.training.task_data import TaskData
+from pipeline.training.weight_mean import product
 
 
 def format_load_report(folder: Path | None, report: LoadReport, module: FineTuning) -> str:
@@ -68,7 +69,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
         figures |= training.metrics_of(state)  # val/* are of the checkpoint that is tested
         step, score = int(state["global_step"]), training.best_score
         best_score = figures.get(f"val/{task.metric}", 0.0) if score is None else score
-        module.load_state_dict(state["state_dict"])
+        module.load_state_dict(product(state))
     training.trainer.test(module, data, verbose=False)
 
     predictions = module.gathered("test")

@@ -31,6 +31,7 @@ class Optimization:
         layer_decay: ratio of a layer's rate to that of the layer above (1: all equal).
         optimizer: `adamw`, or `muon` for the matrices of the layers and AdamW for all other parameters: embeddings,
             ELMo's character network, biases, norms, heads.
+        average_share: share of the run, at its end, over which weights are averaged (see weight_mean); 0: none.
     """
 
     learning_rate: float
@@ -41,6 +42,7 @@ class Optimization:
     eps: float
     layer_decay: float = 1.0
     optimizer: Literal["adamw", "muon"] = "adamw"
+    average_share: float = 0.0
 
     def __post_init__(self) -> None:
         for name, is_valid, what in (
@@ -50,6 +52,7 @@ class Optimization:
             ("betas", all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1"),
             ("eps", self.eps > 0, "above 0"),
             ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
+            ("average_share", 0 <= self.average_share <= 1, "a share, from 0 to 1"),
         ):
             if not is_valid:
                 raise UserError(f"model.optimization.{name} is {getattr(self, name)}; it must be {what}.")

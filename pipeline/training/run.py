@@ -42,6 +42,7 @@ from pipeline.training.progress import Progress
 from pipeline.training.resume import finished_product, flat, is_finished, newest_checkpoint
 from pipeline.training.run_folder import begun, clear
 from pipeline.training.trainer import make_trainer, plain_error
+from pipeline.training.weight_mean import product
 from pipeline.version import __version__
 
 
@@ -235,7 +236,7 @@ class Run:
         print(f"The run in {self.out} has nothing left to train.")
         self.energy.load_state_dict(self.state["callbacks"].get(self.energy.state_key, {}))
         self.trainer.strategy.connect(self.module)
-        self.module.load_state_dict(self.state["state_dict"])
+        self.module.load_state_dict(product(self.state))
         self.module.on_load_checkpoint(self.state)
         self.seconds = self.module.seconds_before
         return True

@@ -1,0 +1,71 @@
+"""The mean of the weights over the end of a run (Izmailov et al. 2018; Vaswani et al. 2017, 6.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WEIGHTS, COUNT = "mean_weights", "mean_count"  # in a checkpoint, beside the state that training continues from
+
+
+class WeightMean:
+    """The running mean of the trained weights of a module over its last steps.
+
+    Validation, the best checkpoint and what is saved in the end are of the mean; training goes on with its own weights.
+
+    Attributes:
+        count: steps in the mean.
+        in_module: whether the module holds the mean.
+        other: name -> the mean; while the module holds the mean, the weights of training.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.in_module = 0, False
+        self.other: dict[str, Tensor] = {}
+
+    def add(self, module: nn.Module) -> None:
+        """Adds the weights after a step."""
+        weights = trained(module)
+        if not self.count:
+            self.other = {name: weight.detach().clone() for name, weight in weights.items()}
+        self.count += 1
+        means, now = list(self.other.values()), [weight.detach() for weight in weights.values()]
+        torch._foreach_lerp_(means, now, 1 / self.count)
+
+    @torch.no_grad()
+    def swap(self, module: nn.Module) -> None:
+        """Exchanges the weights of the module and the mean, once there is one."""
+        if not self.count:
+            return
+        for name, weight in trained(module).items():
+            held = weight.detach().clone()
+            weight.copy_(self.other[name])
+            self.other[name].copy_(held)
+        self.in_module = not self.in_module
+
+    def save(self, checkpoint: dict[str, Any]) -> None:
+        """Puts the mean into a checkpoint; its `state_dict` has the weights that training continues from."""
+        if not self.count:
+            return
+        state, other = checkpoint["state_dict"], self.other
+        if self.in_module:
+            other = {name: state[name] for name in self.other}
+            checkpoint["state_dict"] = {**state, **self.other}
+        checkpoint[WEIGHTS], checkpoint[COUNT] = other, self.count
+
+    def load(self, checkpoint: dict[str, Any]) -> None:
+        """Continues the mean of a checkpoint."""
+        self.count, self.in_module = checkpoint.get(COUNT, 0), False
+        self.other = {name: weight.clone() for name, weight in checkpoint.get(WEIGHTS, {}).items()}
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def product(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
+    """The weights that a run has made, of the state of a checkpoint: the mean, where there is one."""
+    return {**checkpoint["state_dict"], **checkpoint.get(WEIGHTS, {})}

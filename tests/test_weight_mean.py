@@ -1,0 +1,74 @@
+"""The mean of the weights of the last steps, against torch's own; the conformance suite resumes with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.optim.swa_utils import AveragedModel
+
+from pipeline.errors import UserError
+from pipeline.training.weight_mean import WeightMean
+from tests.conftest import SMALL, figures, run
+
+pytestmark = pytest.mark.slow
+HALF = [*SMALL, "--model.optimization.average_share=0.5", "--trainer.max_steps=6", "--validate_every=2"]
+
+
+def test_the_encoder_is_the_mean_of_the_last_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs: list[AveragedModel] = []
+    add = WeightMean.add
+
+    def watched(self: WeightMean, module: Any) -> None:
+        if not theirs:
+            theirs.append(AveragedModel(module.encoder))
+        theirs[0].update_parameters(module.encoder)
+        add(self, module)
+
+    monkeypatch.setattr(WeightMean, "add", watched)
+    run("pretrain", "--out", str(tmp_path / "run"), *HALF)
+    [mean] = theirs
+    assert mean.n_averaged == 3
+    expected, encoder = dict(mean.module.named_parameters()), load_file(tmp_path / "run/encoder/model.safetensors")
+    saved = encoder["bert.embeddings.word_embeddings.weight"]
+    assert torch.allclose(saved, expected["word_embedding.weight"], atol=1e-6)
+    state = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
+    trained, averaged = state["state_dict"], state["mean_weights"]
+    assert all(torch.allclose(averaged[f"encoder.{name}"], value, atol=1e-6) for name, value in expected.items())
+    assert not all(torch.equal(trained[name], averaged[name]) for name in averaged)
+
+
+def test_the_last_validation_is_of_what_is_saved(tmp_path: Path) -> None:
+    whole = "--data.validation_rows=100000"
+    run("pretrain", "--model=gpt", "--out", str(tmp_path / "run"), *HALF, whole)
+    mean = figures(tmp_path / "run")
+    evaluated = ["--from", str(tmp_path / "run/encoder"), "--out", str(tmp_path / "evaluated.json")]
+    run(
+        "evaluate",
+        "--model=gpt",
+        *evaluated,
+        "--precision=32-true",
+        "--data.sample_documents=300",
+        "--data.batch_size=16",
+    )
+    evaluated_loss = json.loads((tmp_path / "evaluated.json").read_text())["lm_loss"]
+    assert evaluated_loss == pytest.approx(mean["val/lm_loss"], abs=1e-4)
+
+
+def test_the_best_checkpoint_of_a_fine_tune_is_of_the_mean(pretrained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    short = ["--data.epochs=0.3", "--validations=1", "--precision=32-true", "--model.optimization.average_share=1"]
+    run("finetune", "--from", str(pretrained / "encoder"), "--out", str(out), *short)
+    state = torch.load(out / "checkpoints/best.ckpt", weights_only=True)
+    saved = load_file(out / "model/model.safetensors")["classifier.weight"]
+    assert torch.equal(saved, state["mean_weights"]["model.head.classifier.weight"])
+    assert not torch.equal(saved, state["state_dict"]["model.head.classifier.weight"])
+
+
+def test_a_share_that_is_none() -> None:
+    with pytest.raises(UserError, match=r"average_share is 1\.5; it must be a share, from 0 to 1"):
+        run("pretrain", "--model.optimization.average_share=1.5")
