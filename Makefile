@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: predict help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict decoding help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -158,6 +158,9 @@ sync: $(BIN)/.installed-core ## upload the offline runs under runs/ and results/
 
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
 	$(call run,CORPUS FROM PROMPT WORD $(READING) ARGS)
+
+decoding: $(BIN)/.installed-core ## BLEU of a translation run by greedy and beam search: FROM=run folder; OUT=file.json
+	$(call run,FROM OUT ARGS)
 
 evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS; OUT=file.json
 	$(call run,CORPUS FROM OUT $(READING) ARGS)

@@ -165,6 +165,11 @@ def score(name: str, gold: Sequence[str], predicted: Sequence[str]) -> float:
     return float(_metrics()[name].corpus_score(list(predicted), [list(gold)]).score)
 
 
+def word_precision(gold: Sequence[str], predicted: Sequence[str]) -> float:
+    """Percent of the words of the outputs that are in their references, each at most as often as there."""
+    return float(_metrics()["bleu"].corpus_score(list(predicted), [list(gold)]).precisions[0])
+
+
 def signature(name: str) -> str:
     """What sacrebleu says of how it computed a metric, known once it has."""
     return str(_metrics()[name].get_signature())

@@ -19,6 +19,7 @@ import pipeline
 from pipeline.data import labeled
 from pipeline.data.synthetic.tasks import synthetic_rows, translated
 from pipeline.errors import UserError
+from pipeline.inspection.decoding import with_right_words
 from pipeline.models.losses import linear_cross_entropy
 from pipeline.training.schedules import rate_at
 from tasks.base import Example
@@ -107,6 +108,25 @@ def test_the_model_opens_in_transformers(translator: Path) -> None:
     text = transformers.AutoTokenizer.from_pretrained(folder).decode(written[0], skip_special_tokens=True)
     assert text.strip() == ours.predict(["red house"])[0]["translation"]
     assert "pipeline_tag: translation" in (folder / "README.md").read_text()
+
+
+def test_decoding_in_several_ways(translator: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "decoding.json"
+    run("decoding", "--from", str(translator), "--beams", "5")
+    shown = capsys.readouterr().out
+    assert f"| beam 5, length penalty 1 | {figures(translator)['test/bleu']:.2f} |" in shown
+    run("decoding", "--from", str(translator), "--beams", "1,5", "--length-penalty", "0", "--out", str(out))
+    found = json.loads(out.read_text())
+    assert list(found) == ["right words given", "greedy", "beam 5, length penalty 0"]
+    assert found["beam 5, length penalty 0"]["nats"] >= found["greedy"]["nats"] > found["right words given"]["nats"]
+    rows = lines_of(translator / "predictions.jsonl")
+    right = pipeline.load(translator / "model")
+    labels, source = [row["reference"] for row in rows[:4]], [row["source"] for row in rows[:4]]
+    guesses = with_right_words(right, source, labels)
+    assert [len(text.split()) for text in guesses] == [len(text.split()) for text in labels]
+    for folder, problem in ((tmp_path, "holds no finished run"), (tmp_path / "none", "holds no finished run")):
+        with pytest.raises(UserError, match=problem):
+            run("decoding", "--from", str(folder))
 
 
 def test_the_same_command_gives_the_same_model(pairs: Path, tmp_path: Path) -> None:

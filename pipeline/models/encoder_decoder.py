@@ -150,8 +150,12 @@ class EncoderDecoder(Encoder):
             starts = batch["input_ids"].new_full((len(batch["input_ids"]), 1), self.decoder_start)
             most = min(how.tokens, self.max_length)
             rows = search(step, state, starts, how, end=self.tokenizer.id("eos"), most=most)
+        return [self.without_special(row) for row in rows]
+
+    def without_special(self, ids: Sequence[int]) -> list[int]:
+        """Token ids without those of special tokens and languages."""
         special = {*self.tokenizer.special_ids, *self.tokenizer.languages.values()}
-        return [[token for token in row if token not in special] for row in rows]
+        return [token for token in ids if token not in special]
 
     def generate(self, prompt: Sequence[int], **how: Any) -> list[int]:
         """The target of one source, both as ids without special ones; see `generation.Search`."""
