@@ -19,7 +19,8 @@ import pipeline
 from pipeline.data import labeled
 from pipeline.data.synthetic.tasks import synthetic_rows, translated
 from pipeline.errors import UserError
-from pipeline.inspection.decoding import with_right_words
+from pipeline.finetuning.heads.translation import LONGER
+from pipeline.inspection.decoding import Way, searched, with_right_words
 from pipeline.models.losses import linear_cross_entropy
 from pipeline.training.schedules import rate_at
 from tasks.base import Example
@@ -97,17 +98,29 @@ def test_the_model_translates_lines(translator: Path, tmp_path: Path) -> None:
 
 def test_the_model_opens_in_transformers(translator: Path) -> None:
     folder = translator / "model"
-    theirs, loading = transformers.MarianMTModel.from_pretrained(folder, output_loading_info=True)
+    theirs = opened(folder, transformers.MarianMTModel)
+    assert translated_by(theirs, folder, "red house", beam=5) == pipeline.load(folder).predict(["red house"])
+    assert "pipeline_tag: translation" in (folder / "README.md").read_text()
+
+
+def opened(folder: Path, kind: type[transformers.PreTrainedModel]) -> transformers.PreTrainedModel:
+    """The folder in a class of transformers, all its tensors and no others."""
+    theirs, loading = kind.from_pretrained(folder, output_loading_info=True)
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
-    ours = pipeline.load(folder)
-    source = ours.encoder.collate(ours.encoder.tokenize(["red house"]))
+    return theirs
+
+
+def translated_by(theirs: transformers.PreTrainedModel, folder: Path, text: str, *, beam: int) -> list[dict]:
+    """What transformers' own beam search gives, as our `predict` gives it."""
+    source = transformers.AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+    inputs = {name: source[name] for name in ("input_ids", "attention_mask")}
+    most = 2 * inputs["input_ids"].shape[1] + LONGER
     written = theirs.generate(
-        source["input_ids"], attention_mask=source["mask"].long(), num_beams=5, max_new_tokens=20, length_penalty=1.0
+        **inputs, num_beams=beam, max_new_tokens=most, length_penalty=1.0, forced_bos_token_id=None
     )
     text = transformers.AutoTokenizer.from_pretrained(folder).decode(written[0], skip_special_tokens=True)
-    assert text.strip() == ours.predict(["red house"])[0]["translation"]
-    assert "pipeline_tag: translation" in (folder / "README.md").read_text()
+    return [{"translation": text.strip()}]
 
 
 def test_decoding_in_several_ways(translator: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,11 +132,12 @@ def test_decoding_in_several_ways(translator: Path, tmp_path: Path, capsys: pyte
     found = json.loads(out.read_text())
     assert list(found) == ["right words given", "greedy", "beam 5, length penalty 0"]
     assert found["beam 5, length penalty 0"]["nats"] >= found["greedy"]["nats"] > found["right words given"]["nats"]
-    rows = lines_of(translator / "predictions.jsonl")
-    right = pipeline.load(translator / "model")
-    labels, source = [row["reference"] for row in rows[:4]], [row["source"] for row in rows[:4]]
-    guesses = with_right_words(right, source, labels)
-    assert [len(text.split()) for text in guesses] == [len(text.split()) for text in labels]
+    model, sources = (
+        pipeline.load(translator / "model"),
+        [row["source"] for row in lines_of(translator / "predictions.jsonl")],
+    )
+    greedy = searched(model, sources, Way(1))
+    assert with_right_words(model, sources, greedy) == greedy  # after its own words a greedy search goes on as it did
     for folder, problem in ((tmp_path, "holds no finished run"), (tmp_path / "none", "holds no finished run")):
         with pytest.raises(UserError, match=problem):
             run("decoding", "--from", str(folder))
@@ -163,6 +177,9 @@ def test_an_encoder_folder_is_fine_tuned(toys: Callable[[str], Path], pairs: Pat
     finetune(pairs, tmp_path / "out", "--from", str(toys("bart") / "encoder"), *more, model="bart")
     assert figures(tmp_path / "out")["test/rows"] == 48
     assert "loaded" in (tmp_path / "out" / "load_report.txt").read_text()
+    folder = tmp_path / "out/model"
+    theirs = opened(folder, transformers.BartForConditionalGeneration)
+    assert translated_by(theirs, folder, "red house", beam=2) == pipeline.load(folder).predict(["red house"])
 
 
 # ---------------------------------------------------------------------- the data
