@@ -88,6 +88,21 @@ def test_it_is_transformers_model(tokenizer: Seq2SeqBpe, tmp_path: Path, norm: s
         assert model.write(batch, Search(tokens=20, beam=beam)) == texts
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_saved_tokenizer_writes_what_the_model_reads(tokenizer: Seq2SeqBpe, tmp_path: Path, norm: str) -> None:
+    model = bart(tokenizer, norm)
+    model.set_languages("de", "en")
+    model.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in (SOURCES[0], (SOURCES[0], SOURCES[1])):
+        given = text if isinstance(text, tuple) else (text,)
+        assert theirs(*given)["input_ids"] == model.collate(model.tokenize([text]))["input_ids"][0].tolist()
+    assert model.tokenizer.hash == tokenizer.hash
+    again = registry.load(tmp_path)
+    batches = [loaded.collate(loaded.tokenize(SOURCES)) for loaded in (model, again)]
+    assert torch.equal(*(batch["input_ids"] for batch in batches))
+
+
 def test_heads_see_the_end_of_the_source_in_the_decoder(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:
     """The vector of a text is what the classification head of transformers sees."""
     model, seen = bart(tokenizer, "post"), []

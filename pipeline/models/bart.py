@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -23,6 +24,7 @@ from pipeline.models.transformer_encoder_decoder import (
     check_config,
 )
 from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.seq2seq_bpe import write_with_language
 
 OFFSET = 2  # the first rows of Hugging Face's tables of positions, which no position has
 
@@ -190,6 +192,14 @@ class Bart(TransformerEncoderDecoder):
         return self.num_read + len(self.decoder_blocks)
 
     # ------------------------------------------------------------------ Hugging Face's layout
+
+    def save_as(self, folder: Path, config: dict[str, Any], state: dict[str, Tensor], *, card: str | None) -> None:
+        """As the base's; the tokenizer of an mBART writes the language of its sources."""
+        super().save_as(folder, config, state, card=card)
+        if self.names_languages:
+            code = str(self.tokenizer.backend.id_to_token(self.config["source_language_id"]))
+            end = self.tokenizer.special["eos"]
+            write_with_language(self.tokenizer.backend, folder / "tokenizer.json", end=end, code=code)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Bart:
