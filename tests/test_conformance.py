@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,11 +13,14 @@ from torch import Tensor
 
 import pipeline
 from pipeline.errors import UserError
+from pipeline.finetuning.model import FineTunedModel
+from pipeline.finetuning.options import Pair
 from pipeline.models import registry
 from pipeline.models.base import Encoder
 from pipeline.models.outputs import Encoded
 from pipeline.prompting import log_likelihoods
 from tests.conformance import PRETRAINED, TOYS, TRAINED
+from tests.test_tuned import options
 
 MODELS = PRETRAINED
 WORDS = ["The", "soup", "was", "good", ".", "Anna", "liked", "the", "bread"]
@@ -257,6 +260,28 @@ def test_the_saved_encoder_is_the_trained_one(toy: Path, encoder: Encoder) -> No
     state = torch.load(toy / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     for name, value in encoder.state_dict().items():
         assert torch.equal(state[f"encoder.{name}"], value), name
+
+
+# ---------------------------------------------------------------------- its pairs of texts
+
+
+@trained
+@pytest.mark.parametrize("pair", get_args(Pair))
+def test_pairs_are_read_in_each_way(fresh: Encoder, pair: Pair, tmp_path: Path) -> None:
+    model = FineTunedModel(fresh, labels=["score"], options=options(name="regression", pairs=True, pair=pair)).eval()
+    for parameter in model.head.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    pairs = [("The soup was good.", "A robin"), ("Anna", "good and hot " * 30), ("", "soup")]
+    found = [answer["score"] for answer in model.predict(pairs)]
+    alone = [model.predict([each])[0]["score"] for each in pairs]
+    assert alone == pytest.approx(found, rel=1e-4, abs=1e-4)  # whatever the padding
+    turned = [answer["score"] for answer in model.predict([(b, a) for a, b in pairs])]
+    assert turned != pytest.approx(found, rel=1e-3)
+    model.save(tmp_path / "model")
+    again = pipeline.load(tmp_path / "model")
+    assert again.predict(pairs) == model.predict(pairs)
+    assert again.options.pair == pair
+    assert (again.layout is not None) == (pair == "joined" and "sentence" in fresh.hf_heads)
 
 
 # ---------------------------------------------------------------------- its probabilities

@@ -198,7 +198,14 @@ def test_buckets_use_every_row_once_an_epoch() -> None:
 
 
 def recipe() -> Recipe:
-    shared: Any = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0, "lm_weight": 0.0}
+    shared: Any = {
+        "words": "first",
+        "crf": False,
+        "class_weights": "none",
+        "label_smoothing": 0.0,
+        "lm_weight": 0.0,
+        "pair": "auto",
+    }
     return Recipe(dropout=0.1, mix_dropout=0.0, lstm=0, unfreeze_share=0.0, **shared)
 
 

@@ -30,7 +30,8 @@ def loading(
         where = "It opens in transformers unchanged"
     else:
         lines = _in_ours(quoted, tag=tag, pairs=pairs, on_hub=on_hub)
-        where = f"It opens in {library}; transformers has no such model"
+        lacking = "head for pairs" if config.get("head", {}).get("pair") in ("compared", "attended") else "model"
+        where = f"It opens in {library}; transformers has no such {lacking}"
     named = "" if on_hub else f" (`{place}` is this folder)"
     code = "\n".join(lines)
     return f"{where}{named}:\n\n```python\n{code}\n```\n"

@@ -6,13 +6,15 @@ import contextlib
 from pathlib import Path
 
 from pipeline.errors import UserError
-from pipeline.finetuning.heads import head_for
+from pipeline.finetuning.heads import head_class, head_for
 from pipeline.models.base import Learning
 from pipeline.models.folder import FolderConfig
 from pipeline.models.registry import encoder_class
 from pipeline.presets import trained_task
 from pipeline.storage.validation import read_json
-from pipeline.training.requests import OF_STEPS, Overrides, by_setting
+from pipeline.training.requests import OF_STEPS, Overrides, by_setting, settings_in
+
+PAIR = "model.recipe.pair"
 
 
 def learning_of(encoder: Path | None) -> Learning:
@@ -34,8 +36,15 @@ def why_not(model: str, learning: Learning, task: str, arm: str) -> str | None:
     return None if arm == "full" else f"{model} counts the texts of the task alone: it has the arm 'full' only."
 
 
-def effective(overrides: Overrides, learning: Learning) -> Overrides:
-    """Settings without those of steps, where a model takes none."""
-    if learning == "gradient":
-        return overrides
-    return tuple(word for name, words in by_setting(overrides) if not name.startswith(OF_STEPS) for word in words)
+def effective(overrides: Overrides, learning: Learning, task: str) -> Overrides:
+    """Settings without those of steps, where a model takes none, and without that of pairs, where a task has none."""
+    useless: tuple[str, ...] = OF_STEPS if learning == "counting" else ()
+    if PAIR in settings_in(overrides) and not has_pairs(task):
+        useless = (*useless, PAIR)
+    return tuple(word for name, words in by_setting(overrides) if not name.startswith(useless) for word in words)
+
+
+def has_pairs(task: str) -> bool:
+    """Whether the texts of a task are pairs with one label."""
+    found = trained_task(task)
+    return found.head is not None and "pair" in head_class(found.head).takes and len(found.roles) == 2

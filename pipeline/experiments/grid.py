@@ -22,7 +22,7 @@ from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.experiments import comparison
 from pipeline.experiments.conditions import CONDITIONS
-from pipeline.experiments.feasible import effective, learning_of, why_not
+from pipeline.experiments.feasible import PAIR, effective, has_pairs, learning_of, why_not
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once
 from pipeline.presets import ARMS, FROZEN, ArmName, trained_task
 from pipeline.storage.paths import path_of
@@ -102,13 +102,14 @@ class Grid:
         task, model, arm = cell
         return why_not(model, learning_of(self.encoder(model)), task, arm)
 
-    def settings(self, model: str, arm: str) -> list[Overrides]:
-        """The combinations of settings that an arm tries with a model, beside the flags of all runs."""
+    def settings(self, cell: Cell) -> list[Overrides]:
+        """The combinations of settings that are tried in a cell, beside the flags of all runs."""
+        task, model, arm = cell
         learning = learning_of(self.encoder(model))
-        return list(dict.fromkeys(effective(chosen, learning) for chosen in self.arms[arm].settings))
+        return list(dict.fromkeys(effective(chosen, learning, task) for chosen in self.arms[arm].settings))
 
     def size(self) -> int:
-        return sum(len(self.settings(model, arm)) + self.arms[arm].seeds - 1 for _, model, arm in self.cells())
+        return sum(len(self.settings(cell)) + self.arms[cell[2]].seeds - 1 for cell in self.cells())
 
 
 def load(file: Path, **changes: Any) -> Grid:
@@ -165,7 +166,10 @@ def check_settings(grid: Grid) -> None:
                 f"({', '.join(grid.arms)}). Leave it out, compare one kind ({typed.flag('arms')}), or name it under "
                 "`choose` of an arm in a grid's file."
             )
-    check_many_runs(shared.union(*(arm.choose for arm in grid.arms.values())))
+    chosen = shared.union(*(arm.choose for arm in grid.arms.values()))
+    if PAIR in chosen and not any(map(has_pairs, grid.tasks)):
+        raise UserError(f"{PAIR} has no effect: no task here has pairs of texts. Leave it out.")
+    check_many_runs(chosen)
 
 
 def check_many_runs(settings: Iterable[str]) -> None:
@@ -208,7 +212,7 @@ class GridRun:
 def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> GridRun:
     """`setting` is a number of the arm's settings."""
     task, model, arm = cell
-    settings, location = grid.settings(model, arm), grid.tasks[task]
+    settings, location = grid.settings(cell), grid.tasks[task]
     name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(settings) > 1 else "")
     request = FineTuneRequest(
         model=model,
@@ -218,7 +222,7 @@ def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> Gri
         data=None if location is None else str(path_of(grid.data) / location),
         encoder=grid.encoder(model),
         out=out / "runs" / name,
-        overrides=(*effective(tuple(grid.flags), learning_of(grid.encoder(model))), *settings[setting]),
+        overrides=(*effective(tuple(grid.flags), learning_of(grid.encoder(model)), task), *settings[setting]),
     )
     labels = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
     return GridRun(request, labels)
@@ -233,7 +237,7 @@ def rows_of(
         run = run_of(grid, cell, out, seed=seed, setting=setting)
         return run.labels | summarize(run)
 
-    settings = range(len(grid.settings(*cell[1:])))
+    settings = range(len(grid.settings(cell)))
     tried = [row(0, setting) for setting in settings]
     better = max if trained_task(cell[0]).mode == "max" else min
     best = better(settings, key=lambda setting: tried[setting]["chosen_by"])
@@ -295,7 +299,7 @@ def count_finished(grid: Grid, out: Path) -> int:
     """How many of the runs of a grid have ended; whether they are of the same data and flags is not looked at."""
     count = 0
     for cell in grid.cells():
-        settings = range(len(grid.settings(*cell[1:])))
+        settings = range(len(grid.settings(cell)))
         for seed in range(grid.arms[cell[2]].seeds):
             runs = [run_of(grid, cell, out, seed=seed, setting=setting) for setting in settings]
             ended = sum((run.folder / "metrics.json").is_file() for run in runs)

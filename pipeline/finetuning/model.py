@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Feature, collate, features_of
 from pipeline.finetuning.heads import head_class
-from pipeline.finetuning.options import HeadOptions, ModelConfig
+from pipeline.finetuning.options import HeadOptions, ModelConfig, reading_of
 from pipeline.finetuning.predictions import Numbered, predictions_of
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
@@ -43,6 +43,9 @@ class FineTunedModel(nn.Module):
     def __init__(self, encoder: Encoder, *, labels: list[str], options: HeadOptions) -> None:
         super().__init__()
         encoder.forget_between_batches()  # the texts of a batch are unrelated
+        options = replace(options, pair=reading_of(encoder, options))
+        if options.pairs:
+            encoder.join_pairs(options.pair == "joined")
         self.encoder, self.labels, self.options = encoder, labels, options
         kind = head_class(options.name)
         self.layout = encoder.hf_heads.get(kind.layout) if kind.is_plain(options) else None

@@ -9,7 +9,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from pipeline.finetuning.features import Cut
+from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate
+
+Pair = Literal["joined", "compared", "attended"]
 
 
 @dataclass(kw_only=True)
@@ -19,6 +22,9 @@ class HeadOptions:
     Args:
         name: of the head, a file in `heads`.
         pairs: whether it reads pairs of texts.
+        pair: how it reads them: `joined` as one sequence (Devlin et al. 2018, 3.2), or one by one, and then `compared`
+            by a vector of each (Conneau et al. 2017) or `attended` token by token (Parikh et al. 2016). None: as the
+            encoder does (see `Encoder.joint_pairs`).
         columns: role -> column of the task's files.
         dropout, mix, mix_dropout, lstm: see Head.
         spans: whether tags are BIO tags of spans.
@@ -46,6 +52,14 @@ class HeadOptions:
     beam: Annotated[int, Field(ge=1)] = 1
     length_penalty: float = 1.0
     languages: list[str] = field(default_factory=list)
+    pair: Pair | None = None
+
+
+def reading_of(encoder: Encoder, options: HeadOptions) -> Pair | None:
+    """How a head reads pairs; None: it reads single texts."""
+    if not options.pairs:
+        return None
+    return options.pair or ("joined" if encoder.joint_pairs else "compared")
 
 
 def _numbered(names: dict[str, str]) -> dict[str, str]:

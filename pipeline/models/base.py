@@ -59,8 +59,9 @@ class Encoder(nn.Module):
         config: the content of `config.json`; `training_length` where it is known, the tokens of a row in pretraining.
         tokenizer: the tokenizer whose ids the embedding knows.
         max_length: most positions that it takes.
-        joint_pairs: whether a pair is one sequence with separators (BERT: Devlin et al. 2018, 3.2, with segment ids;
-            GPT: Radford et al. 2018, 3.3), or two texts that are compared (ELMo).
+        joint_pairs: whether a head gets a pair as one sequence with separators (BERT: Devlin et al. 2018, 3.2, with
+            segment ids; GPT: Radford et al. 2018, 3.3), or as two texts that are read one by one (ELMo); `join_pairs`
+            changes that for one encoder.
     """
 
     model_type: ClassVar[str]
@@ -77,7 +78,7 @@ class Encoder(nn.Module):
     schema: ClassVar[Any]
     heads: ClassVar[tuple[str, ...]] = ()
     lm_head: ClassVar[tuple[str, ...]] = ()
-    joint_pairs: ClassVar[bool] = True
+    joint_pairs: bool = True
     learned_positions: ClassVar[bool] = False
     untrained: frozenset[str] = frozenset()
     config: dict[str, Any]
@@ -234,8 +235,21 @@ class Encoder(nn.Module):
         """Whether a class of transformers opens its folder."""
         return bool(self.hf_heads)
 
+    def join_pairs(self, joined: bool) -> None:
+        """Heads get a pair as one sequence, or text by text, from now on (see `joint_pairs`).
+
+        Raises:
+            UserError: the encoder has no token to stand between two texts.
+        """
+        if joined and not (self.joint_pairs or self.special.between):
+            raise UserError(
+                f"A {self.model_type} has no token to stand between the texts of a pair: set model.recipe.pair to "
+                "compared or attended."
+            )
+        self.joint_pairs = joined
+
     def collate_for_head(self, texts: Sequence[Any]) -> Batch:
-        """As `collate`; pairs of an encoder that does not join them are (B, 2, T), see `apart`."""
+        """As `collate`; pairs of an encoder that does not join them are (B, 2, T), see `flatten_pairs`."""
         if self.joint_pairs or not isinstance(texts[0], tuple):
             return self.collate(texts)
         both = self.collate([side for pair in texts for side in pair])

@@ -81,7 +81,7 @@ class Elmo(Encoder):
     model_type = "elmo"
     scoring = "bidirectional"
     context = ("left", "right")
-    special = SpecialTokens(prefix=1, between=0, suffix=1)
+    special = SpecialTokens(prefix=1, between=2, suffix=1)
     token_input = "words"
     shared_inputs = ("characters",)
     shardable = False  # the softmax needs whole weights in float32

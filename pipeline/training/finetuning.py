@@ -53,6 +53,8 @@ class Recipe:
             equation 5).
         unfreeze_share: share of the run over which layers join the training one after another, from the top
             (Howard and Ruder 2018, 3.3); 0: all from the start, above 1: the lowest never do.
+        pair: how pairs of texts are read: `joined` as one sequence, or one by one, and then `compared` by a vector of
+            each or `attended` token by token; `auto`: as the encoder does by itself (see HeadOptions).
     """
 
     dropout: float
@@ -64,6 +66,7 @@ class Recipe:
     label_smoothing: float
     lm_weight: float
     unfreeze_share: float
+    pair: Literal["auto", "joined", "compared", "attended"]
 
     def __post_init__(self) -> None:
         if not 0 <= self.mix_dropout < 1:
@@ -77,7 +80,7 @@ class Recipe:
     @property
     def particular(self) -> list[str]:
         """The settings that are not those of every head, see REFUSED."""
-        plain = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0}
+        plain = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0, "pair": "auto"}
         return [name for name, value in plain.items() if getattr(self, name) != value]
 
 
@@ -132,15 +135,22 @@ class FineTuning(Training):
         return self.open_encoder(Path(self.encoder_folder))[0]
 
     def open_encoder(self, folder: Path | None, data: TaskData | None = None) -> tuple[Encoder, LoadReport]:
-        """The encoder of a folder, as the arm takes it, and what was loaded.
+        """The encoder of a folder, as arm and recipe take it, and what was loaded.
 
         Args:
             folder: None: there is none, for models that need none.
             data: the task, for a tokenizer that is trained on its texts.
 
         Raises:
-            UserError: there is no such folder.
+            UserError: there is no such folder, or the recipe does not go with this encoder.
         """
+        encoder, report = self.source(folder, data)
+        if self.recipe.pair != "auto":
+            encoder.join_pairs(self.recipe.pair == "joined")
+        return encoder, report
+
+    def source(self, folder: Path | None, data: TaskData | None) -> tuple[Encoder, LoadReport]:
+        """As `open_encoder`, before the recipe."""
         assert folder is not None
         return encoders.load_with_report(folder, weights=self.arm not in FRESH)
 
@@ -162,7 +172,8 @@ class FineTuning(Training):
         roles = task.roles or [role for role in task.columns if role not in ("label", "tags")]
         options = HeadOptions(
             name=data.head_name,
-            pairs=isinstance(data.examples["train"][0].text, tuple),
+            pairs=data.has_pairs,
+            pair=None if recipe.pair == "auto" else recipe.pair,
             columns={role: task.columns.get(role, role) for role in roles},
             mix=self.frozen,
             mix_dropout=recipe.mix_dropout,
@@ -200,7 +211,8 @@ class FineTuning(Training):
             )
         if recipe.mix_dropout and not self.frozen:
             raise UserError(f"model.recipe.mix_dropout is for a mix of frozen layers; the arm '{self.arm}' has none.")
-        if refused := [name for name in recipe.particular if name not in data.head.takes]:
+        takes = data.head.takes if data.has_pairs else data.head.takes - {"pair"}
+        if refused := [name for name in recipe.particular if name not in takes]:
             raise UserError(f"model.recipe.{REFUSED[refused[0]]}")
         if recipe.crf and (recipe.class_weights != "none" or recipe.label_smoothing):
             raise UserError("A CRF scores whole sequences: it has neither class weights nor label smoothing.")

@@ -20,6 +20,12 @@ from pipeline.training.run import Run
 from pipeline.training.task_data import TaskData
 from pipeline.training.weight_mean import product
 
+PAIRS = {
+    "joined": "the encoder reads both texts as one sequence",
+    "compared": "the encoder reads each text alone; transformers has no such head",
+    "attended": "the encoder reads each text alone, its tokens are aligned; transformers has no such head",
+}
+
 
 def format_load_report(folder: Path | None, report: LoadReport, module: FineTuning) -> str:
     """Which tensors the folder gave to the model, which are new, and which of the folder are unused."""
@@ -38,6 +44,8 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
             f"encoder     fresh weights ({module.arm}), {trained:,} parameters are trained",
             f"            tokenizer {tokenizer.hash[:12]}: {len(tokenizer):,} pieces, made of the training texts",
         ]
+    if (pair := module.model.options.pair) is not None:
+        lines.append(f"            pairs are {pair}: {PAIRS[pair]}")
     notes = {} if module.arm == "scratch" else {"new in": report.new, "unused in": report.unused}
     for name, tensors in {**notes, "never trained, so not saved with": module.model.unsaved()}.items():
         if tensors:

@@ -39,7 +39,7 @@ class FromScratch(FineTuning):
         super().__init__(optimization=optimization, warmup_share=warmup_share, recipe=recipe, arm=arm, seed=seed)
         self.make_encoder, self.tokenizer = encoder, tokenizer
 
-    def open_encoder(self, folder: Path | None, data: TaskData | None = None) -> tuple[Encoder, LoadReport]:
+    def source(self, folder: Path | None, data: TaskData | None) -> tuple[Encoder, LoadReport]:
         """A network with fresh weights."""
         assert data is not None
         tokenizer = self.tokenizer.load() or interruptible(self.tokenizer.train, data.training_texts())

@@ -30,6 +30,7 @@ PLAIN = Recipe(
     label_smoothing=0,
     lm_weight=0,
     unfreeze_share=0,
+    pair="auto",
 )
 
 
@@ -47,7 +48,7 @@ class NaiveBayes(FineTuning):
         super().__init__(optimization=nothing, warmup_share=0, recipe=PLAIN, arm=arm, seed=seed)
         self.make_encoder = encoder
 
-    def open_encoder(self, folder: Path | None, data: TaskData | None = None) -> tuple[Encoder, LoadReport]:
+    def source(self, folder: Path | None, data: TaskData | None) -> tuple[Encoder, LoadReport]:
         """A model that has counted nothing, with the tokenizer of a folder; None: one that cuts texts into bytes."""
         tokenizer = ByteBpe.of_bytes() if folder is None else tokenizers.load(folder)
         return self.make_encoder(tokenizer), LoadReport(loaded=[], new=[], unused=[])

@@ -27,6 +27,7 @@ BEFORE = {  # of checkpoints that do not say it
     "model.embeddings": "random",
     "model.optimization.optimizer": "adamw",
     "save_at_words": None,
+    "model.recipe.pair": "auto",
     "version": "0.7.0 or before",
 }
 

@@ -203,6 +203,11 @@ class TaskData(lightning.LightningDataModule):
             self.trained_on[split] = sum(labeled.content(example) in trained for example in parts[split])
         return parts
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether its texts are pairs."""
+        return isinstance(self.examples["train"][0].text, tuple)
+
     # ------------------------------------------------------------------ batches
 
     @property
@@ -216,7 +221,8 @@ class TaskData(lightning.LightningDataModule):
         inputs = collate(self.encoder, features)
         labels, count = self.head.collate(self.encoder, gold, features)
         shared = {name: inputs.pop(name) for name in self.encoder.shared_inputs}
-        following = (inputs["mask"].sum() - len(features)).clamp(min=1)  # tokens that have one before them
+        mask = inputs["mask"]  # (B, T), or of pairs that are read one by one (B, 2, T)
+        following = (mask.sum() - mask[..., 0].numel()).clamp(min=1)  # tokens that have one before them
         targets = {"task": Target(labels, count), "lm": Target(inputs["input_ids"], following)}
         return Batch(inputs, targets, rows=torch.from_numpy(rows), shared=shared)
 

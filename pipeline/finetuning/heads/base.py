@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Settings of the recipe that some heads take (see Head.takes) -> what a head that does not says of them.
 REFUSED = {
+    "pair": "pair is for pairs of texts with one label, and this task has none.",
     **dict.fromkeys(("crf", "words"), "crf and words are for tagging: a single label has neither sequence nor words."),
     "class_weights": "class_weights is for classes, and this task has none.",
     "label_smoothing": "label_smoothing is for classes and tokens, and this task has none.",
@@ -138,18 +139,18 @@ class LinearHead(Head):
             one: for a frozen encoder, whose top layer was shaped by pretraining alone. `lstm`: cells of a biLSTM in
             each direction between encoder and head (Peters et al. 2018, 3.3); 0: none.
         bias: of the linear layer.
-        times: how many vectors of a text the linear layer sees side by side.
+        seen: how many numbers the linear layer sees; None: N.
     """
 
     def __init__(
-        self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True, times: int = 1
+        self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True, seen: int | None = None
     ) -> None:
         super().__init__()
         self.options, lstm = options, options.lstm
         self.mix = ScalarMix(encoder.num_layers, dropout=options.mix_dropout) if options.mix else None
         self.lstm = nn.LSTM(encoder.size, lstm, batch_first=True, bidirectional=True) if lstm else None
         self.dropout = Dropout(options.dropout)
-        self.classifier = nn.Linear((2 * lstm or encoder.size) * times, outputs, bias=bias)
+        self.classifier = nn.Linear(seen or self.size_of(encoder, options), outputs, bias=bias)
         nn.init.normal_(self.classifier.weight, std=0.02)
         if bias:
             nn.init.zeros_(self.classifier.bias)
@@ -158,6 +159,11 @@ class LinearHead(Head):
     def is_plain(cls, options: HeadOptions) -> bool:
         """Whether the head is a linear layer alone, as in transformers."""
         return not (options.mix or options.lstm)
+
+    @staticmethod
+    def size_of(encoder: Encoder, options: HeadOptions) -> int:
+        """N: the size of a token's vector, see `hidden`."""
+        return 2 * options.lstm or encoder.size
 
     def hidden(self, encoded: Encoded) -> Tensor:
         """(B, T, N): the top layer or the mix of all, through the biLSTM where there is one."""

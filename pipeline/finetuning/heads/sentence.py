@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.base import LinearHead
-from pipeline.finetuning.options import HeadOptions
+from pipeline.finetuning.heads.decomposable_attention import HIDDEN, DecomposableAttention
+from pipeline.finetuning.options import HeadOptions, reading_of
 from pipeline.models.base import Encoder
 from pipeline.models.inputs import Batch
 from pipeline.models.losses import Loss, classification_loss
@@ -20,25 +21,36 @@ from tasks.base import Prediction
 
 
 class SentenceHead(LinearHead):
-    """A linear layer on one vector of a text, or on two texts that the encoder read one by one.
+    """A linear layer on one vector of a text or of a pair of texts.
 
     It sees the encoder's own pooled representation when that is trained; a mix or a biLSTM as the mean over tokens.
+    Two texts that the encoder reads one by one are compared by their representations, or token by token (`attended`).
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing"})
+    takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing", "pair"})
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
-        matched = options.pairs and not encoder.joint_pairs
-        super().__init__(encoder, outputs=outputs, options=options, bias=bias, times=4 if matched else 1)
+        size, reading = self.size_of(encoder, options), reading_of(encoder, options)
+        seen = {"compared": 4 * size, "attended": HIDDEN}.get(reading or "", size)
+        super().__init__(encoder, outputs=outputs, options=options, bias=bias, seen=seen)
+        attended = reading == "attended"
+        self.attention = DecomposableAttention(size, dropout=options.dropout) if attended else None
+
+    @classmethod
+    def is_plain(cls, options: HeadOptions) -> bool:
+        """Not where the texts of a pair are read one by one: no class of transformers has such a head."""
+        return super().is_plain(options) and options.pair not in ("compared", "attended")
 
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
         """-> logits (B, C)."""
         return self.classifier(self.dropout(self.vector(encoder, batch, encoded)))
 
     def vector(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
-        """(B, N), of pairs whose texts were read one by one (B, 4 N)."""
+        """What the linear layer sees: (B, N), of compared texts (B, 4 N), of attended ones (B, H)."""
+        if self.attention is not None:
+            return self.attention(*sides(self.hidden(encoded)), *sides(encoded.mask))
         vector = self.represent(encoder, encoded)
-        return matching_features(*vector.unflatten(0, (-1, 2)).unbind(1)) if batch["mask"].ndim == 3 else vector
+        return matching_features(*sides(vector)) if batch["mask"].ndim == 3 else vector
 
     def represent(self, encoder: Encoder, encoded: Encoded) -> Tensor:
         """(B, N)."""
@@ -61,6 +73,11 @@ class SentenceHead(LinearHead):
 
     def answer(self, text: Any, prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
         return classification.answer(prediction, names)
+
+
+def sides(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (2 B, ...) of pairs, see `flatten_pairs` -> those of the first texts and of the second, (B, ...) each."""
+    return rows[0::2], rows[1::2]
 
 
 def matching_features(u: Tensor, v: Tensor) -> Tensor:
