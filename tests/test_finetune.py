@@ -205,6 +205,7 @@ def recipe() -> Recipe:
         "label_smoothing": 0.0,
         "lm_weight": 0.0,
         "pair": "auto",
+        "reinit_layers": 0,
     }
     return Recipe(dropout=0.1, mix_dropout=0.0, lstm=0, unfreeze_share=0.0, **shared)
 

@@ -84,7 +84,7 @@ def test_what_reads_no_pairs_refuses_the_setting(pretrained: Path, tmp_path: Pat
 
 def test_a_comparison_chooses_it_for_tasks_with_pairs() -> None:
     tried = ("--model.recipe.pair=attended", "--data.epochs=2")
-    assert effective(tried, "gradient", "sick") == tried
-    assert effective(tried, "gradient", "sst2") == ("--data.epochs=2",)
-    assert effective(tried, "gradient", "ud-pos") == ("--data.epochs=2",)
-    assert effective(tried, "counting", "sick") == ()
+    assert effective(tried, "gradient", "sick", "full") == tried
+    assert effective(tried, "gradient", "sst2", "full") == ("--data.epochs=2",)
+    assert effective(tried, "gradient", "ud-pos", "full") == ("--data.epochs=2",)
+    assert effective(tried, "counting", "sick", "full") == ()

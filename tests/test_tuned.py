@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from pipeline.presets import REPOSITORY
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training import schedules
 from pipeline.training.finetuning import balanced
+from pipeline.training.fresh_layers import refresh
 from pipeline.training.task_data import TaskData
 from tasks.base import Example
 from tasks.sentiment import Sentiment
@@ -324,3 +326,31 @@ def test_a_pair_is_read_in_the_order_of_its_task(pretrained: Path, tmp_path: Pat
         answers.append(json.loads(said.read_text()))
     assert answers[0] == answers[1]
     assert answers[0]["text"] == ["Anna saw the soup", "a dog"]
+
+
+def test_top_layers_begin_with_fresh_weights(bert: Bert, pretrained: Path) -> None:
+    before = {name: value.clone() for name, value in bert.state_dict().items()}
+    assert refresh(bert, 1) == ["blocks.1", "pooler"]
+    for name, value in bert.state_dict().items():
+        fresh = name.startswith(("blocks.1.", "pooler.")) and value.ndim == 2  # biases begin at 0, as they still may be
+        assert fresh != torch.equal(value, before[name]) or value.ndim == 1, name
+        if fresh:
+            assert abs(float(value.std()) - 0.02) < 0.003
+    bert.load_state_dict(before)  # other tests have the same encoder
+    with pytest.raises(UserError, match="reinit_layers is 3, but this bert has 2 above its embeddings"):
+        refresh(bert, 3)
+    where = ["--from", str(pretrained / "encoder"), *TINY, "--model.recipe.reinit_layers=1"]
+    with pytest.raises(UserError, match="the arm 'scratch' has none"):
+        run("finetune", *where, "--arm", "scratch")
+    run("finetune", *where, "--out", "run", "--trainer.max_steps=1")
+    assert "fresh weights in the top 1 of its layers: blocks.1, pooler" in Path("run/load_report.txt").read_text()
+
+
+@pytest.mark.parametrize("model", ["gpt", "elmo", "recurrent", "bart", "fflm"])
+def test_the_top_of_each_model_is_what_its_head_reads(model: str, toys: Callable[[str], Path]) -> None:
+    encoder = pipeline.encoders.load(toys(model) / "encoder")
+    text, count = ["The soup was good."], len(encoder.layer_groups()[1 : encoder.num_layers])
+    whole = encoder.encode(text).layers
+    assert refresh(encoder, 1)
+    changed = [not torch.equal(a, b) for a, b in zip(whole, encoder.encode(text).layers, strict=True)]
+    assert changed == [False] * count + [True]

@@ -69,7 +69,7 @@ def measure(
         )
 
     def tune(*, resume: bool, rows: int, seed: int, folder: Path) -> None:
-        overrides = (*effective(settings_for(rows), learning, request.task), *request.overrides)
+        overrides = (*effective(settings_for(rows), learning, request.task, request.arm), *request.overrides)
         finetune(replace(request, seed=seed, out=folder, overrides=overrides, resume=resume, overwrite=not resume))
 
     line: dict[int, list[float]] = {}

@@ -14,7 +14,7 @@ from pipeline.presets import trained_task
 from pipeline.storage.validation import read_json
 from pipeline.training.requests import OF_STEPS, Overrides, by_setting, settings_in
 
-PAIR = "model.recipe.pair"
+PAIR, REINIT = "model.recipe.pair", "model.recipe.reinit_layers"
 
 
 def learning_of(encoder: Path | None) -> Learning:
@@ -36,11 +36,14 @@ def why_not(model: str, learning: Learning, task: str, arm: str) -> str | None:
     return None if arm == "full" else f"{model} counts the texts of the task alone: it has the arm 'full' only."
 
 
-def effective(overrides: Overrides, learning: Learning, task: str) -> Overrides:
-    """Settings without those of steps, where a model takes none, and without that of pairs, where a task has none."""
+def effective(overrides: Overrides, learning: Learning, task: str, arm: str) -> Overrides:
+    """Settings without those that mean nothing: of steps to a model that counts, of pairs to a task without them, of
+    pretrained layers to an arm that does not train these."""
     useless: tuple[str, ...] = OF_STEPS if learning == "counting" else ()
     if PAIR in settings_in(overrides) and not has_pairs(task):
         useless = (*useless, PAIR)
+    if arm != "full":
+        useless = (*useless, REINIT)
     return tuple(word for name, words in by_setting(overrides) if not name.startswith(useless) for word in words)
 
 

@@ -22,7 +22,7 @@ from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.experiments import comparison
 from pipeline.experiments.conditions import CONDITIONS
-from pipeline.experiments.feasible import PAIR, effective, has_pairs, learning_of, why_not
+from pipeline.experiments.feasible import PAIR, REINIT, effective, has_pairs, learning_of, why_not
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once
 from pipeline.presets import ARMS, FROZEN, ArmName, trained_task
 from pipeline.storage.paths import path_of
@@ -106,7 +106,7 @@ class Grid:
         """The combinations of settings that are tried in a cell, beside the flags of all runs."""
         task, model, arm = cell
         learning = learning_of(self.encoder(model))
-        return list(dict.fromkeys(effective(chosen, learning, task) for chosen in self.arms[arm].settings))
+        return list(dict.fromkeys(effective(chosen, learning, task, arm) for chosen in self.arms[arm].settings))
 
     def size(self) -> int:
         return sum(len(self.settings(cell)) + self.arms[cell[2]].seeds - 1 for cell in self.cells())
@@ -167,6 +167,8 @@ def check_settings(grid: Grid) -> None:
                 "`choose` of an arm in a grid's file."
             )
     chosen = shared.union(*(arm.choose for arm in grid.arms.values()))
+    if REINIT in chosen and "full" not in grid.arms:
+        raise UserError(f"{REINIT} has no effect: it is for the arm full. Leave it out.")
     if PAIR in chosen and not any(map(has_pairs, grid.tasks)):
         raise UserError(f"{PAIR} has no effect: no task here has pairs of texts. Leave it out.")
     check_many_runs(chosen)
@@ -222,7 +224,7 @@ def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> Gri
         data=None if location is None else str(path_of(grid.data) / location),
         encoder=grid.encoder(model),
         out=out / "runs" / name,
-        overrides=(*effective(tuple(grid.flags), learning_of(grid.encoder(model)), task), *settings[setting]),
+        overrides=(*effective(tuple(grid.flags), learning_of(grid.encoder(model)), task, arm), *settings[setting]),
     )
     labels = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
     return GridRun(request, labels)

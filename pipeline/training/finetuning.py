@@ -31,6 +31,7 @@ from pipeline.objectives.batch import Batch
 from pipeline.presets import FRESH, FROZEN, ArmName
 from pipeline.training import schedules
 from pipeline.training.base_module import Training
+from pipeline.training.fresh_layers import refresh
 from pipeline.training.hardware import check_size
 from pipeline.training.optimizers import Optimization
 from pipeline.training.task_data import TaskData
@@ -55,6 +56,8 @@ class Recipe:
             (Howard and Ruder 2018, 3.3); 0: all from the start, above 1: the lowest never do.
         pair: how pairs of texts are read: `joined` as one sequence, or one by one, and then `compared` by a vector of
             each or `attended` token by token; `auto`: as the encoder does by itself (see HeadOptions).
+        reinit_layers: how many of the top layers get fresh weights before training (Zhang et al. 2021); of the arm
+            `full` alone.
     """
 
     dropout: float
@@ -67,13 +70,14 @@ class Recipe:
     lm_weight: float
     unfreeze_share: float
     pair: Literal["auto", "joined", "compared", "attended"]
+    reinit_layers: int
 
     def __post_init__(self) -> None:
         if not 0 <= self.mix_dropout < 1:
             raise UserError(f"model.recipe.mix_dropout is {self.mix_dropout}; it is a rate, from 0 to below 1.")
         if not 0 <= self.label_smoothing <= 1:
             raise UserError(f"model.recipe.label_smoothing is {self.label_smoothing}; it is a share, from 0 to 1.")
-        for name in ("lstm", "unfreeze_share", "lm_weight"):
+        for name in ("lstm", "unfreeze_share", "lm_weight", "reinit_layers"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"model.recipe.{name} is {getattr(self, name)}; it must be at least 0.")
 
@@ -118,6 +122,7 @@ class FineTuning(Training):
         self.data: TaskData
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", None, persistent=False)
+        self.refreshed: list[str] = []  # modules of the encoder that have begun with fresh weights, see `refresh`
         self.predictions: list[Numbered] = []
         self.test_loss = math.nan
 
@@ -147,6 +152,11 @@ class FineTuning(Training):
         encoder, report = self.source(folder, data)
         if self.recipe.pair != "auto":
             encoder.join_pairs(self.recipe.pair == "joined")
+        if self.recipe.reinit_layers:
+            if self.arm != "full":
+                why = f"the arm '{self.arm}' has none"
+                raise UserError(f"model.recipe.reinit_layers is for pretrained layers that are trained; {why}.")
+            self.refreshed = refresh(encoder, self.recipe.reinit_layers)
         return encoder, report
 
     def source(self, folder: Path | None, data: TaskData | None) -> tuple[Encoder, LoadReport]:
@@ -214,6 +224,10 @@ class FineTuning(Training):
         takes = data.head.takes if data.has_pairs else data.head.takes - {"pair"}
         if refused := [name for name in recipe.particular if name not in takes]:
             raise UserError(f"model.recipe.{REFUSED[refused[0]]}")
+        if recipe.reinit_layers and data.head.requires is not None:
+            raise UserError(
+                "model.recipe.reinit_layers is for heads on an encoder's layers; this task needs the decoder too."
+            )
         if recipe.crf and (recipe.class_weights != "none" or recipe.label_smoothing):
             raise UserError("A CRF scores whole sequences: it has neither class weights nor label smoothing.")
 

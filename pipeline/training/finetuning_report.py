@@ -44,6 +44,9 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
             f"encoder     fresh weights ({module.arm}), {trained:,} parameters are trained",
             f"            tokenizer {tokenizer.hash[:12]}: {len(tokenizer):,} pieces, made of the training texts",
         ]
+    if module.refreshed:
+        count = module.recipe.reinit_layers
+        lines.append(f"            fresh weights in the top {count:,} of its layers: {', '.join(module.refreshed)}")
     if (pair := module.model.options.pair) is not None:
         lines.append(f"            pairs are {pair}: {PAIRS[pair]}")
     notes = {} if module.arm == "scratch" else {"new in": report.new, "unused in": report.unused}

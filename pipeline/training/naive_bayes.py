@@ -31,6 +31,7 @@ PLAIN = Recipe(
     lm_weight=0,
     unfreeze_share=0,
     pair="auto",
+    reinit_layers=0,
 )
 
 

@@ -28,6 +28,7 @@ BEFORE = {  # of checkpoints that do not say it
     "model.optimization.optimizer": "adamw",
     "save_at_words": None,
     "model.recipe.pair": "auto",
+    "model.recipe.reinit_layers": 0,
     "version": "0.7.0 or before",
 }
 
