@@ -51,11 +51,13 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
 	@echo "  MODEL      [bert] bert, gpt, elmo, bart, mbart; ngram, fflm, lbl, rnn, gru, lstm; or a size, as gpt2-small: configs/pretrain"
-	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern"
+	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern;"
+	@echo "             task:NAME = the training texts of a task, without labels"
 	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
 	@echo "  DATA       local file, folder or pattern that replaces the hub name of CORPUS or TASK"
 	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder to fine-tune, prompt, try or evaluate, ours or Hugging"
-	@echo "             Face's; for compare with {model} in place of a name"
+	@echo "             Face's, or a fine-tuned run, whose encoder is taken; for compare with {model} in place of a name;"
+	@echo "             for pretrain [none] an encoder to go on from"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
 	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth, ladder"
@@ -110,8 +112,8 @@ lock: $(BIN)/.installed-lock ## write requirements/ again, after a change of pyp
 data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
 	$(call run,CORPUS $(READING) ARGS)
 
-pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS; ARGS="--save-at-words babylm" also saves encoders over words seen
-	$(call run,CORPUS RESUME $(WRITING) ARGS)
+pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS, with FROM= from an encoder on; ARGS="--save-at-words babylm" also saves encoders over words seen
+	$(call run,CORPUS FROM RESUME $(WRITING) ARGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 	$(call run,TASK ARM FROM SEEDS RESUME $(WRITING) ARGS)

@@ -186,6 +186,7 @@ def toy_data(home: Path, folder: Path) -> None:
     places = {name: [home / "data" / place, folder / "data" / place] for name, place in grid.items()}
     places["sst2"].append(home / "sst2")
     places["sick"].append(home / "sick")
+    places["mnli-7k"] = [home / "mnli-7k"]
     places["ud-pos"].append(folder / "ud-ewt")
     for name, copies in places.items():
         task = presets.task_of(presets.task_file(name))

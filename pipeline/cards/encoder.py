@@ -61,7 +61,7 @@ def encoder_card(
     else:
         about = (
             f"A language model of type `{variant}` with {metrics['parameters']:,} parameters, pretrained "
-            f"from random weights on `{corpus}` with the objective {objective}: {metrics['steps']:,} steps of "
+            f"{beginning(record)} on `{corpus}` with the objective {objective}: {metrics['steps']:,} steps of "
             f"{record.setting('data.batch_size')} rows of at most {record.setting('data.length')} "
             f"{'words' if encoder.tokenizer.spells else 'tokens'}."
         )
@@ -83,6 +83,15 @@ def encoder_card(
         "Lineage": sections.lineage_table(record),
     }
     return sections.card(data, record.name, parts)
+
+
+def beginning(record: TrainingRecord) -> str:
+    """The weights that a run began with: random ones, or those of an encoder and what that was trained on."""
+    if record.setting("model.start") is None:
+        return "from random weights"
+    named = [stage.get("name") for stage in record.stages if stage["stage"] in ("corpus", "task")][:-1]
+    known = [f"`{name}`" for name in named if name]
+    return "from the weights of an encoder" + (f" that was trained on {', then '.join(known)}," if known else "")
 
 
 def data_section(encoder: Encoder, record: TrainingRecord) -> str:

@@ -13,6 +13,7 @@ from pipeline.cards.sections import LIBRARY, TrainingRecord
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.metrics import mean_and_deviation
 from pipeline.presets import FRESH
+from pipeline.tracking.lineage import tasks_of
 from pipeline.tracking.tables import markdown_table
 
 ARMS = {
@@ -86,8 +87,11 @@ def about(model: FineTunedModel, record: TrainingRecord, name: str, arm: str) ->
             f"{number} n-grams of the training texts of `{name}`, counted label by label. By Bayes' rule a text has "
             f"the label whose model (`{kind}`) finds it likeliest, times the label's share of the training texts."
         )
+    before = [] if arm in FRESH else tasks_of(record.stages)[:-1]
+    chain = f" Its encoder was fine-tuned on `{'`, then on `'.join(before)}` before." if before else ""
     return (
         f"A model of type `{kind}` with {number} parameters, fine-tuned on `{name}`. The arm is `{arm}`: {ARMS[arm]}."
+        f"{chain}"
     )
 
 

@@ -119,7 +119,9 @@ def corpus_text(record: TrainingRecord, *, spells: bool) -> str:
     counts = [f"{stage[name]:,} {name}" for name in ("documents", "sentences", "words") if name in stage]
     counts += [f"{stage['tokens']:,} {unit}"] if "tokens" in stage else []
     origin = ", a synthetic corpus" if stage.get("synthetic") else f", `{stage['hub']}`" if "hub" in stage else ""
-    return f"Pretraining text: `{stage.get('name', 'unnamed')}`{origin}: {', '.join(counts)}."
+    earlier = [f"`{part['name']}`" for part in record.stages if part["stage"] == "corpus" and "name" in part][:-1]
+    before = f" Before that: {', '.join(earlier)}." if earlier else ""
+    return f"Pretraining text: `{stage.get('name', 'unnamed')}`{origin}: {', '.join(counts)}.{before}"
 
 
 def settings_table(rows: Mapping[str, Any]) -> str:

@@ -179,13 +179,16 @@ def add_task(parser: Parser) -> None:
     )
 
 
-def add_encoder(parser: Parser) -> None:
+ENCODER = "encoder folder [runs/pretrain/MODEL/encoder; none, and bytes, to fine-tune a model that counts]"
+
+
+def add_encoder(parser: Parser, about: str = ENCODER) -> None:
     parser.group(INPUT).add_argument(
         "--from",
         dest="encoder",
         type=place,
         default=None,
-        help="encoder folder [runs/pretrain/MODEL/encoder; none, and bytes, to fine-tune a model that counts]",
+        help=about,
     )
 
 

@@ -16,7 +16,8 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from pipeline import former_names
-from pipeline.cli.encoder_folders import begins_anew, counts, encoder_settings, tokenizer_settings
+from pipeline.cli.continued import check_kept, kept_settings
+from pipeline.cli.encoder_folders import begins_anew, counts, encoder_folder, encoder_settings, tokenizer_settings
 from pipeline.cli.parse_errors import key_in, plain, sentence
 from pipeline.cli.validate import check_settings
 from pipeline.console import typed
@@ -39,7 +40,7 @@ from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb import WandbOptions
 from pipeline.tracking.words_seen import Points
 from pipeline.training import loggers
-from pipeline.training.corpus_data import CorpusData
+from pipeline.training.corpus_data import OF_TASK, CorpusData
 from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.from_scratch import FromScratch
@@ -51,6 +52,7 @@ from pipeline.training.requests import (
     OF_UPDATES,
     CorpusRequest,
     FineTuneRequest,
+    PretrainRequest,
     by_setting,
     overrides_of,
     settings_in,
@@ -282,9 +284,13 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
     Raises:
         UserError: no preset and no path, or two paths.
     """
+    if corpus.startswith(OF_TASK):
+        task = corpus.removeprefix(OF_TASK)
+        task_file(task)
+        return [], [f"--data.task={task}", *([] if data is None else ["--data.files", data])]
     preset = named_config("corpora", corpus)
     if preset is None and not _is_path(corpus):
-        raise UserError(f"{unknown('corpus', corpus, 'corpora')} A path would do too.")
+        raise UserError(f"{unknown('corpus', corpus, 'corpora')} A path would do too, or task:NAME.")
     if preset is None and data is not None:
         raise UserError(
             f"{typed.flag('corpus', corpus)} and {typed.flag('data', data)} both say where the text is: leave one out. "
@@ -317,7 +323,18 @@ def pretraining(request: CorpusRequest) -> Configuration:
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
     files = [CONFIGS / "base.yaml", model_file, *corpus_files]
     flags = [*corpus_flags, *seeds, *request.overrides]
-    return parse(module_for(files, flags), CorpusData, files, flags)
+    module = module_for(files, flags)
+    configuration = parse(module, CorpusData, files, flags)
+    if not isinstance(request, PretrainRequest) or request.encoder is None:
+        return configuration
+    if module is Counting:
+        raise UserError(f"{request.model} counts its text anew, and cannot go on from an encoder: leave FROM out.")
+    folder = encoder_folder(request.model, request.encoder)
+    kept = kept_settings(folder, configuration.module.objective)
+    flags = [*corpus_flags, *overrides_of(kept), *seeds, *request.overrides]
+    configuration = parse(module, CorpusData, files, flags)
+    check_kept(configuration.resolved, kept, request.overrides, folder)
+    return configuration
 
 
 def module_for(files: Sequence[Path], flags: Sequence[str]) -> type[Pretraining]:

@@ -15,7 +15,7 @@ from pipeline.presets import FRESH, content_of, named_config, unknown
 
 
 def encoder_folder(model: str, folder: Path | None) -> Path:
-    """FROM=, or where MODEL was pretrained.
+    """FROM=, or where MODEL was pretrained; of a run folder, what the run has made.
 
     Raises:
         UserError: there is no such model, or the folder holds another one.
@@ -23,13 +23,19 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     file = named_config("pretrain", model)
     if file is None:
         raise UserError(unknown("model", model, "pretrain"))
-    folder = folder or Path("runs/pretrain") / model / "encoder"
+    folder = made_in(folder or Path("runs/pretrain") / model / "encoder")
     wanted = encoders.register(model_class(file)).variant(encoder_of(file).get("init_args") or {})
     if (variant := encoders.variant(read_config(folder))) != wanted:
         known = named_config("pretrain", variant) is not None
         hint = f"set {typed.flag('model', variant)}" if known else f"there are {', '.join(encoders.names())}"
         raise UserError(f"The encoder in {folder} is {variant}, not {wanted}; {hint}.")
     return folder
+
+
+def made_in(folder: Path) -> Path:
+    """The encoder or the fine-tuned model of a run folder; any other folder itself."""
+    made = [folder / kind for kind in ("encoder", "model") if (folder / kind / "config.json").is_file()]
+    return made[0] if made and not (folder / "config.json").is_file() else folder
 
 
 def encoder_of(file: Path) -> dict[str, Any]:
@@ -73,7 +79,7 @@ def encoder_settings(model: str, folder: Path | None) -> dict[str, Any]:
     own = {} if folder is None else read_config(encoder_folder(model, folder))
     settings = {name: own.get(name, value) for name, value in encoder["init_args"].items()}
     return {"model.encoder": encoder["class_path"]} | {
-        f"model.encoder.init_args.{name}": "null" if value is None else value for name, value in settings.items()
+        f"model.encoder.init_args.{name}": value for name, value in settings.items()
     }
 
 
@@ -82,7 +88,7 @@ def tokenizer_settings(model: str) -> dict[str, Any]:
     file = named_config("pretrain", model)
     assert file is not None
     options = content_of(file)["data"]["tokenizer"]
-    return {f"model.tokenizer.{name}": "null" if value is None else value for name, value in options.items()}
+    return {f"model.tokenizer.{name}": value for name, value in options.items()}
 
 
 def model_class(file: Path) -> type[Encoder]:

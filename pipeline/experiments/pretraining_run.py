@@ -15,14 +15,16 @@ from pipeline.cards.encoder import encoder_card
 from pipeline.console.messages import inform
 from pipeline.errors import UserError
 from pipeline.interop import arpa
+from pipeline.models.outputs import LoadReport
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
-from pipeline.tracking import plots
+from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.rank import is_main
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import FOLDER, saved_in
 from pipeline.training import advice
+from pipeline.training.corpus_data import OF_TASK
 from pipeline.training.corpus_facts import corpus_facts
 from pipeline.training.progress import formatted, validated
 from pipeline.training.requests import PretrainRequest
@@ -31,6 +33,7 @@ from pipeline.training.run_folder import check_run_folder, run_folder
 from pipeline.training.saved_encoders import SavedEncoders
 from pipeline.training.throughput import Profile, Speed
 from pipeline.training.trainer import enough_memory, shards_weights
+from tasks.dataset import listed
 
 
 def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
@@ -57,7 +60,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
     pictures = [] if counted else ["curves.png"]
     for name in pictures:
-        title = f"{request.model} pretrained on {Path(request.corpus).name}: {run.steps:,} steps, "
+        title = f"{request.model} pretrained on {corpus_name(request.corpus)}: {run.steps:,} steps, "
         panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
         plots.plot_curves(run.history, run.out / name, title=title + shown_tokens(metrics), panels=panels)
     own = partial(card, encoder, saved=saved_in(run.out / FOLDER))
@@ -128,7 +131,9 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         UserError: a setting, the corpus or the folder does not allow it.
     """
     data, module, trainer = configuration.data, configuration.module, configuration.settings.trainer
-    out = run_folder(request.out, stage, request.model)
+    corpus, origin = corpus_name(request.corpus), None if module.start is None else Path(module.start)
+    added = "" if origin is None else "-" + corpus.removeprefix(OF_TASK).partition(".")[0]
+    out = run_folder(request.out, stage, request.model + added)
     check_processes(configuration)
     uses = [
         *configuration.given,
@@ -145,24 +150,46 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     parameters = sum(p.numel() for p in module.encoder.parameters())
     size = f"{parameters:,} parameters" if parameters else "no parameters, it counts"
     inform(f"{request.model}: {size}; baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats")
-    corpus = Path(request.corpus).name
+    before = [] if origin is None else lineage.read(origin)
+    load_report = "" if origin is None else format_load_report(origin, module.loaded, before)
+    if load_report:
+        inform(load_report)
     record = Record(
         job_type=stage,
         group=group_of(request.model, data.tokenizer),
         tags=[request.model, corpus],
         seed=request.seed,
-        stages=data.stages(corpus),
+        stages=[*before, *data.stages(corpus)],
+        uses=origin,
         command=request.command(stage),
     )
     run = Run(configuration, out, record, resume=resume and not overwrite)
     run.begin()
     if is_main():
         write_atomically(out / "data.txt", report + "\n")
+        if load_report:
+            write_atomically(out / "load_report.txt", load_report + "\n")
         write_atomically(out / "corpus.json", json.dumps(corpus_facts(data, corpus), indent=1) + "\n")
     # Rank 0 initializes and DDP broadcasts; with sharded weights every rank initializes its own shard.
     if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
         module.begin(data)
     return run
+
+
+def corpus_name(corpus: str) -> str:
+    """CORPUS= without the folders of a path: `wikitext2`, `texts.txt`, `task:sick`."""
+    task = corpus.removeprefix(OF_TASK)
+    return Path(corpus).name if task == corpus else OF_TASK + Path(task).stem
+
+
+def format_load_report(folder: Path, report: LoadReport, before: Sequence[lineage.Stage]) -> str:
+    """Which tensors a run that goes on from an encoder has taken over, and what that was trained on before."""
+    named = [str(stage.get("name", "text")) for stage in before if stage["stage"] in ("corpus", "task")]
+    lines = [f"encoder     {folder}: {report}" + (f"; trained before on {', '.join(named)}" if named else "")]
+    for name, tensors in {"new in": report.new, "unused in": report.unused}.items():
+        if tensors:
+            lines.append(f"            {name} the encoder: {listed(tensors, most=4)}")
+    return "\n".join(lines)
 
 
 def check_processes(configuration: Configuration) -> None:

@@ -6,6 +6,7 @@ A file in this package that defines an Encoder with a `model_type` is found; a c
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import pkgutil
@@ -25,6 +26,7 @@ from pipeline.models.folder import check_sizes, read_config, read_state
 from pipeline.models.outputs import LoadReport
 from pipeline.storage.validation import checked
 from pipeline.tokenization import registry as tokenizers
+from pipeline.tokenization.base import Tokenizer
 
 
 class PretrainingConfig(TypedDict, total=False):
@@ -141,6 +143,38 @@ def load_with_report(folder: Path, *, weights: bool = True) -> tuple[Encoder, Lo
     encoder, state = fresh(folder)
     report = copy_tensors(encoder, state if weights else {}, folder)
     return encoder.eval(), report if weights else replace(report, unused=sorted(state))
+
+
+def class_of(folder: Path) -> type[Encoder]:
+    """The class of the encoder in a folder.
+
+    Raises:
+        UserError: no encoder folder, or there is no such class.
+    """
+    return encoder_class(read_config(folder)["model_type"])
+
+
+def arguments(folder: Path) -> dict[str, Any]:
+    """What `from_config` hands to the class of the encoder in a folder beside the tokenizer, by name; nothing is built.
+
+    Raises:
+        UserError: no encoder folder, or a damaged one.
+    """
+    kind, config, found = class_of(folder), read_config(folder), dict[str, Any]()
+    checked(kind.schema, config, folder / "config.json")
+
+    class Noted(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, tokenizer: Tokenizer, **given: Any) -> None:
+            found.update(given)
+            raise _NotBuilt
+
+    with contextlib.suppress(_NotBuilt):
+        Noted.from_config(config, tokenizers.load(folder))
+    return found
+
+
+class _NotBuilt(Exception):
+    """Ends the constructor of an encoder that only its arguments are wanted of."""
 
 
 def copy_tensors(encoder: Encoder, state: dict[str, Tensor], folder: Path) -> LoadReport:

@@ -53,8 +53,11 @@ class RunRecord:
 
     @property
     def encoder(self) -> str | None:
-        """The hash of the encoder that the run made or began with."""
-        return self.stage("encoder").get("sha256")
+        """The hash of the encoder that the run made, or of the weights that it began with."""
+        if self.kind == "pretrain":
+            return self.stage("encoder").get("sha256")
+        last = max(number for number, stage in enumerate(self.stages) if stage["stage"] == self.kind)
+        return lineage.weights_of(self.stages[:last]) or None
 
     @property
     def corpus(self) -> str:

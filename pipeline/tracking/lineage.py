@@ -47,6 +47,11 @@ def run_of(stages: list[Stage]) -> str | None:
     return next((stage["stage"] for stage in reversed(stages) if stage["stage"] in RUNS), None)
 
 
+def tasks_of(stages: Sequence[Stage]) -> list[str]:
+    """The tasks that something among stages was fine-tuned on, in that order."""
+    return [str(stage.get("name", "a task")) for stage in stages if stage["stage"] == "task"]
+
+
 def pictures_of(stages: list[Stage]) -> list[str]:
     """The files of the plots that runs among stages have for their kind of task."""
     named = [name for stage in stages if isinstance(stage.get("pictures"), list) for name in stage["pictures"]]

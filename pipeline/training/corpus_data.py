@@ -15,11 +15,13 @@ from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.seen_lines import shared_lines
 from pipeline.data.synthetic import corpus as sample
+from pipeline.data.task_texts import task_texts
 from pipeline.data.token_store import TokenStore
 from pipeline.data.tokenizer_builder import TokenizerOptions
 from pipeline.errors import UserError
 from pipeline.objectives.base import Objective
 from pipeline.objectives.sampling import MicroBatches, ResumableSampler, StepBatches
+from pipeline.presets import trained_task
 from pipeline.storage.checksums import digest
 from pipeline.storage.folders import write_folder
 from pipeline.storage.locks import built_once
@@ -31,6 +33,7 @@ from pipeline.training.loader import Loader
 from tasks.dataset import listed
 
 MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
+OF_TASK = "task:"  # in front of the name of a task, where a corpus is named
 HELD_OUT = 500  # documents of a stream, at most, that are its validation part
 
 
@@ -42,6 +45,8 @@ class CorpusData(lightning.LightningDataModule):
         hub: instead, arguments of `datasets.load_dataset`: path, name, revision, and `validation`, the name of
             a validation split if there is one.
         sample_documents: instead, that many documents of the built-in synthetic world.
+        task: instead, the training texts of a task, its name or its YAML file; `files` are then where its data are.
+            Each text is a document, and of a pair each text a paragraph of it.
         text_column: where the text is, in `.jsonl`, `.parquet` and hub data.
         document_start: regular expression of lines that begin a document.
         validation_every: without a validation part, each that many-th document becomes one (500 of a hub's stream).
@@ -69,6 +74,7 @@ class CorpusData(lightning.LightningDataModule):
         files: str | None = None,
         hub: dict[str, Any] | None = None,
         sample_documents: int | None = None,
+        task: str | None = None,
         text_column: str = "text",
         document_start: str | None = None,
         verify: bool = False,
@@ -76,8 +82,9 @@ class CorpusData(lightning.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if sum(origin is not None for origin in (files, hub, sample_documents)) != 1:
-            raise UserError("The corpus needs exactly one of data.files, data.hub and data.sample_documents.")
+        if sum(origin is not None for origin in (files if task is None else task, hub, sample_documents)) != 1:
+            origins = "data.files, data.hub, data.sample_documents and data.task"
+            raise UserError(f"The corpus needs exactly one of {origins}.")
         if hub is not None and (not hub.get("path") or "streaming" in hub):
             raise UserError("data.hub needs a `path`, and is always streamed: leave `streaming` out.")
         least = {"length": (length, 8), "batch_size": (batch_size, 1), "workers": (workers, 0)}
@@ -89,7 +96,7 @@ class CorpusData(lightning.LightningDataModule):
             re.compile(document_start or "")
         except re.error as error:
             raise UserError(f"data.document_start is not a valid regular expression: {error}.") from None
-        self.files, self.hub, self.sample_documents = files, hub, sample_documents
+        self.files, self.hub, self.sample_documents, self.task = files, hub, sample_documents, task
         self.text_column, self.document_start, self.verify = text_column, document_start, verify
         self.language = language
         self.options, self.objective = tokenizer, objective
@@ -157,6 +164,9 @@ class CorpusData(lightning.LightningDataModule):
             verify=self.verify,
             languages=self.options.languages,
         )
+        if self.task is not None:
+            file = task_texts(trained_task(self.task), self.files, cache_folder() / "tasks")
+            return Source(files=[file], verify=self.verify, languages=self.options.languages), None
         if self.hub is not None:
             address = {key: value for key, value in self.hub.items() if key != "validation"}
             validation = self.hub.get("validation")
@@ -184,7 +194,8 @@ class CorpusData(lightning.LightningDataModule):
     def stages(self, name: str) -> list[dict[str, Any]]:
         """Corpus and tokenizer as stages of a lineage."""
         counts = {key: self.train.meta[key] for key in ("documents", "sentences", "words", "tokens", "bytes")}
-        about = {"language": self.language, "hub": (self.hub or {}).get("path"), "synthetic": self.sample_documents}
+        hub = self.hub if self.task is None or self.files is not None else trained_task(self.task).hub
+        about = {"language": self.language, "hub": (hub or {}).get("path"), "synthetic": self.sample_documents}
         known = {key: True if key == "synthetic" else value for key, value in about.items() if value}
         return [
             {"stage": "corpus", "name": name, "sha256": self.train.meta["corpus"], **counts, **known},

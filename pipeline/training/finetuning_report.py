@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.cards.finetuned import TaskFacts, model_card
 from pipeline.finetuning.characters import scores_by_characters
 from pipeline.models.outputs import LoadReport
+from pipeline.presets import FRESH
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
@@ -49,6 +50,9 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
         lines.append(f"            fresh weights in the top {count:,} of its layers: {', '.join(module.refreshed)}")
     if (pair := module.model.options.pair) is not None:
         lines.append(f"            pairs are {pair}: {PAIRS[pair]}")
+    if folder is not None and (before := lineage.tasks_of(lineage.read(folder))):
+        what = "its head is not taken" if module.arm not in FRESH else "neither its weights nor its head are taken"
+        lines.append(f"            it was fine-tuned on {', then '.join(before)}: {what}")
     notes = {} if module.arm == "scratch" else {"new in": report.new, "unused in": report.unused}
     for name, tensors in {**notes, "never trained, so not saved with": module.model.unsaved()}.items():
         if tensors:

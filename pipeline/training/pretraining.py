@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pipeline import encoders
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
+from pipeline.models.outputs import LoadReport
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.initialization import INITIALIZERS, EmbeddingStart
@@ -33,6 +36,8 @@ class Pretraining(Training):
         embeddings: the vectors of tokens at the start: `random` as the rest, `cooccurrence` (see ppmi_init.py) or
             `one-vector` (the same for all: Le et al. 2010).
         optimization: rate, schedule and the rest.
+        start: folder of an encoder with the same tokenizer and sizes, whose weights are the first ones; null: random
+            ones.
         seed: of the initial weights and dropout.
     """
 
@@ -46,11 +51,13 @@ class Pretraining(Training):
         objective: Objective,
         embeddings: EmbeddingStart,
         optimization: Optimization,
+        start: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
         self.make_encoder, self.objective, self.optimization = encoder, objective, optimization
-        self.embeddings = embeddings
+        self.embeddings, self.start = embeddings, start
+        self.loaded: LoadReport | None = None  # of the folder `start`
         self.encoder: Encoder
         self.baselines: dict[str, float] = {}
         self.warned = False
@@ -98,6 +105,8 @@ class Pretraining(Training):
         torch.manual_seed(self.seed)
         self.encoder = make()
         self._check(data)
+        if self.start is not None:
+            self.loaded = take_over(self.encoder, Path(self.start))
         self.encoder.config["training_length"] = data.length
         self.objective.setup(self.encoder, data.train)
         uniform, unigram = self.objective.baselines(data.train, data.tokenizer)
@@ -129,6 +138,8 @@ class Pretraining(Training):
                 f"data.length is {data.length}, but the encoder has only {encoder.max_length} positions; "
                 "lower data.length or raise model.encoder.init_args.max_length."
             )
+        if self.embeddings != "random" and self.start is not None:
+            raise UserError(f"model.embeddings is {self.embeddings}, but {self.start} has embeddings: set random.")
         if self.embeddings != "random" and encoder.token_embedding is None:
             raise UserError(
                 f"model.embeddings: {self.embeddings} needs an encoder with a vector for each token; set random."
@@ -228,3 +239,17 @@ class Pretraining(Training):
         inside = {id(parameter) for group in groups for parameter in group}
         heads = [parameter for parameter in self.encoder.parameters() if id(parameter) not in inside]
         return self.optimizers_of(self.optimization, groups, [*heads, *self.objective.parameters()])
+
+
+def take_over(encoder: Encoder, folder: Path) -> LoadReport:
+    """Gives an encoder the weights of a folder; what is not there stays new, as the output layer after fine-tuning.
+
+    Raises:
+        UserError: no encoder folder, or one with another tokenizer or other sizes.
+    """
+    other, state = encoders.fresh(folder)
+    if other.tokenizer.hash != encoder.tokenizer.hash:
+        raise UserError(f"The encoder in {folder} has another tokenizer; set data.tokenizer.file to {folder}.")
+    report = encoders.copy_tensors(encoder, state, folder)
+    encoder.untrained = frozenset()  # they are trained now
+    return report

@@ -72,8 +72,9 @@ class CorpusRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainRequest(CorpusRequest):
-    """A run that pretrains; `out` is its folder."""
+    """A run that pretrains; `out` is its folder, `encoder` the one that it goes on from, if any."""
 
+    encoder: Path | None = None
     out: Path | None = None
     resume: bool = False
     overwrite: bool = False
@@ -113,7 +114,7 @@ class ZeroShotRequest(Request):
 
 
 def overrides_of(settings: Mapping[str, Any]) -> Overrides:
-    return tuple(f"--{name}={value}" for name, value in settings.items())
+    return tuple(f"--{name}={'null' if value is None else value}" for name, value in settings.items())
 
 
 def by_setting(overrides: Iterable[str]) -> list[tuple[str, Overrides]]:

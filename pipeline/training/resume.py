@@ -19,7 +19,7 @@ FREE = (
     *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),
     *("trainer.", "precision", "compile", "activation_checkpointing", "valid", "patience", "log_text"),
     *("data.workers", "data.verify", "data.epochs", "data.characters", "data.files", "data.hub.", "data.tokenizer."),
-    *("data.language", "wandb."),
+    *("data.language", "wandb.", "model.start"),
     *("data.task.init_args.valid_rows", "data.task.init_args.test_rows"),  # the content of the task says which rows
 )
 FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, add_resume, request_of
+from pipeline.cli.arguments import (
+    Parser,
+    add_corpus,
+    add_encoder,
+    add_model,
+    add_out,
+    add_overrides,
+    add_resume,
+    request_of,
+)
 from pipeline.training.requests import PretrainRequest
 
 HELP = "pretrain an encoder on raw text"
@@ -13,6 +22,7 @@ HELP = "pretrain an encoder on raw text"
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_corpus(parser)
+    add_encoder(parser, "encoder folder to go on from, with its tokenizer, sizes and weights [none: fresh weights]")
     add_out(parser)
     add_resume(parser)
     add_overrides(parser, "pretrain")
