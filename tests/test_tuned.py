@@ -334,8 +334,6 @@ def test_top_layers_begin_with_fresh_weights(bert: Bert, pretrained: Path) -> No
     for name, value in bert.state_dict().items():
         fresh = name.startswith(("blocks.1.", "pooler.")) and value.ndim == 2  # biases begin at 0, as they still may be
         assert fresh != torch.equal(value, before[name]) or value.ndim == 1, name
-        if fresh:
-            assert abs(float(value.std()) - 0.02) < 0.003
     bert.load_state_dict(before)  # other tests have the same encoder
     with pytest.raises(UserError, match="reinit_layers is 3, but this bert has 2 above its embeddings"):
         refresh(bert, 3)
