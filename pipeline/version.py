@@ -1,3 +1,3 @@
 """The version, in one place: pyproject.toml reads it."""
 
-__version__ = "0.16.0"
+__version__ = "0.17.0"
