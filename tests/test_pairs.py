@@ -33,11 +33,12 @@ def test_the_attention_is_the_papers() -> None:
 
 
 def of_one_pair(head: DecomposableAttention, a: Tensor, b: Tensor) -> Tensor:
-    scores = torch.tensor([[(head.attend(x) @ head.attend(y)).item() for y in b] for x in a], dtype=torch.float64)
+    a, b = head.norm(a), head.norm(b)
+    scores = torch.tensor([[(x @ y).item() / 6**0.5 for y in b] for x in a], dtype=torch.float64)
     like_a = [sum(share * y for share, y in zip(row.softmax(0), b, strict=True)) for row in scores]
     like_b = [sum(share * x for share, x in zip(row.softmax(0), a, strict=True)) for row in scores.T]
     sums = [
-        sum(head.compare(torch.cat([own, other])) for own, other in zip(text, like, strict=True))  # type: ignore[list-item]
+        sum(head.compare(torch.cat([x, y, (x - y).abs(), x * y])) for x, y in zip(text, like, strict=True))
         for text, like in ((a, like_a), (b, like_b))
     ]
     return head.aggregate(torch.cat(sums))  # type: ignore[arg-type]

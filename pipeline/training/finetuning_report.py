@@ -20,6 +20,7 @@ from pipeline.training.finetuning import FineTuning
 from pipeline.training.run import Run
 from pipeline.training.task_data import TaskData
 from pipeline.training.weight_mean import product
+from tasks.dataset import listed
 
 PAIRS = {
     "joined": "the encoder reads both texts as one sequence",
@@ -32,13 +33,13 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
     """Which tensors the folder gave to the model, which are new, and which of the folder are unused."""
     if module.model.encoder.learning == "counting":
         return format_counting(folder, module)
-    fresh = [f"head.{name}" for name, _ in module.model.head.named_parameters()]
+    fresh = listed([f"head.{name}" for name, _ in module.model.head.named_parameters()], most=6)
     parts = [*([] if module.frozen else module.model.encoder.layer_groups()), module.model.head.parameters()]
     trained = sum({id(p): p.numel() for part in parts for p in part}.values())  # not the output layer of pretraining
     tokenizer = module.model.encoder.tokenizer
     lines = [
         f"encoder     {folder} ({module.arm}): {report}; {trained:,} parameters are trained",
-        f"            tokenizer {tokenizer.hash[:12]}; new in the head: {', '.join(fresh) or 'nothing'}",
+        f"            tokenizer {tokenizer.hash[:12]}; new in the head: {fresh or 'nothing'}",
     ]
     if folder is None:
         lines = [

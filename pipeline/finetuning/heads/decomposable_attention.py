@@ -16,7 +16,10 @@ HIDDEN = 200  # H, as in the paper
 class DecomposableAttention(nn.Module):
     """Attend, compare, aggregate (section 3), on vectors that an encoder gives instead of word embeddings.
 
-    Special tokens take part, as the paper's NULL: a token that is like none of the other text has one to attend to.
+    So, as Chen et al. (2017, 3.2) have it for such vectors, tokens are aligned by their own dot products, which find
+    equal words from the first step on, and are compared by difference and product too. The vectors are normalized, as
+    encoders differ in their size. Special tokens take part, as the paper's NULL: a token that is like none of the other
+    text has one to attend to.
 
     Args:
         size: N.
@@ -25,26 +28,32 @@ class DecomposableAttention(nn.Module):
 
     def __init__(self, size: int, *, dropout: float) -> None:
         super().__init__()
-        self.attend = feed_forward(size, dropout=dropout)
-        self.compare = feed_forward(2 * size, dropout=dropout)
+        self.norm = nn.LayerNorm(size)
+        self.compare = feed_forward(4 * size, dropout=dropout)
         self.aggregate = feed_forward(2 * HIDDEN, dropout=dropout)
 
     def forward(self, a: Tensor, b: Tensor, mask_a: Tensor, mask_b: Tensor) -> Tensor:
         """Tokens (B, S, N) and (B, T, N), true in the masks (B, S) and (B, T) -> (B, H)."""
-        scores = self.attend(a) @ self.attend(b).transpose(1, 2)  # equation 1: (B, S, T)
+        a, b = self.norm(a), self.norm(b)
+        scores = a @ b.transpose(1, 2) / a.shape[-1] ** 0.5  # (B, S, T)
         compared_a = self.compared(a, aligned(scores, b, mask_b), mask_a)
         compared_b = self.compared(b, aligned(scores.transpose(1, 2), a, mask_a), mask_b)
         return self.aggregate(torch.cat([compared_a, compared_b], -1))
 
     def compared(self, text: Tensor, other: Tensor, mask: Tensor) -> Tensor:
         """Equations 3 and 4: tokens beside what they are aligned with, (B, S, N) both, summed over the text: (B, H)."""
-        return (self.compare(torch.cat([text, other], -1)) * mask[..., None]).sum(1)
+        return (self.compare(matching_features(text, other)) * mask[..., None]).sum(1)
 
 
 def aligned(scores: Tensor, other: Tensor, mask: Tensor) -> Tensor:
     """Equation 2: scores (B, S, T) of the tokens of another text (B, T, N) -> its part like each token, (B, S, N)."""
     shares = scores.float().masked_fill(~mask[:, None], torch.finfo(torch.float32).min).softmax(-1)
     return shares.to(other.dtype) @ other
+
+
+def matching_features(u: Tensor, v: Tensor) -> Tensor:
+    """(..., 4 N): [u; v; |u - v|; u * v] of two vectors (..., N) (Mou et al. 2016; Conneau et al. 2017)."""
+    return torch.cat([u, v, (u - v).abs(), u * v], -1)
 
 
 def feed_forward(size: int, *, dropout: float) -> nn.Sequential:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.base import LinearHead
-from pipeline.finetuning.heads.decomposable_attention import HIDDEN, DecomposableAttention
+from pipeline.finetuning.heads.decomposable_attention import HIDDEN, DecomposableAttention, matching_features
 from pipeline.finetuning.options import HeadOptions, reading_of
 from pipeline.models.base import Encoder
 from pipeline.models.inputs import Batch
@@ -78,8 +78,3 @@ class SentenceHead(LinearHead):
 def sides(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (2 B, ...) of pairs, see `flatten_pairs` -> those of the first texts and of the second, (B, ...) each."""
     return rows[0::2], rows[1::2]
-
-
-def matching_features(u: Tensor, v: Tensor) -> Tensor:
-    """(B, 4 D): [u; v; |u - v|; u * v] of two texts (Mou et al. 2016; Conneau et al. 2017)."""
-    return torch.cat([u, v, (u - v).abs(), u * v], -1)
