@@ -67,7 +67,7 @@ class Grid:
         models: as in MODEL=.
         tasks: name or path of a task -> where its data are (under `data`), or None for its own source.
         arms: by name, as in ARM=.
-        encoders: the encoder folder of a model, with `{model}` for its name; null: all begin with fresh weights.
+        encoders: the encoder folder of a model, with `{model}` for its name; None: all begin with fresh weights.
         data: folder that the tasks' data are in.
         flags: settings of every run.
         corpus: that encoders are pretrained on where they are missing, as in CORPUS=.
@@ -129,6 +129,8 @@ def load(file: Path, **changes: Any) -> Grid:
         places = places if isinstance(places, dict) else {}
         content["tasks"] = {task: places.get(task) for task in checked(list[Name], content["tasks"], file)}
     grid = checked(Grid, {name: value for name, value in content.items() if (name, value) != ("data", None)}, file)
+    if grid.encoders is None:
+        raise UserError(f"{file}: encoders is None; it must name encoder folders, with {{model}} for a model's name.")
     if unknown := [arm for arm in grid.arms if arm not in ARMS]:
         raise UserError(f"{file}: there is no arm '{unknown[0]}', but {', '.join(ARMS)}.")
     if arms is not None:
