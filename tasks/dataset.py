@@ -48,7 +48,8 @@ class DataSet:
     Args:
         columns: role (`text`, `label`; the kind of task says which) -> name of the column. A column with the
             name of its role is found too.
-        hub: arguments of `datasets.load_dataset`: path, name, revision.
+        hub: arguments of `datasets.load_dataset`: path, name, revision; the rows of all configurations whose name
+            matches a pattern, as `*`.
         splits: `train`, `valid`, `test` -> the split's name: on the hub, and the beginning of a local file's name.
             A part that is not there is made of training rows, see `valid_rows`.
         hub_splits: names on the hub that differ from those in `splits`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 from pipeline.console import typed
 from pipeline.errors import UserError
+from tasks.dataset import listed
 
 RETRIES = 5  # in a row, without a row between them
 PAUSE = 2.0  # seconds before the first retry, doubled for each further one
@@ -39,6 +41,30 @@ def open_hub(*, path: str, **arguments: Any) -> Any:
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(f"'{path}' cannot be read from the hub ({reason}); {local_instead()}") from None
+
+
+def configurations(*, path: str, name: str | None = None, **arguments: Any) -> list[dict[str, Any]]:
+    """Arguments of `open_hub`, for each configuration of a data set whose name matches a pattern, as `*` for all.
+
+    Raises:
+        UserError: the hub cannot be reached, or has no such configuration.
+    """
+    address = {"path": path, **arguments}
+    if name is None or not set(name) & set("*?["):
+        return [address if name is None else {**address, "name": name}]
+    if not os.environ.get("HF_HUB_OFFLINE"):
+        _check_connection(path)
+    import datasets  # takes a second
+
+    try:
+        known = datasets.get_dataset_config_names(path, revision=arguments.get("revision"))
+    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(f"'{path}' cannot be read from the hub ({reason}); {local_instead()}") from None
+    found = sorted(fnmatch.filter(known, name))
+    if not found:
+        raise UserError(f"'{path}' has no configuration '{name}' on the hub; it has {listed(known)}.")
+    return [{**address, "name": one} for one in found]
 
 
 def _check_connection(path: str) -> None:

@@ -292,11 +292,21 @@ def rows_of(task: DataSet, files: str | None, split: str, refuse: Refuse = refus
     else:
         if "path" not in task.hub:
             raise UserError("The task's hub has no path, which names the data set there.")
-        name = task.hub_splits.get(split, task.splits[split])
-        rows, origin = hub.open_hub(**task.hub, split=name), f"{task.hub['path']} ({name})"
+        return _rows_of_hub(task, task.hub_splits.get(split, task.splits[split]))
+    return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _rows_of_hub(task: DataSet, split: str) -> list[Row]:
+    """The rows of a split, of all configurations that the task names."""
+    assert task.hub is not None
+    found: list[Row] = []
+    for address in hub.configurations(**task.hub):
+        rows = hub.open_hub(**address, split=split)
         if task.head is not None:  # the answer to a prompt is a number
             rows = with_label_names(rows)
-    return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
+        origin = "/".join([address["path"], *([address["name"]] if "name" in address else [])])
+        found += [(f"{origin} ({split}), row {number}", row) for number, row in enumerate(rows, start=1)]
+    return found
 
 
 def content_of(task: DataSet, files: str | None) -> str | None:

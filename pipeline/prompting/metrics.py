@@ -8,14 +8,17 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipeline import metrics
 from pipeline.prompting.calibration import RULES
 from pipeline.prompting.requests import Scored
 from tasks.dataset import Row
+from tasks.prompted import Published
 from tasks.prompts import Question
 
 WORD = re.compile(r"\w+|[^\w\s]")
+FILE = "file"  # a group: the file that a row is from
 LARGEST = 50.0  # nats a word, above which a perplexity says no more
 
 
@@ -83,11 +86,32 @@ def summary(templates: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def by_group(credits: Sequence[float], rows: Sequence[Row], column: str) -> dict[str, tuple[float, int]]:
-    """Value of a column -> accuracy of its rows, and their number."""
+    """Value of a column -> accuracy of its rows, and their number; `file` is that of a row; none without the column."""
     groups: dict[str, list[float]] = {}
-    for value, (_, row) in zip(credits, rows, strict=True):
-        groups.setdefault(str(row.get(column)), []).append(value)
+    if column != FILE and not any(column in row for _, row in rows):
+        return {}
+    for value, (place, row) in zip(credits, rows, strict=True):
+        name = file_of(place) if column == FILE and FILE not in row else str(row.get(column))
+        groups.setdefault(name, []).append(value)
     return {name: (statistics.fmean(values), len(values)) for name, values in sorted(groups.items())}
+
+
+def file_of(place: str) -> str:
+    """The file of a row without its endings, or its configuration on the hub."""
+    return Path(place.rpartition(", ")[0]).name.partition(".")[0].partition(" (")[0]
+
+
+def published_credits(published: Published, rows: Sequence[Row]) -> dict[str, list[float]]:
+    """Model -> the accuracy that was published for the group of each row; nothing where these rows are other ones.
+
+    A figure holds for the rows that it was computed on: all groups must be known, and have all of their rows.
+    """
+    groups = [str(row.get(published.column)) for _, row in rows]
+    if any(name not in published.accuracies or count != published.rows for name, count in Counter(groups).items()):
+        return {}
+    return {
+        model: [published.accuracies[name][place] for name in groups] for place, model in enumerate(published.models)
+    }
 
 
 def word_counts(texts: Iterable[str]) -> Counter[str]:

@@ -7,10 +7,12 @@ from typing import Any
 
 from pipeline.data.documents import Source
 from pipeline.prompting.evaluate import Result
-from pipeline.prompting.metrics import by_group, summary, unigram_credits, word_counts
+from pipeline.prompting.metrics import by_group, published_credits, summary, unigram_credits, word_counts
 from pipeline.tracking.tables import markdown_line, markdown_table
 from pipeline.training import advice
 from tasks.dataset import DataSet, Row
+
+IDS = ("idx", "pairID", "pair_id", "id")  # columns that number the rows of a set
 
 
 def metrics_of_run(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> dict[str, Any]:
@@ -22,7 +24,15 @@ def metrics_of_run(task: DataSet, rows: Sequence[Row], results: Mapping[int, Seq
         for number, part in enumerate(parts, start=1):
             metrics |= {f"{prefix}/template_{number}/{name}": value for name, value in part.metrics.items()}
         metrics |= _by_groups(prefix, task, rows, _credits(parts[0]))
+    for model, credits in _published(task, rows).items():
+        name = f"published/{model}"
+        metrics |= {name: sum(credits) / len(credits), **_by_groups(name, task, rows, credits)}
     return metrics
+
+
+def _published(task: DataSet, rows: Sequence[Row]) -> dict[str, list[float]]:
+    published = getattr(task, "published", None)
+    return {} if published is None else published_credits(published, rows)
 
 
 def unigram_baseline(
@@ -60,7 +70,7 @@ def predictions_of(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """One row for each question: its texts, and the scores of each candidate."""
     return [
         {
-            "id": row.get("idx", row.get("pairID", row.get("id", number))),
+            "id": next((row[name] for name in IDS if name in row), number),
             "place": place,
             "shots": result.shots,
             "template": result.prompt.text,
@@ -97,9 +107,13 @@ def tables(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
             spread = f"{means['accuracy_min']:.3f} to {means['accuracy_max']:.3f}"
             lines.append(f"(mean of the templates {means['accuracy']:.3f}, {spread})")
     lines += _notes(first.metrics)
+    if known := _published(task, rows):
+        figures = ", ".join(f"{model} {sum(credits) / len(credits):.3f}" for model, credits in known.items())
+        lines.append(f"published for these rows: {figures}")
     for column in getattr(task, "groups", []):
-        lines.append(f"{column}:")
-        for name, (accuracy, count) in by_group(_credits(first), rows, column).items():
+        groups = by_group(_credits(first), rows, column)
+        lines += [f"{column}:"] if groups else []
+        for name, (accuracy, count) in groups.items():
             lines.append(f"  {name:<45} {accuracy:.3f}  ({count:,})")
     return "\n".join(lines)
 

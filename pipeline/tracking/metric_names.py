@@ -107,6 +107,8 @@ METRIC_NAMES = {
     "zeroshot/perplexity": "perplexity of the last word (prompts of shape `last_word`)",
     "zeroshot/template_N/KEY": "a key of one template, in the order of the YAML file",
     "zeroshot/shots_K/KEY": "a key with K solved examples in front",
+    "published/MODEL": "zero-shot: accuracy that others have published of a model for the same rows (BLiMP)",
+    "published/MODEL/COLUMN/VALUE": "the same, by group",
     "zeroshot/COLUMN/VALUE": "accuracy by group, for tasks that name one (BLiMP: its phenomena)",
 }
 

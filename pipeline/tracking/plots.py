@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,9 @@ class Panel:
         return f"train/{self.training.get(curve, curve)}", f"val/{curve}"
 
 
-def subplots(*args: Any, **options: Any) -> tuple[Any, Any]:
-    """`pyplot.subplots` without a screen, in the style of all plots."""
+@contextlib.contextmanager
+def styled() -> Iterator[Any]:
+    """`pyplot` without a screen, in the style of all plots."""
     import matplotlib  # takes a second
     from cycler import cycler
 
@@ -61,6 +63,12 @@ def subplots(*args: Any, **options: Any) -> tuple[Any, Any]:
     from matplotlib import pyplot
 
     with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLORS)}):
+        yield pyplot
+
+
+def subplots(*args: Any, **options: Any) -> tuple[Any, Any]:
+    """`pyplot.subplots` in the style of all plots."""
+    with styled() as pyplot:
         return pyplot.subplots(*args, layout="constrained", **options)
 
 

@@ -1,8 +1,9 @@
-"""`make zeroshot`: a task's prompts put to a pretrained encoder, without training."""
+"""`make zeroshot`: a task's prompts put to a pretrained encoder, without training; to several, over words seen."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from pipeline.cli.arguments import Parser, add_encoder, add_model, add_out, add_resume, add_task, natural, request_of
 from pipeline.console import typed
@@ -31,7 +32,22 @@ def run(options: argparse.Namespace) -> None:
 
     request = request_of(ZeroShotRequest, options, shots=shots_of(options.shots))
     add_missing(request.task, request.data)
-    zeroshot(request)
+    if not over_words(request):
+        zeroshot(request)
+
+
+def over_words(request: ZeroShotRequest) -> bool:
+    """Draws a curve, where FROM= names encoders that were saved at numbers of words; False: it does not."""
+    from pipeline.experiments.words_curve import measure, runs_at
+    from pipeline.presets import task_file
+
+    curves = runs_at(request.encoder)
+    if curves:
+        name = f"{curves[0].name if len(curves) == 1 else 'several'}-{task_file(request.task).stem}-words"
+        out = request.out or Path("runs/zeroshot") / name
+        measure(request, curves, out, zeroshot, overwrite=request.overwrite)
+        print(f"{(out / 'curve.md').read_text()}\nSaved curve.csv, curve.md and curve.png in {out}")
+    return bool(curves)
 
 
 def shots_of(text: str) -> tuple[int, ...]:

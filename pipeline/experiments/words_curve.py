@@ -1,0 +1,238 @@
+"""Accuracy over words seen: a task's prompts put to the encoders that pretraining runs have saved on their way."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from pipeline import encoders
+from pipeline.console import typed
+from pipeline.console.progress import progress
+from pipeline.data.labeled import content_of
+from pipeline.errors import UserError
+from pipeline.experiments import words_plot
+from pipeline.experiments.run_cache import Cell, finite, once
+from pipeline.models.folder import read_config
+from pipeline.presets import named_config, task_file, task_of
+from pipeline.prompting.run import check_prompts
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.checksums import digest, file_hash
+from pipeline.tracking.tables import markdown_table
+from pipeline.tracking.words_seen import SavedEncoder, is_encoder, made_at, name_of, saved_in
+from pipeline.training.requests import ZeroShotRequest
+from pipeline.training.run_folder import check_place
+
+ZeroShot = Callable[[ZeroShotRequest], None]
+MOST_GROUPS = 20  # of a column that has its own panels and rows
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run, its encoders from the fewest words to the most, and what each answered.
+
+    Args:
+        name: of the run.
+        metrics: of each encoder, as in the metrics.json of its zero-shot run.
+    """
+
+    name: str
+    saved: Sequence[SavedEncoder]
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+
+    def series(self, key: str) -> list[float]:
+        """A metric of each encoder."""
+        return [one[key] for one in self.metrics]
+
+    def published(self, group: str = "") -> dict[str, float]:
+        """Model -> accuracy that was published for the same rows, or those of a group, as /COLUMN/VALUE."""
+        first = self.metrics[0]
+        names = [key.split("/", 1)[1] for key in first if key.startswith("published/") and key.count("/") == 1]
+        return {model: first[f"published/{model}{group}"] for model in names}
+
+
+# ---------------------------------------------------------------------- which encoders
+
+
+def runs_at(places: Path | None) -> list[Curve]:
+    """FROM= -> the runs whose saved encoders it names; none where it is one encoder, or nothing that was saved so.
+
+    Args:
+        places: folders of saved encoders, as runs/pretrain/gpt/encoders; patterns, and several with commas.
+
+    Raises:
+        UserError: some of the places have saved encoders, and others none.
+    """
+    parts = [] if places is None or places.exists() else str(places).split(",")
+    found = [Path(path) for part in parts for path in sorted(glob(part.strip())) or [part.strip()]]
+    folders = [places] if places is not None and places.exists() else found
+    runs = {folder: saved_in(folder) for folder in folders if not is_encoder(folder)}
+    if not any(runs.values()):
+        return []
+    if empty := [folder for folder in folders if not runs.get(folder)]:
+        raise UserError(
+            f"{empty[0]} has no encoders that were saved at numbers of words; pretrain with "
+            f"{typed.further('--save-at-words', 'babylm')}, or leave it out."
+        )
+    names = short_names(folders)
+    return [Curve(name, with_the_last(folder, runs[folder])) for folder, name in zip(folders, names, strict=True)]
+
+
+def with_the_last(folder: Path, saved: list[SavedEncoder]) -> list[SavedEncoder]:
+    """Saved encoders, and the one at the end of their run, where that has seen more words."""
+    last = folder.parent / "encoder"
+    made = made_at(last) if is_encoder(last) else {}
+    if made.get("words", 0) <= saved[-1].words or made.get("step") == saved[-1].step:
+        return saved
+    return [*saved, SavedEncoder(last, made["words"], made.get("step"))]
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """The names of run folders; with their parents where two are called the same."""
+    runs = [folder.resolve().parent for folder in folders]
+    for depth in range(1, max(len(run.parts) for run in runs) + 1):
+        names = ["-".join(run.parts[-depth:]) for run in runs]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def model_of(folder: Path) -> str:
+    """MODEL= of an encoder folder.
+
+    Raises:
+        UserError: no configuration has its name.
+    """
+    variant = encoders.variant(read_config(folder))
+    if named_config("pretrain", variant) is None:
+        raise UserError(f"The encoder in {folder} is {variant}, of which there is no file in configs/pretrain.")
+    return variant
+
+
+# ---------------------------------------------------------------------- runs
+
+
+def measure(
+    request: ZeroShotRequest, curves: Sequence[Curve], out: Path, zeroshot: ZeroShot, *, overwrite: bool
+) -> None:
+    """Asks each encoder that has not answered yet; writes curve.csv, curve.md and curve.png.
+
+    Args:
+        request: task, data and settings of all runs.
+        overwrite: ask again.
+
+    Raises:
+        UserError: the task has no prompts, or an encoder cannot be asked.
+    """
+    file = task_file(request.task)
+    task = task_of(file)
+    check_prompts(task, file)
+    if len(request.shots) > 1:
+        raise UserError(f"A curve over words has one number of shots: set {typed.flag('shots', request.shots[0])}.")
+    check_place(out)
+    asked = {name: repr(getattr(request, name)) for name in ("shots", "limit", "seed")}
+    asked |= {"prompts": repr(task.prompts), "groups": repr([getattr(task, "groups", []), request.unigram])}
+    data = content_of(task, request.data)
+    with progress(total=sum(len(curve.saved) for curve in curves), desc="zeroshot", unit="encoder") as bar:
+        for curve in curves:
+            for saved in curve.saved:
+                folder = out / "runs" / f"{curve.name}-{name_of(saved.words)}"
+                cell: Cell = {"encoder": digest([file_hash(path) for path in files_of(saved.folder)]), "data": data}
+                one = replace(request, model=model_of(saved.folder), encoder=saved.folder, out=folder, overwrite=True)
+                run = partial(ask, zeroshot, one)
+                curve.metrics.append(once(folder, cell | asked, run, overwrite=overwrite, taken=answers))
+                bar.update()
+    report(curves, getattr(task, "groups", []), out, title=file.stem)
+
+
+def ask(zeroshot: ZeroShot, request: ZeroShotRequest, *, resume: bool) -> None:
+    zeroshot(request)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of an encoder folder on which its answers depend."""
+    return [folder / name for name in ("config.json", "tokenizer.json", "model.safetensors")]
+
+
+def answers(metrics: dict[str, Any]) -> dict[str, Any]:
+    """What a curve takes from metrics.json.
+
+    Raises:
+        LookupError: it is not that of a zero-shot run.
+    """
+    finite(metrics, "zeroshot/accuracy", most=1)
+    return {name: value for name, value in metrics.items() if name.startswith(("zeroshot/", "published/"))}
+
+
+# ---------------------------------------------------------------------- report
+
+
+def report(curves: Sequence[Curve], columns: Sequence[str], out: Path, *, title: str) -> None:
+    """Writes curve.csv, curve.md and curve.png."""
+    column = phenomenon(curves, columns)
+    write_atomically(out / "curve.csv", csv_of(curves))
+    write_atomically(out / "curve.md", tables(curves, column))
+    words_plot.plot(curves, column, groups_of(curves, column), out / "curve.png", title=title)
+
+
+def groups_of(curves: Sequence[Curve], column: str | None) -> list[str]:
+    """The values of a column by which the answers are grouped."""
+    begin = f"zeroshot/{column}/"
+    return [key.removeprefix(begin) for key in curves[0].metrics[0] if column and key.startswith(begin)]
+
+
+def phenomenon(curves: Sequence[Curve], columns: Sequence[str]) -> str | None:
+    """The column with the most groups that can be shown side by side; None: none has several."""
+    sizes = {column: len(groups_of(curves, column)) for column in columns}
+    shown = [column for column in columns if 1 < sizes[column] <= MOST_GROUPS]
+    return max(shown, key=lambda column: sizes[column], default=None)
+
+
+def csv_of(curves: Sequence[Curve]) -> str:
+    """A row for each encoder and group; an empty group is all rows."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", "words", "step", "column", "group", "accuracy"])
+    for curve in curves:
+        for saved, metrics in zip(curve.saved, curve.metrics, strict=True):
+            for key, value in metrics.items():
+                _, *group, name = key.split("/", 2)
+                if key == "zeroshot/accuracy" or (group and group[0] in accuracy_columns(metrics)):
+                    column, what = (group[0], name) if group else ("", "")
+                    writer.writerow([curve.name, saved.words, saved.step, column, what, value])
+    return text.getvalue()
+
+
+def accuracy_columns(metrics: dict[str, Any]) -> set[str]:
+    """The columns by which a zero-shot run has grouped its answers."""
+    parts = [key.split("/", 2) for key in metrics if key.startswith("zeroshot/") and key.count("/") > 1]
+    return {column for _, column, _ in parts if not column.startswith(("template_", "shots_"))}
+
+
+def tables(curves: Sequence[Curve], column: str | None) -> str:
+    """Accuracy of each run by words seen; and of its last encoder by group, beside what was published."""
+    rows = [
+        [curve.name, f"{saved.words:,}", f"{one['zeroshot/accuracy']:.3f} ± {one['zeroshot/standard_error']:.3f}"]
+        for curve in curves
+        for saved, one in zip(curve.saved, curve.metrics, strict=True)
+    ]
+    published = curves[0].published()
+    others = [f"{model} (published)" for model in published]
+    rows += [[name, "", f"{value:.3f}"] for name, value in zip(others, published.values(), strict=True)]
+    text = markdown_table(["run", "words seen", "accuracy"], rows)
+    if column is None:
+        return text
+    lines = []
+    for group in groups_of(curves, column):
+        ours = [curve.metrics[-1][f"zeroshot/{column}/{group}"] for curve in curves]
+        theirs = curves[0].published(f"/{column}/{group}").values()
+        lines.append([group.replace("_", " "), *(f"{value:.3f}" for value in (*ours, *theirs))])
+    last = ", ".join(f"{curve.name} {curve.saved[-1].words:,}" for curve in curves)
+    by = column.replace("_", " ")
+    table = markdown_table([by, *(curve.name for curve in curves), *others], lines)
+    return f"{text}\nBy {by}, after the most words ({last}):\n\n{table}"
