@@ -57,7 +57,8 @@ help: ## this list
 	@echo "  DATA       local file, folder or pattern that replaces the hub name of CORPUS or TASK"
 	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder to fine-tune, prompt, try or evaluate, ours or Hugging"
 	@echo "             Face's, or a fine-tuned run, whose encoder is taken; for compare with {model} in place of a name;"
-	@echo "             for pretrain [none] an encoder to go on from"
+	@echo "             for pretrain [none] an encoder to go on from; for zeroshot also RUN/encoders, or a pattern of such:"
+	@echo "             a curve over words seen"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
 	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth, ladder"
@@ -125,7 +126,7 @@ predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=mod
 	$(call uses,FROM DATA OUT ARGS)
 	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,FROM,--model) $(call flag,DATA,--input) $(call flags,OUT ARGS)
 
-worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth: zero-shot beside fine-tunes on few rows
+worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth, or pretraining (ARGS="--of pretraining"): scores on few rows
 	$(call run,TASK FROM SEEDS $(WRITING) ARGS)
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; run it again to resume

@@ -13,6 +13,7 @@ import pytest
 from pipeline import encoders
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
+from pipeline.experiments.words_curve import runs_at
 from pipeline.storage.checksums import sha256
 from pipeline.tracking.words_seen import babylm, name_of, points_between, saved_in
 from pipeline.training.requests import CorpusRequest
@@ -119,6 +120,8 @@ def test_folders_open_and_are_pushed_as_branches(capsys: pytest.CaptureFixture[s
     assert not info["unexpected_keys"]
     assert model.config.vocab_size == len(AutoTokenizer.from_pretrained("run/encoders/2k-words"))
     assert encoders.load(Path("run/encoders/300-words")).tokenizer
+    [curve] = runs_at(Path("run/encoders"))
+    assert [saved.words for saved in curve.saved] == [300, 2000, figures(Path("run"))["words"]]  # and the last one
     capsys.readouterr()
     run("push", "--from", "run/encoder", "--repo", "anna/gpt-sample", "--dry-run")
     said = capsys.readouterr().out

@@ -1,16 +1,20 @@
-"""How many labels a prompt is worth: runs, the crossing of two lines, one picture."""
+"""How many labels a prompt is worth, and how many pretraining: runs, the crossing of two lines, one picture."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pipeline.data.splits import nested
 from pipeline.errors import UserError
 from pipeline.experiments import data_efficiency as worth
-from tests.conftest import assert_plot, run
+from pipeline.experiments import labels_saved
+from tests.conftest import assert_plot, figures, run
 
 pytestmark = pytest.mark.slow
 
@@ -49,4 +53,102 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     run("worth", *where, "--overwrite", *flags)
     assert all((path.stat().st_mtime_ns == time) == ("300-" in str(path)) for path, time in times.items())
     with pytest.raises(UserError, match="cannot be compared"):
-        run("worth", "--task", "tagging", *where)
+        run("worth", "--task", "tagging", "--of", "prompt", *where)
+
+
+# ---------------------------------------------------------------------- what pretraining is worth
+
+
+Scores = dict[int, list[float]]
+
+
+def measured(full: Scores, scratch: Scores, mode: str = "max") -> labels_saved.LabelsSaved:
+    return labels_saved.LabelsSaved("bert on sst2", "accuracy", mode, full, scratch)
+
+
+SCRATCH = {10: [0.5, 0.5], 100: [0.6, 0.6], 1000: [0.8, 0.8], 10_000: [0.9, 0.9]}
+
+
+def test_labels_that_fresh_weights_need() -> None:
+    found = measured(full={10: [0.6, 0.8], 100: [0.85, 0.85], 1000: [0.95, 0.95], 10_000: [0.9, 0.9]}, scratch=SCRATCH)
+    need = found.needs[10]  # the mean, 0.7, is halfway between 100 and 1,000 labels
+    assert need.labels == pytest.approx(math.sqrt(100 * 1000))
+    assert need.interval == (pytest.approx(100), pytest.approx(1000))  # of a seed alone 0.6 or 0.8
+    assert found.needs[100].labels == pytest.approx(math.sqrt(1000 * 10_000))
+    assert found.needs[1000].labels == math.inf
+    assert found.headline == 100
+    figures = labels_saved.figures(found)
+    assert figures["worth"] == pytest.approx(math.sqrt(1000 * 10_000) - 100)
+    assert figures["labels/1000/needed"] is None
+    table = labels_saved.table(found)
+    assert "| 10 | 0.700 ± 0.141 | 0.500 ± 0.000 | 316 [100, 1,000] |" in table
+    assert "> 10,000 [> 10,000, > 10,000]" in table
+    assert "With 100 labels full scores 0.850; scratch needs 3,162 [3,162, 3,162] labels for that" in table
+    assert "pretraining is worth 3,062 labels." in table
+
+
+def test_labels_of_a_metric_of_which_less_is_better() -> None:
+    error = {size: [-value for value in values] for size, values in SCRATCH.items()}
+    found = measured({size: [-0.8] * 2 for size in SCRATCH}, error, mode="min")
+    assert found.needs[10].labels == pytest.approx(1000)
+
+
+def test_where_pretraining_is_worth_nothing_or_more_than_there_is() -> None:
+    worse = measured(full={size: [value[0] - 0.05] * 2 for size, value in SCRATCH.items()}, scratch=SCRATCH)
+    assert "pretraining is worth no labels" in labels_saved.verdict(worse)
+    best = measured(full={size: [1.0] for size in SCRATCH}, scratch={size: [0.5] for size in SCRATCH})
+    assert "is worth more labels than there are" in labels_saved.verdict(best)
+    assert best.needs[10].interval is None
+
+
+def test_numbers_of_labels() -> None:
+    assert labels_saved.training_sizes(67_349, None) == [10, 32, 100, 316, 1000, 3162, 10_000, 31_623, 67_349]
+    assert labels_saved.training_sizes(340, None) == [10, 32, 100, 340]
+    assert labels_saved.training_sizes(340, [100, 0, 1000]) == [100, 340]
+    with pytest.raises(UserError, match="at least two training sizes"):
+        labels_saved.training_sizes(8, None)
+
+
+def test_rows_are_nested_and_have_the_classes_in_their_shares() -> None:
+    strata = [number % 4 == 0 for number in range(400)]
+    order = nested(strata, 3)
+    assert sorted(order) == list(range(400))
+    assert order != nested(strata, 4)
+    for size in (10, 32, 100, 316):
+        assert abs(sum(strata[row] for row in order[:size]) - size / 4) <= 1
+    assert nested([None] * 50, 7) == np.random.default_rng(7).permutation(50).tolist()
+
+
+@pytest.mark.parametrize("task", ["sentiment", "tagging"])
+def test_labels_saved_as_a_command(
+    task: str, pretrained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worth, "STEPS", 2)
+    where = ["worth", "--task", task, "--from", str(pretrained / "encoder"), "--out", "out", "--labels", "8,16"]
+    flags = ["--precision=32-true", "--data.max_length=24", "--epochs=1"]
+    more = ["--seeds", "2"] if task == "sentiment" else ["--seeds", "1", "--rates", "1e-3,1e-4"]
+    run(*where, *more, *flags)
+    assert "pretraining is worth" in capsys.readouterr().out
+    end = figures(Path("out"))
+    assert end["seeds"] == int(more[1])
+    assert {f"labels/{size}/{arm}" for size in (8, 16) for arm in ("full", "scratch")} <= set(end)
+    runs = sorted(path.parent.name for path in Path("out/runs").glob("*/metrics.json"))
+    assert len(runs) == 8
+    assert_plot(Path("out/worth.png"))
+    if task == "tagging":
+        with pytest.raises(UserError, match="are of pretraining"):
+            run(*where, "--of", "prompt")
+        with pytest.raises(UserError, match="'some'; it takes numbers"):
+            run(*where[:-1], "some")
+        with pytest.raises(UserError, match="'0'; it takes learning rates"):
+            run(*where, "--rates", "0")
+        return
+    times = {path: path.stat().st_mtime_ns for path in Path("out/runs").glob("*/metrics.json")}
+    run(*where, *more, *flags)
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_a_model_that_counts_has_no_fresh_weights(toys: Callable[[str], Path]) -> None:
+    where = ["--model", "ngram", "--from", str(toys("ngram") / "encoder")]
+    with pytest.raises(UserError, match="has the arm 'full' only"):
+        run("worth", *where, "--of", "pretraining")

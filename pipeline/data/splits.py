@@ -15,6 +15,21 @@ def drawn(rows: int, count: int) -> list[int]:
     return np.random.default_rng(SEED).permutation(rows)[:count].tolist()
 
 
+def nested(strata: Sequence[Hashable], seed: int) -> list[int]:
+    """Numbers of all rows in an order whose every beginning has each stratum in its share, by the seed.
+
+    So the first 10 rows are among the first 100. With one stratum it is a permutation.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for number, stratum in enumerate(strata):
+        members.setdefault(stratum, []).append(number)
+    rng, places = np.random.default_rng(seed), []
+    for rows in members.values():
+        order, offset = rng.permutation(len(rows)), rng.random()
+        places += [((place + offset) / len(rows), rows[j]) for place, j in enumerate(order)]
+    return [row for _, row in sorted(places)]
+
+
 def stratified(contents: Sequence[Hashable], strata: Sequence[Hashable], count: int) -> list[int]:
     """Numbers of rows, in ascending order, in which each stratum has the share that it has in all rows.
 

@@ -21,12 +21,13 @@ from pipeline.presets import task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
-from pipeline.training.requests import FineTuneRequest, Overrides, ZeroShotRequest, overrides_of, settings_in
+from pipeline.training.requests import FineTuneRequest, ZeroShotRequest, overrides_of, settings_in
 from tasks.base import Task
 
 LABELS = (10, 32, 100, 316, 1000)
 STEPS = 100  # the fewest optimizer steps, however few the rows
 BATCH = 10  # rows of one
+MANY, LARGE_BATCH = 1000, 32  # more rows than that are trained on in larger batches
 
 ZeroShot = Callable[[ZeroShotRequest], None]
 
@@ -44,14 +45,12 @@ def measure(
     Raises:
         UserError: a task without prompts or accuracy, or with too few rows; a setting that each run sets itself.
     """
-    file, settings = task_file(request.task), settings_in(request.overrides)
+    file = task_file(request.task)
     task = task_of(file)
     if not isinstance(task, Task) or task.metric != "accuracy":
         raise UserError(f"{file.stem} is not scored by accuracy: a prompt and a fine-tune cannot be compared.")
     check_prompts(task, file)
-    if any(name.startswith("data.train_rows") for name in settings):
-        raise UserError("worth varies data.train_rows itself; remove that flag.")
-    check_many_runs(settings)
+    check_settings(request)
     numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows))
     cell = cell_of(request)
     learning = learning_of(request.encoder) if request.encoder is not None else "gradient"
@@ -69,7 +68,8 @@ def measure(
         )
 
     def tune(*, resume: bool, rows: int, seed: int, folder: Path) -> None:
-        overrides = (*effective(settings_for(rows), learning, request.task, request.arm), *request.overrides)
+        settings = effective(overrides_of(settings_for(rows)), learning, request.task, request.arm)
+        overrides = (*settings, *request.overrides)
         finetune(replace(request, seed=seed, out=folder, overrides=overrides, resume=resume, overwrite=not resume))
 
     line: dict[int, list[float]] = {}
@@ -80,7 +80,7 @@ def measure(
         for number in numbers:
             for seed in range(seeds):
                 folder = out / "runs" / f"{number}-{seed}"
-                trained = cell | {"rows": list(settings_for(number))}
+                trained = cell | {"rows": list(overrides_of(settings_for(number)))}
                 run = partial(tune, rows=number, seed=seed, folder=folder)
                 score = accuracy(folder, trained, run, "test/accuracy", overwrite=overwrite)
                 line.setdefault(number, []).append(score)
@@ -109,14 +109,22 @@ def training_sizes(rows: int) -> list[int]:
     return sizes
 
 
-def settings_for(rows: int) -> Overrides:
+def check_settings(request: FineTuneRequest) -> None:
+    """Raises: UserError, a setting that each run sets itself."""
+    settings = settings_in(request.overrides)
+    if any(name.startswith("data.train_rows") for name in settings):
+        raise UserError("worth varies data.train_rows itself; remove that flag.")
+    check_many_runs(settings)
+
+
+def settings_for(rows: int) -> dict[str, Any]:
     """Settings of a fine-tune on so few rows: enough epochs, and the last step is tested.
 
     To choose among several checkpoints would take the labels of the validation part.
     """
     epochs = max(5, math.ceil(STEPS * BATCH / rows))
-    settings = {"data.train_rows": rows, "data.batch_size": BATCH, "data.epochs": epochs, "validations": 1}
-    return overrides_of(settings)
+    batch = BATCH if rows <= MANY else LARGE_BATCH
+    return {"data.train_rows": rows, "data.batch_size": batch, "data.epochs": epochs, "validations": 1}
 
 
 def crossing(line: dict[int, float], prompt: float) -> float | None:

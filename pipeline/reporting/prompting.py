@@ -10,6 +10,7 @@ from pipeline.reporting.page import Chart, Charts, Error, Errors, Figure, Page, 
 from pipeline.reporting.run_record import RunRecord
 
 MOST_ERRORS = 12
+MOST_GROUPS = 20  # of a column that has its own table
 RULES = {
     "accuracy": "sum",
     "accuracy_per_token": "per token",
@@ -36,12 +37,36 @@ def page(run: RunRecord) -> Page:
         figures=figures,
         sections=[
             templates_section(run),
+            *groups_sections(run),
             errors_section(run),
             shared.lineage_section(run.stages),
             shared.settings_section(run),
             shared.commands_section(shared.command_of(run)),
         ],
     )
+
+
+def groups_sections(run: RunRecord) -> list[Section]:
+    """Accuracy by group, beside published figures: a section for each column that has not too many groups."""
+    found: dict[str, dict[str, float]] = {}
+    for name, value in run.metrics.items():
+        parts = name.removeprefix("zeroshot/").split("/", 1)
+        if name.startswith("zeroshot/") and len(parts) == 2 and not parts[0].startswith(("template_", "shots_")):
+            found.setdefault(parts[0], {})[parts[1]] = value
+    names = [name.split("/")[1] for name in run.metrics if name.startswith("published/") and name.count("/") == 1]
+    sections = []
+    for column, groups in found.items():
+        if not 1 < len(groups) <= MOST_GROUPS:
+            continue
+        rows = [
+            [group, f"{value:.3f}", *(f"{run.metrics[f'published/{model}/{column}/{group}']:.3f}" for model in names)]
+            for group, value in groups.items()
+        ]
+        head = [column, run.model, *(f"{model} (published)" for model in names)]
+        sections.append(
+            Section(f"By {column.replace('_', ' ')}", [Table(head, rows, "Accuracy by the sum of log-likelihoods.")])
+        )
+    return sections
 
 
 def templates_section(run: RunRecord) -> Section:

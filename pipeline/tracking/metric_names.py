@@ -90,6 +90,17 @@ METRIC_NAMES = {
     "baseline/nearest_sentence": "BLEU of the target of the training source that is most like the source",
     "baseline/mean/mse": "squared error of always predicting the mean training label",
     "baseline/mean": "the same, where the squared error is the metric of the task (choose_by: mse)",
+    # labels that pretraining saves (make worth)
+    "metric": "the metric that both arms are compared by",
+    "seeds": "runs of each number of labels",
+    "labels/ROWS/full": "mean score of pretrained weights with so many labels",
+    "labels/ROWS/scratch": "the same of fresh weights",
+    "labels/ROWS/ARM_deviation": "standard deviation over seeds",
+    "labels/ROWS/needed": "labels with which fresh weights reach the score of pretrained ones; null: all are too few",
+    "labels/ROWS/needed_low": "lower bound of its 95 % interval",
+    "labels/ROWS/needed_high": "upper bound of its 95 % interval; null: more than there are",
+    "worth": "`needed` less `worth_at`: the labels that pretraining is worth; null: more than there are",
+    "worth_at": "the number of labels that `worth` is said of: the most for which `needed` is known and more",
     # zero-shot and few-shot
     "zeroshot/rows": "rows that were prompted",
     "zeroshot/accuracy": "accuracy by the summed log-likelihood, mean of the templates",

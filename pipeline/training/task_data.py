@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from pipeline.data import labeled
 from pipeline.data.labeled import LabeledRows
+from pipeline.data.splits import nested
 from pipeline.data.task_files import oddly_named
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Feature, collate, features_of
@@ -43,7 +44,7 @@ class TaskData(lightning.LightningDataModule):
         cut: which part of a longer text is kept (see features.shorten).
         epochs: passes over the training part.
         workers: processes that make batches ahead; 0: none. The batches do not depend on it.
-        train_rows: train on this many rows only.
+        train_rows: train on this many rows only, each class in its share; fewer rows are among more.
         characters: also test with only the first characters of each text, for each of these numbers.
         seed: of the order and of the `train_rows`; rows split off for validation or test are the same for every seed.
     """
@@ -196,8 +197,8 @@ class TaskData(lightning.LightningDataModule):
         self.found = labeled.read(self.task, self.files)
         parts = {split: part.examples for split, part in self.found.parts.items()}
         if self.train_rows is not None and self.train_rows < len(parts["train"]):
-            chosen = np.random.default_rng(self.seed).permutation(len(parts["train"]))[: self.train_rows]
-            parts["train"] = [parts["train"][i] for i in chosen]
+            order = nested(self.task.strata(parts["train"]), self.seed)
+            parts["train"] = [parts["train"][i] for i in order[: self.train_rows]]
         trained = {labeled.content(example) for example in parts["train"]}
         for split in ("valid", "test"):
             self.trained_on[split] = sum(labeled.content(example) in trained for example in parts[split])

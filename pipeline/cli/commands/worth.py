@@ -1,8 +1,9 @@
-"""`make worth`: data efficiency, how many labels a prompt is worth (Le Scao and Rush 2021)."""
+"""`make worth`: data efficiency, how many labels a prompt is worth (Le Scao and Rush 2021), or pretraining."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from pipeline.cli.arguments import (
@@ -12,22 +13,30 @@ from pipeline.cli.arguments import (
     add_out,
     add_overrides,
     add_task,
-    positive,
+    natural,
     request_of,
 )
 from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.zeroshot import zeroshot
 from pipeline.errors import UserError
-from pipeline.training.requests import FineTuneRequest, settings_in
+from pipeline.training.requests import FineTuneRequest
 
-HELP = "zero-shot beside fine-tunes on 10 to 1,000 rows"
+HELP = "how many labels a prompt or pretraining is worth: scores on 10, 32, 100, ... rows"
 
 
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_task(parser)
     add_encoder(parser)
-    parser.add_argument("--seeds", type=positive, default=3, help="fine-tunes for each number of rows")
+    parser.add_argument(
+        "--of",
+        choices=("prompt", "pretraining"),
+        default=None,
+        help="what is worth labels [prompt, where the task has prompts and accuracy]",
+    )
+    parser.add_argument("--seeds", type=natural, default=0, help="runs of each number of rows [3; of pretraining 5]")
+    parser.add_argument("--labels", default=None, help="of pretraining: numbers of rows, as 10,100,all")
+    parser.add_argument("--rates", default=None, help="of pretraining: learning rates that arms try, as 3e-4,1e-3")
     add_out(parser)
     add_overrides(parser, "finetune")
 
@@ -35,21 +44,66 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.cli.task_template import add_missing
-    from pipeline.experiments import data_efficiency
-    from pipeline.experiments.comparison import format_scores
+    from pipeline.experiments.data_efficiency import check_settings
     from pipeline.experiments.grid import check_seeds
-    from pipeline.presets import task_file
+    from pipeline.presets import task_file, task_of
 
     add_missing(options.task, options.data)
-    file, folder = task_file(options.task), encoder_folder(options.model, options.encoder)
-    out = options.out or Path("runs/worth") / f"{options.model}-{file.stem}"
-    check_seeds(options.seeds, options.seed)
-    if any(name.startswith("data.train_rows") for name in settings_in(options.overrides)):
-        raise UserError("worth varies data.train_rows itself; remove that flag.")
+    file = task_file(options.task)
+    task, folder = task_of(file), encoder_folder(options.model, options.encoder)
+    of_pretraining = options.labels is not None or options.rates is not None
+    prompted = bool(task.prompts) and getattr(task, "metric", None) == "accuracy"
+    of = options.of or ("prompt" if prompted and not of_pretraining else "pretraining")
+    if of == "prompt" and of_pretraining:
+        raise UserError("--labels and --rates are of pretraining: leave them out, or set --of pretraining.")
+    seeds = options.seeds or (3 if of == "prompt" else 5)
+    check_seeds(seeds, options.seed)
+    name = f"{options.model}-{file.stem}" + ("" if of == "prompt" else "-labels")
     request = request_of(FineTuneRequest, options, encoder=folder, overwrite=False)
-    figures = data_efficiency.measure(
-        request, finetune, zeroshot, out, seeds=options.seeds, overwrite=options.overwrite
-    )
+    check_settings(request)
+    out = options.out or Path("runs/worth") / name
+    (worth_of_prompt if of == "prompt" else worth_of_pretraining)(request, options, out, seeds)
+
+
+def worth_of_prompt(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
+    from pipeline.experiments import data_efficiency
+    from pipeline.experiments.comparison import format_scores
+
+    figures = data_efficiency.measure(request, finetune, zeroshot, out, seeds=seeds, overwrite=options.overwrite)
     for number, scores in figures["finetuned"].items():
         print(f"{number:>6} rows  {format_scores(scores)}")
     print(f"{data_efficiency.verdict(figures)}\nSaved worth.json and worth.png in {out}")
+
+
+def worth_of_pretraining(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
+    from pipeline.experiments import labels_saved
+
+    labels = None if options.labels is None else [_count(part) for part in options.labels.split(",")]
+    rates = [] if options.rates is None else [_rate(part) for part in options.rates.split(",")]
+    labels_saved.measure(request, finetune, out, seeds=seeds, labels=labels, rates=rates, overwrite=options.overwrite)
+    print(f"{(out / 'worth.md').read_text()}\nSaved metrics.json, worth.csv, worth.md and worth.png in {out}")
+
+
+def _count(text: str) -> int:
+    """A number of labels; 0: all.
+
+    Raises:
+        UserError: it is none.
+    """
+    text = text.strip()
+    if text == "all":
+        return 0
+    if not (text.isascii() and text.isdigit() and int(text) > 1):
+        raise UserError(f"--labels has '{text}'; it takes numbers above 1, and all, as 10,100,all.")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    """Raises: UserError, it is no learning rate."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < math.inf:
+        raise UserError(f"--rates has '{text.strip()}'; it takes learning rates, as 3e-4,1e-3.")
+    return rate

@@ -1,0 +1,267 @@
+"""Labels saved: how many labels fresh weights need to score as pretrained ones do with fewer.
+
+Both arms are fine-tuned on 10, 32, 100, ... and all labels, with several seeds. Of a seed each set of rows holds the
+smaller ones, has each class in its share, and is the same for both arms; validation and test part are as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline import metrics
+from pipeline.console.progress import progress
+from pipeline.data import labeled
+from pipeline.errors import UserError
+from pipeline.experiments import labels_plot
+from pipeline.experiments.comparison import format_score
+from pipeline.experiments.data_efficiency import check_settings, crossing, settings_for
+from pipeline.experiments.feasible import learning_of, why_not
+from pipeline.experiments.grid import FineTune
+from pipeline.experiments.run_cache import cell_of, finite, once
+from pipeline.presets import ArmName, trained_task
+from pipeline.storage.atomic import write_atomically
+from pipeline.tracking.tables import markdown_table
+from pipeline.training.requests import FineTuneRequest, overrides_of
+from pipeline.training.run_folder import check_place
+
+FULL: ArmName = "full"
+SCRATCH: ArmName = "scratch"
+RATE = "model.optimization.learning_rate"
+SAMPLES = 2000  # of the bootstrap
+CLEARLY = 1.01  # more labels than others: above rounding
+
+
+@dataclass(frozen=True)
+class Need:
+    """Labels that fresh weights need.
+
+    Args:
+        labels: infinite where all there are do not suffice.
+        interval: 95 %, of a bootstrap over seeds; None of a single seed.
+    """
+
+    labels: float
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class LabelsSaved:
+    """The scores of both arms by the number of labels.
+
+    Args:
+        title: model and task.
+        metric: of the task.
+        mode: whether more or less of it is better.
+        full, scratch: labels -> score of each seed; both arms have the same numbers of labels and seeds.
+    """
+
+    title: str
+    metric: str
+    mode: str
+    full: dict[int, list[float]]
+    scratch: dict[int, list[float]]
+
+    @property
+    def arms(self) -> dict[str, dict[int, list[float]]]:
+        return {FULL: self.full, SCRATCH: self.scratch}
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of labels, rising."""
+        return sorted(self.full)
+
+    @cached_property
+    def needs(self) -> dict[int, Need]:
+        """Labels -> those that fresh weights need for the score that pretrained ones have with so many.
+
+        On the line through the means of the scores, over the logarithm of the number of labels. For the interval seeds
+        are drawn with replacement, the same for both arms (Efron 1979): its bounds are the 2.5 and 97.5 % quantiles.
+        """
+        sign = 1 if self.mode == "max" else -1
+        full, scratch = (sign * np.array([arm[size] for size in self.sizes]) for arm in (self.full, self.scratch))
+        seeds = full.shape[1]
+        drawn = np.random.default_rng(0).integers(seeds, size=(SAMPLES if seeds > 1 else 0, seeds))
+        found = {}
+        for place, size in enumerate(self.sizes):
+            labels = self._reached(scratch.mean(1), full[place].mean())
+            samples = sorted(self._reached(scratch[:, one].mean(1), full[place, one].mean()) for one in drawn)
+            bounds = [samples[round(share * (SAMPLES - 1))] for share in (0.025, 0.975)] if samples else None
+            found[size] = Need(labels, None if bounds is None else (bounds[0], bounds[1]))
+        return found
+
+    def _reached(self, line: np.ndarray, score: float) -> float:
+        """Labels at which a line (sizes,) reaches a score; infinite if never."""
+        reached = crossing(dict(zip(self.sizes, line.tolist(), strict=True)), float(score))
+        return math.inf if reached is None else reached
+
+    @property
+    def headline(self) -> int:
+        """The most labels with which pretrained weights score so that fresh ones reach it; the fewest, where none."""
+        reached = [size for size, need in self.needs.items() if size * CLEARLY < need.labels < math.inf]
+        return max(reached, default=self.sizes[0])
+
+
+def training_sizes(rows: int, wanted: Sequence[int] | None) -> list[int]:
+    """Numbers of labels: those wanted, or 10, 32, 100, 316, ... and all.
+
+    Args:
+        wanted: as a user gives them; 0: all.
+
+    Raises:
+        UserError: there is only one.
+    """
+    halves = [round(10 ** (power / 2)) for power in range(2, 20)]
+    numbers = [size for size in halves if size * 1.25 < rows] + [rows] if wanted is None else wanted
+    sizes = sorted({min(number or rows, rows) for number in numbers})
+    if len(sizes) < 2:
+        raise UserError(f"Labels saved needs at least two training sizes; of {rows:,} rows there is one.")
+    return sizes
+
+
+def measure(
+    request: FineTuneRequest,
+    finetune: FineTune,
+    out: Path,
+    *,
+    seeds: int,
+    labels: Sequence[int] | None,
+    rates: Sequence[float],
+    overwrite: bool,
+) -> LabelsSaved:
+    """Runs what is not yet finished; writes worth.md, worth.csv, worth.png and metrics.json.
+
+    Args:
+        request: model, encoder, task, data and settings of all runs.
+        labels: see `training_sizes`.
+        rates: learning rates; each arm takes, for each number of labels, the one that is best on the validation part
+            with seed 0. None: that of the configuration.
+        overwrite: run what is finished too.
+
+    Raises:
+        UserError: a task that is not trained, or has too few rows; a model without both arms; a setting that each run
+            sets itself.
+    """
+    task = trained_task(request.task)
+    check_settings(request)
+    learning = learning_of(request.encoder) if request.encoder is not None else "gradient"
+    if (reason := why_not(request.model, learning, request.task, SCRATCH)) is not None:
+        raise UserError(reason)
+    check_place(out)
+    sizes = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), labels)
+    title = f"{request.model} on {Path(request.task).stem}"
+    scores: dict[str, dict[int, list[float]]] = {FULL: {}, SCRATCH: {}}
+    choices = [overrides_of({RATE: rate}) for rate in rates] or [()]
+
+    def taken(content: dict[str, Any]) -> dict[str, Any]:
+        score, chosen_by = (f"{part}{task.metric}" for part in ("test/", "val/best_"))
+        return {"score": finite(content, score, most=task.bound), "by": finite(content, chosen_by, most=task.bound)}
+
+    with progress(total=len(sizes) * 2 * (len(choices) + seeds - 1), desc="worth", unit="run") as bar:
+
+        def run(arm: ArmName, size: int, seed: int, choice: int) -> dict[str, Any]:
+            own = (*overrides_of(settings_for(size)), *choices[choice], *request.overrides)
+            one = replace(request, arm=arm, seed=seed, overrides=own)
+            folder = out / "runs" / (f"{arm}-{size}-{seed}" + (f"-{choice}" if len(choices) > 1 else ""))
+            result = once(folder, cell_of(one), partial(tune, finetune, one, folder), overwrite=overwrite, taken=taken)
+            bar.update()
+            return result
+
+        better = max if task.mode == "max" else min
+        for size in sizes:
+            for arm in (FULL, SCRATCH):
+                tried = [run(arm, size, 0, choice) for choice in range(len(choices))]
+                best = better(range(len(choices)), key=lambda choice: tried[choice]["by"])
+                rest = [run(arm, size, seed, best) for seed in range(1, seeds)]
+                scores[arm][size] = [one["score"] for one in (tried[best], *rest)]
+            found = LabelsSaved(title, task.metric, task.mode, scores[FULL], scores[SCRATCH])
+            report(found, out)
+    return found
+
+
+def tune(finetune: FineTune, request: FineTuneRequest, folder: Path, *, resume: bool) -> None:
+    finetune(replace(request, out=folder, resume=resume, overwrite=not resume))
+
+
+# ---------------------------------------------------------------------- report
+
+
+def report(found: LabelsSaved, out: Path) -> None:
+    """Writes worth.md, worth.csv, worth.png and, last, metrics.json."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["arm", "labels", "seed", found.metric])
+    for arm, by_size in found.arms.items():
+        for size, scores in sorted(by_size.items()):
+            writer.writerows([arm, size, seed, score] for seed, score in enumerate(scores))
+    write_atomically(out / "worth.csv", text.getvalue())
+    write_atomically(out / "worth.md", table(found))
+    labels_plot.plot(found, out / "worth.png")
+    write_atomically(out / "metrics.json", json.dumps(figures(found), indent=2) + "\n")
+
+
+def figures(found: LabelsSaved) -> dict[str, Any]:
+    """The content of metrics.json; null where all labels are too few."""
+    result: dict[str, Any] = {"metric": found.metric, "seeds": len(found.full[found.sizes[0]])}
+    for size in found.sizes:
+        for arm in (FULL, SCRATCH):
+            mean, deviation = metrics.mean_and_deviation(found.arms[arm][size])
+            result |= {f"labels/{size}/{arm}": mean, f"labels/{size}/{arm}_deviation": deviation}
+        need = found.needs[size]
+        values = {"needed": need.labels}
+        if need.interval is not None:
+            values |= dict(zip(("needed_low", "needed_high"), need.interval, strict=True))
+        result |= {f"labels/{size}/{name}": _or_none(value) for name, value in values.items()}
+    size = found.headline
+    return {**result, "worth": _or_none(found.needs[size].labels - size), "worth_at": size}
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def table(found: LabelsSaved) -> str:
+    """Markdown: a line for each number of labels, and what it comes to."""
+    rows = []
+    for size in found.sizes:
+        scores = [format_score(found.arms[arm][size]) for arm in (FULL, SCRATCH)]
+        rows.append([f"{size:,}", *scores, needed_text(found.needs[size], found.sizes)])
+    head = ["labels", FULL, SCRATCH, f"labels that {SCRATCH} needs for the score of {FULL}"]
+    note = f"{found.metric.replace('_', ' ')} on the test part, mean ± standard deviation over seeds; brackets: 95 %\n"
+    return f"{markdown_table(head, rows)}\n{note}(bootstrap over seeds). {verdict(found)}\n"
+
+
+def needed_text(need: Need, sizes: Sequence[int]) -> str:
+    """Labels with their interval, as 1,240 [900, 1,600]; beyond the numbers that were measured it says so."""
+    least, most = sizes[0], sizes[-1]
+
+    def words(value: float) -> str:
+        return f"> {most:,}" if value == math.inf else f"≤ {least:,}" if value <= least else f"{value:,.0f}"
+
+    if need.interval is None:
+        return words(need.labels)
+    return f"{words(need.labels)} [{words(need.interval[0])}, {words(need.interval[1])}]"
+
+
+def verdict(found: LabelsSaved) -> str:
+    """What pretraining is worth, in a sentence or two."""
+    size, most = found.headline, found.sizes[-1]
+    need = found.needs[size]
+    score = metrics.mean_and_deviation(found.full[size])[0]
+    begin = f"With {size:,} labels {FULL} scores {score:.3f}"
+    if need.labels == math.inf:
+        return f"{begin}, and {SCRATCH} does not with all {most:,}: pretraining is worth more labels than there are."
+    if need.labels <= size * CLEARLY:
+        return f"{begin}, as {SCRATCH} does with {need.labels:,.0f}: pretraining is worth no labels."
+    reached = needed_text(need, found.sizes)
+    worth = f"pretraining is worth {need.labels - size:,.0f} labels"
+    return f"{begin}; {SCRATCH} needs {reached} labels for that: {worth}."
