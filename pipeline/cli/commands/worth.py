@@ -13,7 +13,7 @@ from pipeline.cli.arguments import (
     add_out,
     add_overrides,
     add_task,
-    natural,
+    positive,
     request_of,
 )
 from pipeline.cli.commands.finetune import finetune
@@ -34,7 +34,9 @@ def add_arguments(parser: Parser) -> None:
         default=None,
         help="what is worth labels [prompt, where the task has prompts and accuracy]",
     )
-    parser.add_argument("--seeds", type=natural, default=0, help="runs of each number of rows [3; of pretraining 5]")
+    parser.add_argument(
+        "--seeds", type=positive, default=None, help="runs of each number of rows [3; of pretraining 5]"
+    )
     parser.add_argument("--labels", default=None, help="of pretraining: numbers of rows, as 10,100,all")
     parser.add_argument("--rates", default=None, help="of pretraining: learning rates that arms try, as 3e-4,1e-3")
     add_out(parser)
