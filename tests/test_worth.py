@@ -76,7 +76,7 @@ def test_labels_that_fresh_weights_need() -> None:
     assert need.interval == (pytest.approx(100), pytest.approx(1000))  # of a seed alone 0.6 or 0.8
     assert found.needs[100].labels == pytest.approx(math.sqrt(1000 * 10_000))
     assert found.needs[1000].labels == math.inf
-    assert found.headline == 100
+    assert found.headline == 100  # with 1,000 there are too few to say
     figures = labels_saved.figures(found)
     assert figures["worth"] == pytest.approx(math.sqrt(1000 * 10_000) - 100)
     assert figures["labels/1000/needed"] is None
@@ -95,7 +95,11 @@ def test_labels_of_a_metric_of_which_less_is_better() -> None:
 
 def test_where_pretraining_is_worth_nothing_or_more_than_there_is() -> None:
     worse = measured(full={size: [value[0] - 0.05] * 2 for size, value in SCRATCH.items()}, scratch=SCRATCH)
-    assert "pretraining is worth no labels" in labels_saved.verdict(worse)
+    assert "leave open whether pretraining saves labels" in labels_saved.verdict(worse)
+    assert "worth" not in labels_saved.figures(worse)
+    unsure = measured({size: [0.4, value[0] + 0.2] for size, value in SCRATCH.items()}, SCRATCH)
+    assert unsure.needs[100].labels > 100  # but not with each of the seeds
+    assert "leave open" in labels_saved.verdict(unsure)
     best = measured(full={size: [1.0] for size in SCRATCH}, scratch={size: [0.5] for size in SCRATCH})
     assert "is worth more labels than there are" in labels_saved.verdict(best)
     assert best.needs[10].interval is None
@@ -128,7 +132,8 @@ def test_labels_saved_as_a_command(
     flags = ["--precision=32-true", "--data.max_length=24", "--epochs=1"]
     more = ["--seeds", "2"] if task == "sentiment" else ["--seeds", "1", "--rates", "1e-3,1e-4"]
     run(*where, *more, *flags)
-    assert "pretraining is worth" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "pretraining is worth" in said or "leave open whether" in said
     end = figures(Path("out"))
     assert end["seeds"] == int(more[1])
     assert {f"labels/{size}/{arm}" for size in (8, 16) for arm in ("full", "scratch")} <= set(end)

@@ -50,4 +50,4 @@ def draw_needs(axes: Any, found: LabelsSaved) -> None:
     axes.set_yscale("log")
     axes.set_yticks(sizes, [f"{size:,}" for size in sizes])
     axes.set_ylabel("labels that scratch needs for the score of full")
-    axes.legend(fontsize="small", loc="upper left" if not beyond else "lower right")
+    axes.legend(fontsize="small", loc="best")

@@ -53,6 +53,10 @@ class Need:
     labels: float
     interval: tuple[float, float] | None
 
+    def is_above(self, size: int) -> bool:
+        """Whether it is certainly more than `size`: its whole interval is, where there is one."""
+        return (self.labels if self.interval is None else self.interval[0]) > size * CLEARLY
+
 
 @dataclass(frozen=True)
 class LabelsSaved:
@@ -105,10 +109,14 @@ class LabelsSaved:
         return math.inf if reached is None else reached
 
     @property
-    def headline(self) -> int:
-        """The most labels with which pretrained weights score so that fresh ones reach it; the fewest, where none."""
-        reached = [size for size, need in self.needs.items() if size * CLEARLY < need.labels < math.inf]
-        return max(reached, default=self.sizes[0])
+    def headline(self) -> int | None:
+        """The labels that say most: the most with which fresh weights need certainly more, and a number that is known.
+
+        Where they need more than there are: the fewest with which that is so. None: these runs leave it open.
+        """
+        saved = [size for size, need in self.needs.items() if need.is_above(size)]
+        known = [size for size in saved if self.needs[size].labels < math.inf]
+        return max(known) if known else min(saved, default=None)
 
 
 def training_sizes(rows: int, wanted: Sequence[int] | None) -> list[int]:
@@ -221,8 +229,8 @@ def figures(found: LabelsSaved) -> dict[str, Any]:
         if need.interval is not None:
             values |= dict(zip(("needed_low", "needed_high"), need.interval, strict=True))
         result |= {f"labels/{size}/{name}": _or_none(value) for name, value in values.items()}
-    size = found.headline
-    return {**result, "worth": _or_none(found.needs[size].labels - size), "worth_at": size}
+    most = found.headline
+    return result if most is None else {**result, "worth": _or_none(found.needs[most].labels - most), "worth_at": most}
 
 
 def _or_none(value: float) -> float | None:
@@ -255,13 +263,12 @@ def needed_text(need: Need, sizes: Sequence[int]) -> str:
 def verdict(found: LabelsSaved) -> str:
     """What pretraining is worth, in a sentence or two."""
     size, most = found.headline, found.sizes[-1]
-    need = found.needs[size]
-    score = metrics.mean_and_deviation(found.full[size])[0]
+    if size is None:
+        return f"These runs leave open whether pretraining saves labels: {SCRATCH} may need no more of them."
+    need, score = found.needs[size], metrics.mean_and_deviation(found.full[size])[0]
     begin = f"With {size:,} labels {FULL} scores {score:.3f}"
     if need.labels == math.inf:
         return f"{begin}, and {SCRATCH} does not with all {most:,}: pretraining is worth more labels than there are."
-    if need.labels <= size * CLEARLY:
-        return f"{begin}, as {SCRATCH} does with {need.labels:,.0f}: pretraining is worth no labels."
     reached = needed_text(need, found.sizes)
     worth = f"pretraining is worth {need.labels - size:,.0f} labels"
     return f"{begin}; {SCRATCH} needs {reached} labels for that: {worth}."

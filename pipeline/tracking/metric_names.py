@@ -100,7 +100,7 @@ METRIC_NAMES = {
     "labels/ROWS/needed_low": "lower bound of its 95 % interval",
     "labels/ROWS/needed_high": "upper bound of its 95 % interval; null: more than there are",
     "worth": "`needed` less `worth_at`: the labels that pretraining is worth; null: more than there are",
-    "worth_at": "the number of labels that `worth` is said of: the most for which `needed` is known and more",
+    "worth_at": "the number of labels that `worth` is said of; neither is there where the runs leave it open",
     # zero-shot and few-shot
     "zeroshot/rows": "rows that were prompted",
     "zeroshot/accuracy": "accuracy by the summed log-likelihood, mean of the templates",
