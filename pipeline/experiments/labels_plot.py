@@ -34,7 +34,7 @@ def plot(found: LabelsSaved, file: Path) -> None:
 
 
 def draw_needs(axes: Any, found: LabelsSaved) -> None:
-    """Labels that fresh weights need for the same score; a triangle at the top where all are too few."""
+    """Labels that fresh weights need for the same score; a triangle at the top where the most are too few."""
     sizes, ceiling = found.sizes, found.sizes[-1] * 1.6
     axes.plot(sizes, sizes, color=plots.GREY, linewidth=1.0, linestyle=(0, (4, 3)), label="as many: nothing saved")
     reached = {size: need for size, need in found.needs.items() if need.labels < math.inf}
@@ -42,7 +42,7 @@ def draw_needs(axes: Any, found: LabelsSaved) -> None:
         needed = [need.labels for need in reached.values()]
         axes.plot(list(reached), needed, "o-", color=plots.COLORS[1], label="needed")
     if beyond := [size for size in sizes if size not in reached]:
-        axes.plot(beyond, [ceiling] * len(beyond), "^", color=plots.COLORS[1], label="more than there are")
+        axes.plot(beyond, [ceiling] * len(beyond), "^", color=plots.COLORS[1], label="more than were tried")
     for size, need in found.needs.items():
         if need.interval is not None:
             low, high = (min(value, ceiling) for value in need.interval)

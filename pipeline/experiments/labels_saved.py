@@ -46,7 +46,7 @@ class Need:
     """Labels that fresh weights need.
 
     Args:
-        labels: infinite where all there are do not suffice.
+        labels: infinite where the most that were tried do not suffice.
         interval: 95 %, of a bootstrap over seeds; None of a single seed.
     """
 
@@ -112,7 +112,7 @@ class LabelsSaved:
     def headline(self) -> int | None:
         """The labels that say most: the most with which fresh weights need certainly more, and a number that is known.
 
-        Where they need more than there are: the fewest with which that is so. None: these runs leave it open.
+        Where they need more than were tried: the fewest with which that is so. None: these runs leave it open.
         """
         saved = [size for size, need in self.needs.items() if need.is_above(size)]
         known = [size for size in saved if self.needs[size].labels < math.inf]
@@ -218,7 +218,7 @@ def report(found: LabelsSaved, out: Path) -> None:
 
 
 def figures(found: LabelsSaved) -> dict[str, Any]:
-    """The content of metrics.json; null where all labels are too few."""
+    """The content of metrics.json; null where the most labels that were tried are too few."""
     result: dict[str, Any] = {"metric": found.metric, "seeds": len(found.full[found.sizes[0]])}
     for size in found.sizes:
         for arm in (FULL, SCRATCH):
@@ -268,7 +268,7 @@ def verdict(found: LabelsSaved) -> str:
     need, score = found.needs[size], metrics.mean_and_deviation(found.full[size])[0]
     begin = f"With {size:,} labels {FULL} scores {score:.3f}"
     if need.labels == math.inf:
-        return f"{begin}, and {SCRATCH} does not with all {most:,}: pretraining is worth more labels than there are."
+        return f"{begin}, and {SCRATCH} does not with {most:,}: pretraining is worth more than {most - size:,} labels."
     reached = needed_text(need, found.sizes)
     worth = f"pretraining is worth {need.labels - size:,.0f} labels"
     return f"{begin}; {SCRATCH} needs {reached} labels for that: {worth}."

@@ -96,10 +96,10 @@ METRIC_NAMES = {
     "labels/ROWS/full": "mean score of pretrained weights with so many labels",
     "labels/ROWS/scratch": "the same of fresh weights",
     "labels/ROWS/ARM_deviation": "standard deviation over seeds",
-    "labels/ROWS/needed": "labels with which fresh weights reach the score of pretrained ones; null: all are too few",
+    "labels/ROWS/needed": "labels with which fresh weights score as pretrained ones; null: more than were tried",
     "labels/ROWS/needed_low": "lower bound of its 95 % interval",
-    "labels/ROWS/needed_high": "upper bound of its 95 % interval; null: more than there are",
-    "worth": "`needed` less `worth_at`: the labels that pretraining is worth; null: more than there are",
+    "labels/ROWS/needed_high": "upper bound of its 95 % interval; null: more than were tried",
+    "worth": "`needed` less `worth_at`: the labels that pretraining is worth; null: more than were tried",
     "worth_at": "the number of labels that `worth` is said of; neither is there where the runs leave it open",
     # zero-shot and few-shot
     "zeroshot/rows": "rows that were prompted",
