@@ -59,6 +59,20 @@ def test_the_last_validation_is_of_what_is_saved(tmp_path: Path) -> None:
     assert evaluated_loss == pytest.approx(mean["val/lm_loss"], abs=1e-4)
 
 
+def test_a_mean_of_other_steps_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that goes on for longer averages its own last steps; one that is no longer to average does not."""
+    out = tmp_path / "run"
+    run("pretrain", "--out", str(out), *HALF)
+    for steps, share, count in ((8, "0.5", 4), (10, "0", 0)):
+        more = [f"--trainer.max_steps={steps}", f"--model.optimization.average_share={share}", "--resume"]
+        run("pretrain", "--out", str(out), *HALF, *more)
+        assert f"the mean of the weights begins anew at step {steps - 2}" in "".join(capsys.readouterr())
+        state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)
+        assert state.get("mean_count", 0) == (2 if count else 0)
+    saved = load_file(out / "encoder/model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    assert torch.equal(saved, state["state_dict"]["encoder.word_embedding.weight"])
+
+
 def test_the_best_checkpoint_of_a_fine_tune_is_of_the_mean(pretrained: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     short = ["--data.epochs=0.3", "--validations=1", "--precision=32-true", "--model.optimization.average_share=1"]

@@ -130,8 +130,7 @@ class Training(lightning.LightningModule):
         if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
             return
         self.tokens_seen += batch.tokens
-        share = self.optimization.average_share
-        if share and self.global_step > self.total_steps * (1 - share):
+        if self.averaged_steps:
             self.mean.add(self)
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if self.global_step % every == 0 or self.global_step == self.trainer.max_steps:
@@ -248,6 +247,9 @@ class Training(lightning.LightningModule):
         self._compare_processes()
         if self.optimization.average_share and is_sharded(self.trainer):
             raise UserError("model.optimization.average_share needs whole weights in each process, as with ddp.")
+        if self.mean.count != self.averaged_steps:  # resumed with another share, or other steps
+            self.print(f"Note: the mean of the weights begins anew at step {self.global_step:,}.")
+            self.mean = WeightMean()
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.trainer.ckpt_path:  # a checkpoint restores its rates, but those of the configuration apply
             apply_configured_rates(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)
@@ -257,6 +259,12 @@ class Training(lightning.LightningModule):
         """Optimizer steps of the whole run, also of a trainer that counts epochs."""
         steps = self.trainer.max_steps
         return steps if steps > 0 else int(self.trainer.estimated_stepping_batches)
+
+    @property
+    def averaged_steps(self) -> int:
+        """How many of the steps so far are in the mean of the weights."""
+        share = self.optimization.average_share
+        return max(0, self.global_step - math.floor(self.total_steps * (1 - share))) if share else 0
 
     @property
     def seconds(self) -> float:

@@ -29,6 +29,7 @@ def header(trainer: lightning.Trainer, module: Training, batch_size: int, out: P
         how = f"{trainer.max_steps:,} steps of {batch_size:,} rows" + (f" in {parts} parts" if parts > 1 else "")
         how += f"; {options.optimizer}, learning rate {options.learning_rate:g}"
         how += (f", warm-up to step {warmup:,}" if warmup else "") + f", {options.schedule} decay"
-        how += f", mean of the last {options.average_share:.0%} of weights" if options.average_share else ""
+        if options.average_share:
+            how += f", mean of the weights over the last {options.average_share:.0%} of steps"
     where = "disabled" if wandb is None else f"{wandb.mode} in {out / 'wandb'}"
     return f"run         {devices}, {trainer.precision}; {how}\noutput      {out}; Weights & Biases {where}"

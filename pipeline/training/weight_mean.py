@@ -27,12 +27,13 @@ class WeightMean:
 
     def add(self, module: nn.Module) -> None:
         """Adds the weights after a step."""
-        weights = trained(module)
+        weights = {name: weight.detach() for name, weight in trained(module).items()}
         if not self.count:
-            self.other = {name: weight.detach().clone() for name, weight in weights.items()}
+            self.other = {name: weight.clone() for name, weight in weights.items()}
+        # Those of a checkpoint are on the processor.
+        self.other = {name: self.other[name].to(weight.device) for name, weight in weights.items()}
         self.count += 1
-        means, now = list(self.other.values()), [weight.detach() for weight in weights.values()]
-        torch._foreach_lerp_(means, now, 1 / self.count)
+        torch._foreach_lerp_(list(self.other.values()), list(weights.values()), 1 / self.count)
 
     @torch.no_grad()
     def swap(self, module: nn.Module) -> None:
