@@ -344,6 +344,7 @@ class Run:
         card: Callable[[TrainingRecord], str],
         metrics: dict[str, Any],
         *,
+        name: str | None = None,
         pictures: Sequence[str] = (),
         about: Mapping[str, Any] | None = None,
     ) -> Path:
@@ -352,29 +353,9 @@ class Run:
         Args:
             save: writes a folder with a card.
             card: makes the card.
+            name: of the folder, of something made on the way; None: its kind, and the lineage of the run ends with it.
             pictures: files of the run folder that the card shows, the curves first.
             about: further facts for its stage in the lineage.
-        """
-
-        made = self.write_product(kind, kind, save, card, metrics, pictures=pictures, about=about)
-        lineage.write(self.out, lineage.read(made))
-        return made
-
-    def write_product(
-        self,
-        kind: str,
-        name: str,
-        save: Callable[..., None],
-        card: Callable[[TrainingRecord], str],
-        metrics: dict[str, Any],
-        *,
-        pictures: Sequence[str] = (),
-        about: Mapping[str, Any] | None = None,
-    ) -> Path:
-        """As `keep`, at any time of the run; returns the folder.
-
-        Args:
-            name: of the folder, in the run folder.
         """
 
         def write(folder: Path) -> None:
@@ -387,9 +368,11 @@ class Run:
             record = TrainingRecord(card_name(stages, self.record.tags), metrics, config, stages, pictures)
             (folder / "README.md").write_text(card(record), encoding="utf-8")
 
-        made = self.out / name
+        made = self.out / (name or kind)
         made.parent.mkdir(exist_ok=True)
         write_folder(made, write)
+        if name is None:
+            lineage.write(self.out, lineage.read(made))
         return made
 
     def finish(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import lightning
 
-from pipeline.cards.sections import TrainingRecord
 from pipeline.models.base import Encoder
 from pipeline.storage.folders import remove
 from pipeline.tracking.words_seen import FOLDER, Points, name_of, points_between, saved_in
@@ -61,8 +61,6 @@ class SavedEncoders(StepCallback):
             "seed": self.run.record.seed,
         }
 
-        def card(record: TrainingRecord) -> str:
-            return self.card(encoder, record, place=name_of(words))
-
-        about = {"words": words, "step": module.global_step}
-        self.run.write_product("encoder", f"{FOLDER}/{name_of(words)}", encoder.save, card, metrics, about=about)
+        name, about = name_of(words), {"words": words, "step": module.global_step}
+        card = partial(self.card, encoder, place=name)
+        self.run.keep("encoder", encoder.save, card, metrics, name=f"{FOLDER}/{name}", about=about)
