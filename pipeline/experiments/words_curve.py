@@ -23,13 +23,13 @@ from pipeline.presets import named_config, task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
+from pipeline.tracking.groups import MOST, by_column, published
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import SavedEncoder, is_encoder, made_at, name_of, saved_in
 from pipeline.training.requests import ZeroShotRequest
 from pipeline.training.run_folder import check_place
 
 ZeroShot = Callable[[ZeroShotRequest], None]
-MOST_GROUPS = 20  # of a column that has its own panels and rows
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,7 @@ class Curve:
 
     def published(self, group: str = "") -> dict[str, float]:
         """Model -> accuracy that was published for the same rows, or those of a group, as /COLUMN/VALUE."""
-        first = self.metrics[0]
-        names = [key.split("/", 1)[1] for key in first if key.startswith("published/") and key.count("/") == 1]
-        return {model: first[f"published/{model}{group}"] for model in names}
+        return published(self.metrics[0], group)
 
 
 # ---------------------------------------------------------------------- which encoders
@@ -182,14 +180,13 @@ def report(curves: Sequence[Curve], columns: Sequence[str], out: Path, *, title:
 
 def groups_of(curves: Sequence[Curve], column: str | None) -> list[str]:
     """The values of a column by which the answers are grouped."""
-    begin = f"zeroshot/{column}/"
-    return [key.removeprefix(begin) for key in curves[0].metrics[0] if column and key.startswith(begin)]
+    return list(by_column(curves[0].metrics[0]).get(column or "", {}))
 
 
 def phenomenon(curves: Sequence[Curve], columns: Sequence[str]) -> str | None:
     """The column with the most groups that can be shown side by side; None: none has several."""
     sizes = {column: len(groups_of(curves, column)) for column in columns}
-    shown = [column for column in columns if 1 < sizes[column] <= MOST_GROUPS]
+    shown = [column for column in columns if 1 < sizes[column] <= MOST]
     return max(shown, key=lambda column: sizes[column], default=None)
 
 
@@ -200,18 +197,11 @@ def csv_of(curves: Sequence[Curve]) -> str:
     writer.writerow(["run", "words", "step", "column", "group", "accuracy"])
     for curve in curves:
         for saved, metrics in zip(curve.saved, curve.metrics, strict=True):
-            for key, value in metrics.items():
-                _, *group, name = key.split("/", 2)
-                if key == "zeroshot/accuracy" or (group and group[0] in accuracy_columns(metrics)):
-                    column, what = (group[0], name) if group else ("", "")
-                    writer.writerow([curve.name, saved.words, saved.step, column, what, value])
+            groups = {"": {"": metrics["zeroshot/accuracy"]}, **by_column(metrics)}
+            for column, accuracies in groups.items():
+                for group, value in accuracies.items():
+                    writer.writerow([curve.name, saved.words, saved.step, column, group, value])
     return text.getvalue()
-
-
-def accuracy_columns(metrics: dict[str, Any]) -> set[str]:
-    """The columns by which a zero-shot run has grouped its answers."""
-    parts = [key.split("/", 2) for key in metrics if key.startswith("zeroshot/") and key.count("/") > 1]
-    return {column for _, column, _ in parts if not column.startswith(("template_", "shots_"))}
 
 
 def tables(curves: Sequence[Curve], column: str | None) -> str:

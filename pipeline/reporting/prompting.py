@@ -8,9 +8,9 @@ from typing import Any
 from pipeline.reporting import charts, shared
 from pipeline.reporting.page import Chart, Charts, Error, Errors, Figure, Page, Section, Table
 from pipeline.reporting.run_record import RunRecord
+from pipeline.tracking.groups import MOST, by_column, published
 
 MOST_ERRORS = 12
-MOST_GROUPS = 20  # of a column that has its own table
 RULES = {
     "accuracy": "sum",
     "accuracy_per_token": "per token",
@@ -48,21 +48,15 @@ def page(run: RunRecord) -> Page:
 
 def groups_sections(run: RunRecord) -> list[Section]:
     """Accuracy by group, beside published figures: a section for each column that has not too many groups."""
-    found: dict[str, dict[str, float]] = {}
-    for name, value in run.metrics.items():
-        parts = name.removeprefix("zeroshot/").split("/", 1)
-        if name.startswith("zeroshot/") and len(parts) == 2 and not parts[0].startswith(("template_", "shots_")):
-            found.setdefault(parts[0], {})[parts[1]] = value
-    names = [name.split("/")[1] for name in run.metrics if name.startswith("published/") and name.count("/") == 1]
     sections = []
-    for column, groups in found.items():
-        if not 1 < len(groups) <= MOST_GROUPS:
+    for column, groups in by_column(run.metrics).items():
+        if not 1 < len(groups) <= MOST:
             continue
-        rows = [
-            [group, f"{value:.3f}", *(f"{run.metrics[f'published/{model}/{column}/{group}']:.3f}" for model in names)]
-            for group, value in groups.items()
-        ]
-        head = [column, run.model, *(f"{model} (published)" for model in names)]
+        rows = []
+        for group, value in groups.items():
+            theirs = published(run.metrics, f"/{column}/{group}").values()
+            rows.append([group, *(f"{accuracy:.3f}" for accuracy in (value, *theirs))])
+        head = [column, run.model, *(f"{model} (published)" for model in published(run.metrics))]
         sections.append(
             Section(f"By {column.replace('_', ' ')}", [Table(head, rows, "Accuracy by the sum of log-likelihoods.")])
         )
