@@ -53,7 +53,7 @@ def measure(
     check_settings(request)
     numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows))
     cell = cell_of(request)
-    learning = learning_of(request.encoder) if request.encoder is not None else "gradient"
+    learning = learning_of(request.encoder)
 
     def ask(*, resume: bool) -> None:
         zeroshot(

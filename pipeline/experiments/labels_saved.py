@@ -161,8 +161,7 @@ def measure(
     """
     task = trained_task(request.task)
     check_settings(request)
-    learning = learning_of(request.encoder) if request.encoder is not None else "gradient"
-    if (reason := why_not(request.model, learning, request.task, SCRATCH)) is not None:
+    if (reason := why_not(request.model, learning_of(request.encoder), request.task, SCRATCH)) is not None:
         raise UserError(reason)
     check_place(out)
     sizes = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), labels)

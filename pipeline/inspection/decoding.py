@@ -88,7 +88,7 @@ def compare(
 def searched(model: FineTunedModel, sources: Sequence[str], way: Way) -> list[str]:
     """The translations that a search finds."""
     head = cast(TranslationHead, model.head)
-    before, head.thorough = head.options, True
+    before = head.options
     head.options = replace(before, beam=way.beam or 1, length_penalty=way.length_penalty)
     try:
         return [prediction.label for prediction in model.predictions(sources, batch_size=BATCH)]

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from pipeline.cli.arguments import INPUT, OUTPUT, Parser, place, positive
+from pipeline.cli.arguments import INPUT, OUTPUT, Parser, number, place, positive
 from pipeline.errors import UserError
 
 HELP = "translations of a run by greedy and beam search, and with the right words given"
@@ -24,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
         "--from", dest="folder", metavar="RUN", type=place, required=True, help="run folder of a translation"
     )
     group.add_argument("--beams", type=beams, default=beams(BEAMS), help=f"widths [{BEAMS}]")
-    group.add_argument("--length-penalty", type=float, default=1.0, help="of beam search [1]")
+    group.add_argument("--length-penalty", type=number, default=1.0, help="of beam search [1]")
     parser.group(OUTPUT).add_argument("--out", type=place, default=None, help="JSON file to write the figures into")
 
 

@@ -46,7 +46,6 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.cli.task_template import add_missing
-    from pipeline.experiments.data_efficiency import check_settings
     from pipeline.experiments.grid import check_seeds
     from pipeline.presets import task_file, task_of
 
@@ -62,7 +61,6 @@ def run(options: argparse.Namespace) -> None:
     check_seeds(seeds, options.seed)
     name = f"{options.model}-{file.stem}" + ("" if of == "prompt" else "-labels")
     request = request_of(FineTuneRequest, options, encoder=folder, overwrite=False)
-    check_settings(request)
     out = options.out or Path("runs/worth") / name
     (worth_of_prompt if of == "prompt" else worth_of_pretraining)(request, options, out, seeds)
 
