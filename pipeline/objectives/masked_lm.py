@@ -17,6 +17,7 @@ from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss, classification_loss
+from pipeline.models.outputs import Encoded
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.checks import Check
@@ -112,7 +113,11 @@ class MaskedLM(Objective):
         return trim(batch.part(index, parts))
 
     def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
-        encoded, target = model(batch.inputs), batch.targets["mlm"]
+        return self.losses(model, model(batch.inputs), batch)
+
+    def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
+        """The losses of what the model made of the batch."""
+        target = batch.targets["mlm"]
         # Logits only where a token was masked: a seventh of the positions, and the output matrix is large.
         losses = {"mlm": model.token_loss(encoded.layers[-1].flatten(0, 1)[target.positions], target.labels)}
         if self.pairs:
