@@ -14,7 +14,7 @@ from torch import nn
 
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
-from pipeline.experiments import ladder, ladder_measures, ladder_plan, ladder_training
+from pipeline.experiments import ladder, ladder_measures, ladder_plan, ladder_table, ladder_training
 from pipeline.training.throughput import flop_counter
 from tests.conftest import assert_plot, run
 
@@ -203,3 +203,19 @@ def test_tokens_as_text_join_to_the_text() -> None:
     assert "".join(texts) == "né 字!"
     assert len(texts) == len(ids)
     assert texts[1:3] == ["", "é"]
+
+
+def test_published_accuracies_are_of_the_same_pairs(tmp_path: Path) -> None:
+    """Those of Warstadt et al. (2020), table 3, of two paradigms of islands; not for a part of their rows."""
+    pair = {"sentence_good": "a", "sentence_bad": "b", "linguistics_term": "island_effects", "field": "syntax"}
+    for name in ("adjunct_island", "complex_NP_island"):
+        (tmp_path / f"{name}.jsonl").write_text(f"{json.dumps({**pair, 'UID': name})}\n" * 1000)
+    gpt2 = ladder_measures.published_blimp(tmp_path)[-1]
+    assert gpt2["accuracy"] == pytest.approx(0.808)
+    assert gpt2["phenomena"]["island_effects"] == pytest.approx(0.808)
+    [ours] = [{"title": "Ours", "blimp": {"accuracy": 0.5, "phenomena": {"island_effects": 0.5}}}]
+    table = ladder_table.blimp_table([ours], [gpt2])
+    assert "| phenomenon | Ours | GPT-2 (published) |" in table
+    assert "| island effects | **50.0%** | 80.8% |" in table
+    (tmp_path / "adjunct_island.jsonl").write_text(f"{json.dumps({**pair, 'UID': 'adjunct_island'})}\n" * 999)
+    assert ladder_measures.published_blimp(tmp_path) == []

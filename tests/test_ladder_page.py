@@ -86,6 +86,7 @@ def ladder() -> dict[str, Any]:
             "nats": {m["name"]: [0.1 + place % 9 for place in range(len(tokens))] for m in models},
         },
         "prompt": "The city",
+        "published_blimp": [{"title": "GPT-2", "accuracy": 0.886, "phenomena": {"transitive": 0.86}}],
         "claims": [
             {"claim": f"Claim {holds}", "source": "a paper", "holds": holds, "by": "0.1", "seeds": "1 of 1"}
             for holds in (True, False, None)
@@ -107,6 +108,8 @@ def test_a_page_has_every_section_and_no_more_than_its_ladder(ladder: dict[str, 
     assert "✓ holds" in page
     assert "✗ does not hold" in page
     assert "– not tried" in page
+    assert "GPT-2 (published)" in page
+    assert "88.6 %" in page
     # What was not measured is left out; a model that gave a token no probability is none of the charts.
     for entry in ladder["models"]:
         entry |= {"blimp": None, "history": [], "by_context": [], "continuation": "", "rates": []}

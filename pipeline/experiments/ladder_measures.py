@@ -26,8 +26,10 @@ from pipeline.prompting.run import read
 from pipeline.storage.atomic import open_atomically, write_atomically
 from pipeline.storage.validation import read_json
 from pipeline.tokenization.base import Tokenizer
+from pipeline.tracking.groups import published
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.throughput import flop_counter
+from tasks.dataset import DataSet, Row
 
 BLIMP, PHENOMENON = "blimp", "linguistics_term"
 PARTIAL = "\N{REPLACEMENT CHARACTER}"  # what a decoder gives for a part of a character
@@ -131,12 +133,28 @@ def printable(text: str) -> str:
 
 def blimp(encoder: Encoder, folder: Path) -> dict[str, Any]:
     """Accuracy on minimal pairs of grammar, and by phenomenon (Warstadt et al. 2020)."""
-    task = task_of(task_file(BLIMP))
-    rows, _ = read(task, str(folder), limit=0, with_examples=False)
+    task, rows = minimal_pairs(folder)
     metrics = metrics_of_run(task, rows, evaluate(encoder, task, rows))
-    begin = f"zeroshot/{PHENOMENON}/"
-    phenomena = {name.removeprefix(begin): value for name, value in metrics.items() if name.startswith(begin)}
-    return {"accuracy": metrics["zeroshot/accuracy"], "phenomena": phenomena}
+    return {"accuracy": metrics["zeroshot/accuracy"], "phenomena": phenomena(metrics, "zeroshot")}
+
+
+def published_blimp(folder: Path) -> list[dict[str, Any]]:
+    """The same of the models of Warstadt et al. 2020, for these pairs; none where the pairs are others."""
+    metrics = metrics_of_run(*minimal_pairs(folder), {})
+    return [
+        {"title": model, "accuracy": accuracy, "phenomena": phenomena(metrics, f"published/{model}")}
+        for model, accuracy in published(metrics).items()
+    ]
+
+
+def minimal_pairs(folder: Path) -> tuple[DataSet, list[Row]]:
+    task = task_of(task_file(BLIMP))
+    return task, read(task, str(folder), limit=0, with_examples=False)[0]
+
+
+def phenomena(metrics: dict[str, Any], prefix: str) -> dict[str, float]:
+    begin = f"{prefix}/{PHENOMENON}/"
+    return {name.removeprefix(begin): value for name, value in metrics.items() if name.startswith(begin)}
 
 
 def step_flops(encoder: Encoder, data: CorpusData) -> int:

@@ -92,6 +92,10 @@ class Found:
             return []
         return measures.paragraph(self.first.data.valid, min(self.ladder.paragraph, self.first.data.length - 1))
 
+    @cached_property
+    def published_blimp(self) -> list[dict[str, Any]]:
+        return [] if self.blimp is None else measures.published_blimp(self.blimp)
+
     def results(self) -> Results:
         """The content of ladder.json."""
         rungs = {rung.name: rung for rung in self.ladder.rungs}
@@ -105,6 +109,7 @@ class Found:
             nats = {row["name"]: self.nats.get(row["name"], uniform) for row in models}
             results["paragraph"] = {"tokens": measures.texts_of(tokenizer, self.paragraph), "nats": nats}
         results["prompt"] = self.ladder.prompt
+        results["published_blimp"] = self.published_blimp
         return {**results, "claims": claims_of(results)}
 
     def _about(self) -> dict[str, Any]:

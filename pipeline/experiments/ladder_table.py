@@ -18,6 +18,7 @@ is bold. Seconds and FLOPs are those of the training run with the best learning 
 """
 PASSING = "A model beats counting when its validation curve first falls below the best counting model.\n"
 HALVES = "The weight, of the first model, is fitted on the first half of the validation text; bits are of the second.\n"
+PUBLISHED = "\nPublished: by Warstadt et al. (2020), for these pairs, of models of other and more text.\n"
 LEAST = 0.0005  # bits per byte, a gain that is shown
 
 
@@ -34,7 +35,7 @@ def markdown(results: dict[str, Any]) -> str:
         ("", main_table(results)),
         ("Choices", choices_table(results["models"])),
         ("Loss by context", context_table(results["models"])),
-        ("Minimal pairs of grammar (BLiMP)", blimp_table(results["models"])),
+        ("Minimal pairs of grammar (BLiMP)", blimp_table(results["models"], results.get("published_blimp", []))),
         ("Mixtures", mixtures_table(results)),
         ("Claims", claims_table(results["claims"])),
         ("Continuations", continuations(results)),
@@ -98,17 +99,21 @@ def context_table(models: Rows) -> str:
     return markdown_table(["tokens of context", *names], rows) + "\nNats per token.\n"
 
 
-def blimp_table(models: Rows) -> str:
+def blimp_table(models: Rows, published: Rows) -> str:
+    """Accuracy by phenomenon, and what was published for the same pairs; the best model here is bold."""
     scored = [row for row in models if row["blimp"]]
     if not scored:
         return ""
-    names = list(scored[0]["blimp"]["phenomena"])
-    best = [max(row["blimp"]["phenomena"][name] for row in scored) for name in names]
-    lines = [["all", *(f"{row['blimp']['accuracy']:.1%}" for row in scored)]]
-    for name, top in zip(names, best, strict=True):
-        values = [row["blimp"]["phenomena"][name] for row in scored]
-        lines.append([name.replace("_", " "), *(bold(f"{v:.1%}", v == top) for v in values)])
-    return markdown_table(["phenomenon", *(row["title"] for row in scored)], lines)
+    ours = [row["blimp"] for row in scored]
+    lines = [["all", *(f"{accuracies['accuracy']:.1%}" for accuracies in [*ours, *published])]]
+    for name in ours[0]["phenomena"]:
+        values = [accuracies["phenomena"][name] for accuracies in ours]
+        cells = [bold(f"{value:.1%}", value == max(values)) for value in values]
+        theirs = [f"{accuracies['phenomena'][name]:.1%}" for accuracies in published]
+        lines.append([name.replace("_", " "), *cells, *theirs])
+    others = [f"{accuracies['title']} (published)" for accuracies in published]
+    head = ["phenomenon", *(row["title"] for row in scored), *others]
+    return markdown_table(head, lines) + PUBLISHED * bool(published)
 
 
 def mixtures_table(results: dict[str, Any]) -> str:

@@ -46,7 +46,7 @@ def page_of(ladder: Mapping[str, Any]) -> Page:
             paragraph_section(ladder),
             cost_section(models),
             context_section(models),
-            _grammar(models),
+            _grammar(ladder, models),
             _mixtures(ladder, models),
             _claims(ladder),
             _method(ladder, models),
@@ -86,15 +86,18 @@ def _continuations(ladder: Mapping[str, Any]) -> Section:
     return Section("One prompt", [Text(text), Continuations(ladder["prompt"], texts)])
 
 
-def _grammar(models: Sequence[Model]) -> Section:
+def _grammar(ladder: Mapping[str, Any], models: Sequence[Model]) -> Section:
     title, asked = "Grammar", [model for model in models if model.get("blimp")]
     if not asked:
         return Section(title, [])
     names = list(dict.fromkeys(name for model in asked for name in model["blimp"]["phenomena"]))
-    rows = [("all", [_share(model["blimp"]["accuracy"], bold=True) for model in asked])]
+    published = ladder.get("published_blimp") or []
+    found = [*(model["blimp"] for model in asked), *published]
+    rows = [("all", [_share(accuracies["accuracy"], bold=True) for accuracies in found])]
     for name in names:
-        cells = [_share(model["blimp"]["phenomena"].get(name)) for model in asked]
+        cells = [_share(accuracies["phenomena"].get(name)) for accuracies in found]
         rows.append((re.sub(r"_1$", "", name).replace("_", " "), cells))
+    heads = [*(model["title"] for model in asked), *(f"{model['title']} (published)" for model in published)]
     text = (
         "BLiMP (Warstadt et al. 2020): of two sentences that differ in one thing, does the model find the grammatical "
         "one likelier? A coin is right in 50 %."
@@ -103,7 +106,7 @@ def _grammar(models: Sequence[Model]) -> Section:
         title,
         [
             Text(text),
-            Matrix([m["title"] for m in asked], rows, "Accuracy in percent. Pale is chance, orange below it."),
+            Matrix(heads, rows, "Accuracy in percent. Pale is chance, orange below it."),
         ],
     )
 
