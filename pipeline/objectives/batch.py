@@ -64,11 +64,15 @@ class Batch:
     def mask(self) -> Tensor:
         return self.inputs["mask"]
 
-    def part(self, index: int, parts: int) -> Batch:
-        """One of `parts` nearly equal shares of the rows; counts stay those of the whole step."""
-        size, longer = divmod(len(self), parts)
+    def part(self, index: int, parts: int, *, unit: int = 1) -> Batch:
+        """One of `parts` nearly equal shares of the rows; counts stay those of the whole step.
+
+        Args:
+            unit: rows that stay together, from the first on.
+        """
+        size, longer = divmod(-(-len(self) // unit), parts)
         low = index * size + min(index, longer)
-        return self.select(slice(low, low + size + (index < longer)))
+        return self.select(slice(low * unit, (low + size + (index < longer)) * unit))
 
     def select(self, rows: slice) -> Batch:
         """Some of the rows; with `positions` in a target, rows that follow each other."""

@@ -63,10 +63,7 @@ class QuickThoughts(MaskedLM):
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
         """Whole groups: the loss of a text needs all texts of its own."""
-        groups = -(-len(batch) // GROUP)
-        size, longer = divmod(groups, parts)
-        low = index * size + min(index, longer)
-        return trim(batch.select(slice(low * GROUP, (low + size + (index < longer)) * GROUP)))
+        return trim(batch.part(index, parts, unit=GROUP))
 
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
         vectors = model.pooled(encoded)
