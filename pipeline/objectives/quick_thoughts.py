@@ -107,7 +107,8 @@ def halfway(windows: SentenceWindows, begin: int, end: int) -> int:
 
 def similarities(vectors: Tensor, group: Tensor) -> Tensor:
     """(B, D) and the group of each (B,) -> (B, B) logits, -inf for a text itself and those of other groups."""
-    logits = (vectors @ vectors.T).float() / vectors.shape[1] ** 0.5
+    with torch.autocast(vectors.device.type, enabled=False):  # bf16 cannot tell large products that are close
+        logits = vectors.float() @ vectors.float().T / vectors.shape[1] ** 0.5
     candidates = (group[:, None] == group) & ~torch.eye(len(group), dtype=torch.bool, device=group.device)
     return logits.masked_fill(~candidates, -torch.inf)
 
