@@ -26,7 +26,7 @@ from pipeline.prompting.run import read
 from pipeline.storage.atomic import open_atomically, write_atomically
 from pipeline.storage.validation import read_json
 from pipeline.tokenization.base import Tokenizer
-from pipeline.tracking.groups import published
+from pipeline.tracking.groups import THEIRS, by_column, published
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.throughput import flop_counter
 from tasks.dataset import DataSet, Row
@@ -135,14 +135,15 @@ def blimp(encoder: Encoder, folder: Path) -> dict[str, Any]:
     """Accuracy on minimal pairs of grammar, and by phenomenon (Warstadt et al. 2020)."""
     task, rows = minimal_pairs(folder)
     metrics = metrics_of_run(task, rows, evaluate(encoder, task, rows))
-    return {"accuracy": metrics["zeroshot/accuracy"], "phenomena": phenomena(metrics, "zeroshot")}
+    return {"accuracy": metrics["zeroshot/accuracy"], "phenomena": by_column(metrics).get(PHENOMENON, {})}
 
 
 def published_blimp(folder: Path) -> list[dict[str, Any]]:
     """The same of the models of Warstadt et al. 2020, for these pairs; none where the pairs are others."""
     metrics = metrics_of_run(*minimal_pairs(folder), {})
+    groups = {model: by_column(metrics, f"{THEIRS}{model}/") for model in published(metrics)}
     return [
-        {"title": model, "accuracy": accuracy, "phenomena": phenomena(metrics, f"published/{model}")}
+        {"title": model, "accuracy": accuracy, "phenomena": groups[model].get(PHENOMENON, {})}
         for model, accuracy in published(metrics).items()
     ]
 
@@ -150,11 +151,6 @@ def published_blimp(folder: Path) -> list[dict[str, Any]]:
 def minimal_pairs(folder: Path) -> tuple[DataSet, list[Row]]:
     task = task_of(task_file(BLIMP))
     return task, read(task, str(folder), limit=0, with_examples=False)[0]
-
-
-def phenomena(metrics: dict[str, Any], prefix: str) -> dict[str, float]:
-    begin = f"{prefix}/{PHENOMENON}/"
-    return {name.removeprefix(begin): value for name, value in metrics.items() if name.startswith(begin)}
 
 
 def step_flops(encoder: Encoder, data: CorpusData) -> int:

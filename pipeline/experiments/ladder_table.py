@@ -18,7 +18,7 @@ is bold. Seconds and FLOPs are those of the training run with the best learning 
 """
 PASSING = "A model beats counting when its validation curve first falls below the best counting model.\n"
 HALVES = "The weight, of the first model, is fitted on the first half of the validation text; bits are of the second.\n"
-PUBLISHED = "\nPublished: by Warstadt et al. (2020), for these pairs, of models of other and more text.\n"
+PUBLISHED = "\nPublished: by Warstadt et al. (2020), for these pairs, of models trained on other and more text.\n"
 LEAST = 0.0005  # bits per byte, a gain that is shown
 
 

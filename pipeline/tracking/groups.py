@@ -10,12 +10,16 @@ PARTS = ("template_", "shots_")  # of a run, in the place of a column
 MOST = 20  # groups of a column that are shown side by side
 
 
-def by_column(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Column -> its values -> accuracy of the rows with that value."""
+def by_column(metrics: Mapping[str, Any], prefix: str = OURS) -> dict[str, dict[str, float]]:
+    """Column -> its values -> accuracy of the rows with that value.
+
+    Args:
+        prefix: of the run's own figures, or of those of a published model.
+    """
     found: dict[str, dict[str, float]] = {}
     for name, value in metrics.items():
-        column, _, group = name.removeprefix(OURS).partition("/")
-        if name.startswith(OURS) and group and not column.startswith(PARTS):
+        column, _, group = name.removeprefix(prefix).partition("/")
+        if name.startswith(prefix) and group and not column.startswith(PARTS):
             found.setdefault(column, {})[group] = value
     return found
 
