@@ -48,6 +48,8 @@ def records(folder: Path) -> Iterator[Any]:
                 place += 32768 - place % 32768
                 continue
             _, size, kind = struct.unpack("<IHB", content[place : place + 7])
+            if place + 7 + size > len(content):  # W&B's own process is still writing it
+                break
             parts += content[place + 7 : place + 7 + size]
             place += 7 + size
             if kind in (1, 4):  # whole, or the last part
