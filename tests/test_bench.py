@@ -105,11 +105,19 @@ def test_a_row_of_steps(
     assert "times as fast" in capsys.readouterr().out
 
 
-def test_searches_that_write_other_tokens_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = {name: timing.Result([1.0], {}, 0.0, 0.0, 0.0, [[index], [7]]) for index, name in enumerate("ab")}
-    monkeypatch.setattr(decoding, "interleave", lambda candidates, rounds: results)
-    with pytest.raises(SystemExit, match="for 1 of 4 sources only"):
+def test_searches_that_write_less_likely_texts_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def written(ours: list[int], theirs: list[int]) -> None:
+        made = [[[token] for token in tokens] for tokens in (ours, theirs)]
+        results = {name: timing.Result([1.0], {}, 0.0, 0.0, 0.0, texts) for name, texts in zip("ab", made, strict=True)}
+        monkeypatch.setattr(decoding, "interleave", lambda candidates, rounds: results)
         decoding.decoding("transformer", TOY, argparse.Namespace(device="cpu", rounds=1))
+
+    written([5, 6, 7, 8], [5, 6, 7, 8])
+    assert "the same tokens for 4" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="nats less likely than that of transformers"):
+        written([5, 6, 7, 8], [6, 5, 8, 7])  # whichever is likelier, one of a pair is worse
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
