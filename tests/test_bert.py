@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,11 +67,11 @@ def same_outputs(ours: Bert, model: transformers.PreTrainedModel, folder: Path) 
 
 
 @pytest.mark.parametrize(("next_sentence", "kind"), [(True, BertForPreTraining), (False, BertForMaskedLM)])
-@pytest.mark.parametrize("initialization", ["paper", "local"])
+@pytest.mark.parametrize("options", [{"initialization": "local"}, {"activation": "relu2"}], ids=str)
 def test_our_folder_opens_in_transformers(
-    tokenizer: Tokenizer, tmp_path: Path, next_sentence: bool, kind: type, initialization: str
+    tokenizer: Tokenizer, tmp_path: Path, next_sentence: bool, kind: type, options: dict[str, Any]
 ) -> None:
-    ours = small(tokenizer, next_sentence=next_sentence, initialization=initialization)
+    ours = small(tokenizer, next_sentence=next_sentence, **options)
     ours.save(tmp_path / "encoder")
     same_outputs(ours, theirs(kind, tmp_path / "encoder"), tmp_path / "encoder")
     names = {path.name for path in (tmp_path / "encoder").iterdir()}
@@ -187,6 +188,18 @@ def test_dropout_has_its_rate_and_keeps_the_mean(p: float, dtype: torch.dtype) -
         assert abs(share - p) < 5 * np.sqrt(p * (1 - p) / (x.numel() / 4))
     assert float(out.max()) == pytest.approx(1 / (1 - p), rel=2**-8 if dtype == torch.bfloat16 else 1e-6)
     assert (dropout.eval()(x) == x).all()
+
+
+def test_blocks_without_effect_at_the_start(tokenizer: Tokenizer) -> None:
+    """Each is its norms alone: the layers of a text are those of its embedding."""
+    settings = {"size": 32, "layers": 2, "heads": 4, "inner_size": 48, "max_length": 40, "dropout": 0.0}
+    for options in ({}, {"zero_outputs": True}):
+        bert = Bert(tokenizer, **settings, **options, attention_dropout=0.0)  # type: ignore[arg-type]
+        first, *others = bert.encode(TEXTS).layers
+        same = [bool(torch.allclose(first, layer, atol=1e-4)) for layer in others]
+        assert same == [bool(options)] * 2
+    again = Bert.from_config(bert.config, tokenizer)
+    assert not any(parameter.any() for block in again.blocks for parameter in (block.out.weight, block.down.weight))  # type: ignore[union-attr]
 
 
 def test_local_start_attends_to_neighbors(tokenizer: Tokenizer) -> None:

@@ -66,9 +66,11 @@ def same_outputs(ours: Gpt, model: transformers.PreTrainedModel) -> None:
         assert (ours.logits(out.layers[-1]) - expected.logits).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_our_folder_opens_in_transformers(world: tuple[TokenStore, Tokenizer], tmp_path: Path, norm: str) -> None:
-    ours = small(world[1], norm=norm)
+@pytest.mark.parametrize(("norm", "activation"), [("pre", "gelu_new"), ("pre", "relu2"), ("post", "gelu_new")])
+def test_our_folder_opens_in_transformers(
+    world: tuple[TokenStore, Tokenizer], tmp_path: Path, norm: str, activation: str
+) -> None:
+    ours = small(world[1], norm=norm, activation=activation)
     ours.save(tmp_path)
     kind = GPT2LMHeadModel if norm == "pre" else OpenAIGPTLMHeadModel
     model, info = kind.from_pretrained(tmp_path, output_loading_info=True)
@@ -309,3 +311,8 @@ def test_refusals(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
         with pytest.raises(UserError, match=message):
             pipeline.encoders.load(tmp_path)
+
+
+def test_the_first_gpt_has_its_own_activation(world: tuple[TokenStore, Tokenizer]) -> None:
+    with pytest.raises(UserError, match="the first GPT, whose activation is gelu_new, not relu2"):
+        small(world[1], norm="post", activation="relu2")

@@ -71,6 +71,16 @@ def test_mask_rates(world: tuple[TokenStore, Tokenizer], whole_word: bool) -> No
     assert (shortfall == 0) if not whole_word else (0 <= shortfall < rows)
 
 
+def test_the_mask_rate_changes_over_a_run_and_not_in_validation(world: tuple[TokenStore, Tokenizer]) -> None:
+    objective = MaskedLM(mask_rate=0.15, first_mask_rate=0.45)
+    run_of_ten = StepBatches(objective, *world, length=64, batch_size=32, seed=1, total=10)
+    validation = StepBatches(objective, *world, length=64, batch_size=32, seed=1)
+    for step, rate in ((0, 0.45), (5, 0.3), (10, 0.15)):
+        for make, expected in ((run_of_ten, rate), (validation, 0.15)):
+            batch = make(step)
+            assert len(positions_of(batch)) / int(batch.mask.sum()) == pytest.approx(expected, abs=0.01)
+
+
 def test_whole_words_stay_whole(world: tuple[TokenStore, Tokenizer]) -> None:
     tokenizer = world[1]
     broken = 0

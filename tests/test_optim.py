@@ -59,6 +59,24 @@ def test_muon_is_torchs_and_the_rest_is_adamws() -> None:
         assert torch.allclose(one, other, atol=1e-5)
 
 
+def test_cautious_decay_leaves_the_weights_that_grow() -> None:
+    plain, decayed, cautious = network(), network(), network()
+    before = [weight.detach().clone() for weight in plain.parameters()]
+    learn(plain, muon(plain, half=False, weight_decay=0.0), steps=1)
+    learn(decayed, muon(decayed, half=False), steps=1)
+    learn(cautious, muon(cautious, half=False, cautious_decay=True), steps=1)
+    for name in ("layer.weight", "down.weight"):
+        start = dict(zip(dict(plain.named_parameters()), before, strict=True))[name]
+        without, full, some = (model.get_parameter(name) for model in (plain, decayed, cautious))
+        change = (without - start) * start
+        grows, shrinks = change > 0, change < 0
+        assert grows.float().mean() > 0.2
+        assert shrinks.float().mean() > 0.2
+        assert torch.equal(some[grows], without[grows])
+        assert torch.allclose(some[shrinks], full[shrinks], atol=1e-7)
+        assert not torch.equal(some, without)
+
+
 def test_muon_in_float32_is_near_it_in_bf16() -> None:
     start, half, full = network(), network(), network()
     learn(half, muon(half, half=True), steps=5)

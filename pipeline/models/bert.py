@@ -21,7 +21,7 @@ from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, first_segment_length
 from pipeline.models.layers.attention import padding_bias
 from pipeline.models.layers.dropout import Dropout
-from pipeline.models.layers.transformer_block import Block
+from pipeline.models.layers.transformer_block import ACTIVATIONS, Block
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -39,6 +39,7 @@ class BertConfig(TypedDict):
     hidden_dropout_prob: NotRequired[Rate]
     attention_probs_dropout_prob: NotRequired[Rate]
     initialization: NotRequired[Literal["paper", "local"]]
+    zero_outputs: NotRequired[bool]
 
 
 class Bert(Encoder):
@@ -56,6 +57,8 @@ class Bert(Encoder):
         next_sentence: whether it has a pooler and a next-sentence head.
         initialization: `paper` (normal, 0.02) or `local`, see `init_local_attention`.
         vocab_size: rows of the embedding, when there are more than the tokenizer needs.
+        activation: of feed-forward networks and the masked-LM head: `gelu`, or `relu2`, the square of a ReLU.
+        zero_outputs: whether blocks start without effect, see `Block.zero_outputs`.
     """
 
     model_type = "bert"
@@ -81,6 +84,8 @@ class Bert(Encoder):
         next_sentence: bool = True,
         initialization: Literal["paper", "local"] = "paper",
         vocab_size: int | None = None,
+        activation: Literal["gelu", "relu2"] = "gelu",
+        zero_outputs: bool = False,
     ) -> None:
         super().__init__()
         if tokenizer.scheme != "wordpiece":
@@ -99,13 +104,15 @@ class Bert(Encoder):
             "max_position_embeddings": max_length,
             "hidden_dropout_prob": dropout,
             "attention_probs_dropout_prob": attention_dropout,
-            "hidden_act": "gelu",
+            "hidden_act": activation,
             "layer_norm_eps": 1e-12,
             "type_vocab_size": 2,
             "initializer_range": 0.02,
             "pad_token_id": tokenizer.id("pad"),
             "initialization": initialization,
+            "zero_outputs": zero_outputs,
         }
+        self.activation = ACTIVATIONS[activation]
         self.word_embedding = nn.Embedding(self.config["vocab_size"], size, padding_idx=tokenizer.id("pad"))
         self.position_embedding = nn.Embedding(max_length, size)
         self.segment_embedding = nn.Embedding(2, size)
@@ -120,7 +127,7 @@ class Bert(Encoder):
                 attention_dropout=attention_dropout,
                 eps=1e-12,
                 norm="post",
-                activation="gelu",
+                activation=activation,
             )
             for _ in range(layers)
         )
@@ -132,6 +139,9 @@ class Bert(Encoder):
         self.apply(_initialize)
         if initialization == "local":
             self.init_local_attention()
+        for block in self.blocks if zero_outputs else []:
+            assert isinstance(block, Block)
+            block.zero_outputs()
 
     @torch.no_grad()
     def init_local_attention(self) -> None:
@@ -197,7 +207,7 @@ class Bert(Encoder):
 
     def before_logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., D), the input of the output matrix."""
-        return self.lm_norm(F.gelu(self.lm_transform(hidden)))
+        return self.lm_norm(self.activation(self.lm_transform(hidden)))
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """[CLS] of the top layer through the pretrained pooler, where there is one (Devlin et al. 2018, 3.2)."""
@@ -251,7 +261,7 @@ class Bert(Encoder):
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Bert:
         unsupported = {
-            "hidden_act": ("gelu",),
+            "hidden_act": ("gelu", "relu2"),
             "position_embedding_type": (None, "absolute"),
             "type_vocab_size": (2,),
             "is_decoder": (None, False),
@@ -274,6 +284,8 @@ class Bert(Encoder):
             next_sentence="BertForMaskedLM" not in (config.get("architectures") or []),
             initialization=config.get("initialization", "paper"),
             vocab_size=config["vocab_size"],
+            activation=config.get("hidden_act", "gelu"),
+            zero_outputs=config.get("zero_outputs", False),
         )
 
     @classmethod

@@ -38,6 +38,7 @@ class GptConfig(TypedDict):
     n_inner: NotRequired[Size | None]
     resid_pdrop: NotRequired[Rate]
     attn_pdrop: NotRequired[Rate]
+    zero_outputs: NotRequired[bool]
 
 
 class Gpt(Encoder):
@@ -54,6 +55,8 @@ class Gpt(Encoder):
         attention_dropout: share of attention weights that training sets to zero.
         norm: `pre` (GPT-2: norms before each part and one at the end) or `post` (the first GPT).
         vocab_size: rows of the embedding, when there are more than the tokenizer needs.
+        activation: of feed-forward networks: `gelu_new`, or with `norm: pre` also `relu2`, the square of a ReLU.
+        zero_outputs: whether blocks start without effect, see `Block.zero_outputs`.
     """
 
     model_type = "gpt"
@@ -78,6 +81,8 @@ class Gpt(Encoder):
         attention_dropout: float,
         norm: Literal["pre", "post"] = "pre",
         vocab_size: int | None = None,
+        activation: Literal["gelu_new", "relu2"] = "gelu_new",
+        zero_outputs: bool = False,
     ) -> None:
         super().__init__()
         check_generative(tokenizer, "GPT")
@@ -85,6 +90,8 @@ class Gpt(Encoder):
             raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
         if norm == "post" and inner_size != 4 * size:
             raise UserError(f"norm: post is the first GPT, whose inner_size is 4 times its size, not {inner_size}.")
+        if norm == "post" and activation != "gelu_new":
+            raise UserError(f"norm: post is the first GPT, whose activation is gelu_new, not {activation}.")
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         end = tokenizer.id("eos")
         self.config = {
@@ -105,7 +112,8 @@ class Gpt(Encoder):
             "eos_token_id": end,
             "pad_token_id": end,
             "tie_word_embeddings": True,
-            **({"activation_function": "gelu_new"} if norm == "pre" else {"afn": "gelu"}),  # both are tanh
+            "zero_outputs": zero_outputs,
+            **({"activation_function": activation} if norm == "pre" else {"afn": "gelu"}),  # gelu there is tanh
         }
         self.word_embedding = nn.Embedding(self.config["vocab_size"], size)
         self.position_embedding = nn.Embedding(max_length, size)
@@ -119,7 +127,7 @@ class Gpt(Encoder):
                 attention_dropout=attention_dropout,
                 eps=1e-5,
                 norm=norm,
-                activation="gelu_new",
+                activation=activation,
             )
             for _ in range(layers)
         )
@@ -133,6 +141,8 @@ class Gpt(Encoder):
             assert isinstance(block, Block)
             for part in (block.out, block.down):
                 nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * layers))
+            if zero_outputs:
+                block.zero_outputs()
 
     def forward(self, batch: Batch, state: KeyValues | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
@@ -218,7 +228,7 @@ class Gpt(Encoder):
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Gpt:
         post = config["model_type"] == "openai-gpt"
         unsupported = {
-            "afn" if post else "activation_function": ("gelu",) if post else ("gelu_new",),
+            "afn" if post else "activation_function": ("gelu",) if post else ("gelu_new", "relu2"),
             "layer_norm_epsilon": (1e-5,),
             "scale_attn_weights": (True,),
             "scale_attn_by_inverse_layer_idx": (False,),
@@ -239,6 +249,8 @@ class Gpt(Encoder):
             attention_dropout=config.get("attn_pdrop", 0.1),
             norm="post" if post else "pre",
             vocab_size=config["vocab_size"],
+            activation="gelu_new" if post else config.get("activation_function", "gelu_new"),
+            zero_outputs=config.get("zero_outputs", False),
         )
 
     @classmethod

@@ -83,6 +83,10 @@ class Objective(nn.Module):
             seed: of choices that all batches of the epoch share.
         """
 
+    def at(self, share: float) -> Objective:
+        """The objective as it makes batches once `share` of a run's steps is done; 1: as at the end."""
+        return self
+
     @abstractmethod
     def batch(self, rows: Any, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         """Rows `index` (B,) as one batch: a pure function of its arguments."""

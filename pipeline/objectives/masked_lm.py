@@ -5,6 +5,7 @@ Shapes: B rows, T positions, M masked positions of a batch.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,17 +40,27 @@ class MaskedLM(Objective):
         mask_rate: share of the tokens of a row that are to be predicted.
         whole_word: mask all pieces of a word together.
         next_sentence: `nsp` (Devlin et al. 2018), `sop` (sentence order, Lan et al. 2019) or `off`.
+        first_mask_rate: that of the first step, from where it goes linearly to `mask_rate` at the last one (Yang et al.
+            2022, https://arxiv.org/abs/2208.10806); None: it does not change. Validation has `mask_rate`.
     """
 
     requires = frozenset({"masked"})
     main = "mlm"
     shown = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
 
-    def __init__(self, mask_rate: float = 0.15, whole_word: bool = False, next_sentence: PairTask = "nsp") -> None:
+    def __init__(
+        self,
+        mask_rate: float = 0.15,
+        whole_word: bool = False,
+        next_sentence: PairTask = "nsp",
+        first_mask_rate: float | None = None,
+    ) -> None:
         super().__init__()
-        if not 0 < mask_rate < 1:
-            raise UserError(f"model.objective.init_args.mask_rate must lie between 0 and 1, not {mask_rate}.")
+        for name, rate in (("mask_rate", mask_rate), ("first_mask_rate", first_mask_rate)):
+            if rate is not None and not 0 < rate < 1:
+                raise UserError(f"model.objective.init_args.{name} must lie between 0 and 1, not {rate}.")
         self.mask_rate, self.whole_word, self.next_sentence = mask_rate, whole_word, next_sentence
+        self.first_mask_rate = first_mask_rate
         if self.pairs:
             self.requires |= {"next_sentence"}
 
@@ -61,6 +72,13 @@ class MaskedLM(Objective):
     @property
     def model_options(self) -> dict[str, Any]:
         return {"next_sentence": self.pairs}
+
+    def at(self, share: float) -> MaskedLM:
+        if self.first_mask_rate is None:
+            return self
+        now = copy.copy(self)
+        now.mask_rate = self.first_mask_rate + (self.mask_rate - self.first_mask_rate) * share
+        return now
 
     def check_corpus(self, store: TokenStore, name: str) -> None:
         documents = store.meta["documents"]

@@ -39,12 +39,13 @@ class QuickThoughts(MaskedLM):
     Args:
         mask_rate: share of the tokens of a text that are to be predicted.
         whole_word: mask all pieces of a word together.
+        first_mask_rate: see `MaskedLM`.
     """
 
     shown = ("mlm_loss", "mlm_accuracy", "neighbor_loss", "neighbor_accuracy")
 
-    def __init__(self, mask_rate: float = 0.15, whole_word: bool = False) -> None:
-        super().__init__(mask_rate, whole_word, "off")
+    def __init__(self, mask_rate: float = 0.15, whole_word: bool = False, first_mask_rate: float | None = None) -> None:
+        super().__init__(mask_rate, whole_word, "off", first_mask_rate)
 
     @property
     def num_special(self) -> int:

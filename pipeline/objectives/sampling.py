@@ -28,6 +28,7 @@ class StepBatches:
         length: most positions of a row.
         batch_size: rows of an optimizer step.
         seed: of order and corruption.
+        total: steps of the run, over which the objective may change; None: it is as at the end of one.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class StepBatches:
         length: int,
         batch_size: int,
         seed: int,
+        total: int | None = None,
     ) -> None:
         self.objective, self.store, self.tokenizer = objective, store, tokenizer
         self.length, self.batch_size, self.seed = length, batch_size, seed
+        self.total = total
         self._start(0, 0)
 
     def _start(self, epoch: int, first_step: int) -> None:
@@ -77,7 +80,8 @@ class StepBatches:
             places = np.arange(begin, min(begin + self.batch_size, len(self.rows)))
             index = shuffled(places, len(self.rows), self.epoch_seed)
         rng = np.random.default_rng((self.seed, step))
-        return self.objective.batch(self.rows, index.astype(np.int64), self.tokenizer, rng=rng)
+        objective = self.objective.at(1.0 if self.total is None else min(1.0, step / self.total))
+        return objective.batch(self.rows, index.astype(np.int64), self.tokenizer, rng=rng)
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
         """One of `parts` shares of a step's batch."""

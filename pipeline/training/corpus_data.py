@@ -245,9 +245,17 @@ class CorpusData(lightning.LightningDataModule):
 
     # ------------------------------------------------------------------ token stores -> batches
 
-    def batches(self, store: TokenStore, *, batch_size: int, seed: int) -> StepBatches:
-        """The batches of each step."""
-        return StepBatches(self.objective, store, self.tokenizer, length=self.length, batch_size=batch_size, seed=seed)
+    def batches(self, store: TokenStore, *, batch_size: int, seed: int, total: int | None = None) -> StepBatches:
+        """The batches of each step, of a run of `total` steps."""
+        return StepBatches(
+            self.objective,
+            store,
+            self.tokenizer,
+            length=self.length,
+            batch_size=batch_size,
+            seed=seed,
+            total=total,
+        )
 
     def train_dataloader(self) -> DataLoader:
         """Batches from the step at which the trainer is.
@@ -258,7 +266,7 @@ class CorpusData(lightning.LightningDataModule):
         assert self.trainer is not None
         if self.trainer.max_steps < 1:
             raise UserError("Set max_steps of the trainer: pretraining is counted in steps.")
-        steps = self.batches(self.train, batch_size=self.batch_size, seed=self.seed)
+        steps = self.batches(self.train, batch_size=self.batch_size, seed=self.seed, total=self.trainer.max_steps)
         parts = self.trainer.accumulate_grad_batches
         data = MicroBatches(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
         # global_step is already restored here, so a resumed run starts with the very next batch.

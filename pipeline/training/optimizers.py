@@ -31,6 +31,8 @@ class Optimization:
         layer_decay: ratio of a layer's rate to that of the layer above (1: all equal).
         optimizer: `adamw`, or `muon` for the matrices of the layers and AdamW for all other parameters: embeddings,
             ELMo's character network, biases, norms, heads.
+        cautious_decay: of Muon: weight decay only where the update makes a weight smaller too (Chen et al. 2025,
+            https://arxiv.org/abs/2510.12402).
         average_share: share of the run, at its end, over which weights are averaged (see weight_mean); 0: none.
     """
 
@@ -42,6 +44,7 @@ class Optimization:
     eps: float
     layer_decay: float = 1.0
     optimizer: Literal["adamw", "muon"] = "adamw"
+    cautious_decay: bool = False
     average_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -90,7 +93,8 @@ def build(
             if chosen:
                 decay = options.weight_decay * decayed
                 groups.append({"params": chosen, "lr": rate, "weight_decay": decay, "muon": muon})
-    kind = partial(Muon, dtype=torch.bfloat16 if half else torch.float32) if by_muon else torch.optim.AdamW
+    dtype = torch.bfloat16 if half else torch.float32
+    kind = partial(Muon, dtype=dtype, cautious=options.cautious_decay) if by_muon else torch.optim.AdamW
     optimizer = kind(groups, lr=options.learning_rate, betas=options.betas, eps=options.eps, fused=fused)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
@@ -109,11 +113,14 @@ class Muon(torch.optim.AdamW):
 
     Args:
         dtype: of the matrix products.
+        cautious: decay only what the update makes smaller too.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], *, dtype: torch.dtype, **adamw: Any) -> None:
+    def __init__(
+        self, groups: list[dict[str, Any]], *, dtype: torch.dtype, cautious: bool = False, **adamw: Any
+    ) -> None:
         super().__init__(groups, **adamw)
-        self.dtype = dtype
+        self.dtype, self.cautious = dtype, cautious
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
@@ -136,7 +143,11 @@ class Muon(torch.optim.AdamW):
             state.update(step=torch.zeros(()), exp_avg=torch.zeros_like(weight))
         momentum = state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
         update = newton_schulz(gradient.lerp(momentum, MOMENTUM).to(self.dtype))  # Nesterov momentum
-        weight.mul_(1 - rate * decay).add_(update, alpha=-0.2 * rate * math.sqrt(max(weight.shape)))
+        if self.cautious:
+            weight.sub_(weight * (update * weight > 0), alpha=rate * decay)
+        else:
+            weight.mul_(1 - rate * decay)
+        weight.add_(update, alpha=-0.2 * rate * math.sqrt(max(weight.shape)))
 
 
 def newton_schulz(x: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),  # So et al. 2021
     "swish": F.silu,
 }
 
@@ -37,7 +38,7 @@ class Block(nn.Module):
         attention_dropout: rate on the attention weights.
         eps: of the layer norms.
         norm: `post` (BERT and the 2018 GPT: after the residual sum) or `pre` (GPT-2: before each part).
-        activation: `gelu` (erf), `gelu_new` (tanh), `relu` or `swish`.
+        activation: one of ACTIVATIONS; `gelu` is that of erf, `gelu_new` that of tanh.
         cross: whether it attends to a memory too.
 
     Attributes:
@@ -76,6 +77,14 @@ class Block(nn.Module):
             self.cross_kv = nn.Linear(size, 2 * size)
             self.cross_out = nn.Linear(size, size)
             self.norm_cross = nn.LayerNorm(size, eps=eps)
+
+    def zero_outputs(self) -> None:
+        """Sets to zero what each part adds to the residual stream, so that the block starts as the identity or norm.
+
+        Source: Bachlechner et al. 2020; Yang et al. 2022, https://arxiv.org/abs/2203.03466, D.2.
+        """
+        for part in (self.out, self.down):
+            nn.init.zeros_(part.weight)
 
     def attend(self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None, layer: int) -> Tensor:
         batch, length, size = x.shape
