@@ -5,7 +5,7 @@ PYTHON ?= python3
 # Variables, and the flags of `python -m pipeline` that they are. Defaults are the flags'.
 FLAGS := MODEL--model CORPUS--corpus TASK--task ARM--arm SEED--seed DATA--data FROM--from OUT--out RESUME--resume \
 	OVERWRITE--overwrite SEEDS--seeds SHOTS--shots NAME--name KIND--kind MODELS--models TASKS--tasks ARMS--arms \
-	PROMPT--prompt WORD--word REPO--repo ARGS--args
+	PROMPT--prompt WORD--word REPO--repo RECIPES--recipes ARGS--args
 SWITCHES := RESUME OVERWRITE
 VARIABLES := $(foreach flag,$(FLAGS),$(firstword $(subst --, ,$(flag)))) ROWS LOCK PYTHON
 PASSED_ON := WANDB_% PIPELINE_% HF_% CUDA_% OMP_% GOMP_% MKL_% TORCH_% NCCL_% TOKENIZERS_% MASTER_% SLURM_% NODE_RANK SHELL# environment variables that may stand behind make too
@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: predict decoding help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict decoding recipes help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -61,7 +61,7 @@ help: ## this list
 	@echo "             a curve over words seen"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
-	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth, ladder"
+	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth, ladder, recipes"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
 	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME] what is written"
 	@echo "  RESUME=1   resume the run in OUT (0, no, false: do not)"
@@ -69,10 +69,12 @@ help: ## this list
 	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
 	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
 	@echo "  NAME       [sample] for compare, [real] for results: a name in configs/compare or a YAML file; for new-task: its name;"
-	@echo "             [sample] for ladder: a name in configs/ladder or a YAML file; [finetune] for sweep: pretrain or finetune"
+	@echo "             [sample] for ladder: a name in configs/ladder or a YAML file; [bert] for recipes: a name in"
+	@echo "             configs/recipes or a YAML file; [finetune] for sweep: pretrain or finetune"
 	@echo "  MODELS     for compare and ladder: some of those in its file, as MODELS=\"bert gpt\""
 	@echo "  TASKS      for compare: some of those in its file"
 	@echo "  ARMS       for compare: some of those in its file"
+	@echo "  RECIPES    for recipes: some of those in its file, as RECIPES=\"base muon\""
 	@echo "  KIND       for new-task: sentence, pair, regression, tagging or translation; without it, what DATA looks like"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store, output; none: all"
 	@echo "  PROMPT     for try: text to continue (gpt, bart and models that came before), or with [MASK] to fill (bert)"
@@ -137,6 +139,9 @@ results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretra
 
 ladder: $(BIN)/.installed-core ## language models from counting to GPT on one text, one report: NAME [sample], real, cells or units; resumable
 	$(call run,NAME CORPUS MODELS SEEDS DATA OUT OVERWRITE ARGS)
+
+recipes: $(BIN)/.installed-core ## what each ingredient of a pretraining recipe buys, with seeds and paired tests: NAME [bert]; resumable
+	$(call run,NAME CORPUS RECIPES SEEDS OUT OVERWRITE ARGS)
 
 wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that the table of real text is made with (needs the hub)
 	$(call run,OUT OVERWRITE ARGS)

@@ -287,6 +287,7 @@ def presets() -> str:
         "tasks": ("Tasks", "`TASK=NAME`"),
         "compare": ("Grids", "`make compare NAME=NAME`"),
         "ladder": ("Ladders", "`make ladder NAME=NAME`"),
+        "recipes": ("Recipes", "`make recipes NAME=NAME`"),
         "machines": ("Machines", '`ARGS="--config configs/machines/NAME"`'),
         "sweeps": ("Sweeps", "`make sweep NAME=NAME`"),
     }
@@ -301,7 +302,7 @@ def presets() -> str:
             for file in files
         ]
         parts.append(f"## {title}\n\n{use}\n\n" + table(["name", "what it is"], rows))
-    return page("Presets", "Models, corpora, tasks, grids, ladders and machines by name.", *parts)
+    return page("Presets", "Models, corpora, tasks, grids, ladders, recipes and machines by name.", *parts)
 
 
 def comment(file: Path) -> str:

@@ -18,7 +18,7 @@ import torch
 from pipeline.cli.commands import sweep
 from pipeline.cli.config import CLI, FineTuneCLI, module_for, parse, pretraining
 from pipeline.experiments import grid as compare
-from pipeline.experiments import ladder, ladder_plan
+from pipeline.experiments import ladder, ladder_plan, recipes
 from pipeline.models import registry
 from pipeline.presets import CONFIGS, REPOSITORY, named_config
 from pipeline.training.corpus_data import CorpusData
@@ -202,6 +202,15 @@ def test_every_ladder_builds(file: Path, tmp_path: Path) -> None:
     assert all(plan.counts or plan.steps(found.trial) > 10 for plan in plans.values())
 
 
+@pytest.mark.parametrize("file", sorted((CONFIGS / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_builds(file: Path, tmp_path: Path) -> None:
+    found = recipes.load(file, corpus="sample", seeds=1)
+    made = recipes.RecipesRun(found, tmp_path, pretraining).runs
+    assert [name for name, _ in made] == list(found.all())
+    steps = {word for request, _ in made.values() for word in request.overrides if word.startswith("--trainer.max_")}
+    assert len(steps) == 1
+
+
 @pytest.mark.parametrize("machine", sorted((CONFIGS / "machines").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_machine_builds(machine: Path) -> None:
     files = [CONFIGS / "base.yaml", CONFIGS / "pretrain/bert.yaml", CONFIGS / "corpora/sample.yaml", machine]
@@ -231,7 +240,9 @@ def test_every_sweep_names_what_its_command_knows(file: Path) -> None:
 def test_no_configuration_is_overlooked() -> None:
     """A folder of configurations that no test above reads would be."""
     built = {path for pair in PRETRAINING for path in pair} | set(TASKS)
-    folders = {path.parent for path in built} | {CONFIGS / name for name in ("compare", "ladder", "machines", "sweeps")}
+    folders = {path.parent for path in built} | {
+        CONFIGS / name for name in ("compare", "ladder", "machines", "recipes", "sweeps")
+    }
     own = {CONFIGS / "corpora" / corpus.stem / model.name for model, corpus in PRETRAINING}
     own |= {CONFIGS / "tasks" / task.stem / model.name for task in TASKS for model, _ in PRETRAINING}
     for path in CONFIGS.rglob("*.yaml"):

@@ -13,20 +13,18 @@ from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.grid import check_many_runs
 from pipeline.experiments.ladder import Ladder, Rung
+from pipeline.experiments.pretraining_cell import EVERY, STEPS, WARMUP, cell_of, of_steps
 from pipeline.experiments.run_cache import Cell
-from pipeline.presets import CONFIGS, content_of, named_config
-from pipeline.storage.checksums import digest
 from pipeline.tracking.history import read_metrics
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.requests import CorpusRequest, Overrides, PretrainRequest, overrides_of, settings_in
-from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 
 Configure = Callable[[CorpusRequest], Configuration]
 POINTS = 20  # of a validation curve
 BITS = "val/bits_per_byte"
-RATE, WARMUP = "model.optimization.learning_rate", "model.optimization.warmup_steps"
-OWN = ("trainer.max_steps", "validate_every", RATE, WARMUP)  # settings that follow from the ladder's
+RATE = "model.optimization.learning_rate"
+OWN = (STEPS, EVERY, RATE, WARMUP)  # settings that follow from the ladder's
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,9 @@ class Plan:
         request = replace(self.request, seed=seed, out=self.runs / name)
         if self.counts:
             return request
-        resolved, steps = self.configuration.resolved, self.steps(share)
-        warmup = resolved["model"]["optimization"]["warmup_steps"] / resolved["trainer"]["max_steps"]
+        steps = self.steps(share)
         every = steps if share < 1 else max(1, steps // POINTS)
-        settings = {"trainer.max_steps": steps, "validate_every": every}
-        return request.override({**settings, RATE: self.rate(factor), WARMUP: round(warmup * steps)})
+        return of_steps(request, self.configuration, steps, every=every, settings={RATE: self.rate(factor)})
 
     def trials(self) -> list[PretrainRequest]:
         """A short run with each rate; none where there is nothing to choose."""
@@ -106,17 +102,8 @@ class Plan:
         return steps * self.step_tokens
 
     def cell(self, request: PretrainRequest) -> Cell:
-        """What the metrics of a run depend on, beside its seed; the data are prepared."""
-        named = [("pretrain", request.model), ("corpora", request.corpus), (f"corpora/{request.corpus}", request.model)]
-        files = [CONFIGS / "base.yaml", *(file for place in named if (file := named_config(*place)) is not None)]
-        merged = {name: value for file in files for name, value in flat(content_of(file)).items()}  # later ones win
-        return {
-            "files": digest(merged),
-            "corpus": [self.data.train.meta["corpus"], self.data.valid.meta["corpus"]],
-            "tokenizer": self.data.tokenizer.hash,
-            "settings": list(request.overrides),
-            "seed": request.seed,
-        }
+        """What the metrics of a run depend on; the data are prepared."""
+        return cell_of(request, self.data)
 
 
 def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides) -> dict[str, Plan]:

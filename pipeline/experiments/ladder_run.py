@@ -19,11 +19,11 @@ from pipeline.experiments.ladder import Ladder
 from pipeline.experiments.ladder_plan import Configure, Plan, plans
 from pipeline.experiments.ladder_results import Found, Results
 from pipeline.experiments.ladder_training import Unfinished, train
+from pipeline.experiments.pretraining_cell import check_out
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import read_json
 from pipeline.training.requests import Overrides
-from pipeline.training.run_folder import check_place
 
 SETTINGS = "settings.json"  # what all runs of a folder share
 
@@ -63,9 +63,7 @@ class LadderRun:
             raise UserError(f"The ladder has no rung '{wrong[0]}'; it has {', '.join(names)}.")
         if self.blimp is not None and not self.blimp.exists():
             raise UserError(f"There are no minimal pairs in {self.blimp}: {typed.flag('data')} is the folder above.")
-        check_place(self.out)
-        if self.out.is_dir() and any(self.out.iterdir()) and not (self.out / SETTINGS).is_file():
-            raise UserError(f"{self.out} holds something else than a ladder; choose another {typed.flag('out')}.")
+        check_out(self.out, SETTINGS, "a ladder")
         self.plans = plans(ladder, self.out, self.configure, self.overrides)
 
     @property

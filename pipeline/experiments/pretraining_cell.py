@@ -1,0 +1,61 @@
+"""Pretraining runs of an experiment: on so many tokens, and what their metrics depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.console import typed
+from pipeline.errors import UserError
+from pipeline.experiments.run_cache import Cell
+from pipeline.presets import CONFIGS, content_of, named_config
+from pipeline.storage.checksums import digest
+from pipeline.training.corpus_data import CorpusData
+from pipeline.training.requests import PretrainRequest
+from pipeline.training.resume import flat
+from pipeline.training.run import Configuration
+from pipeline.training.run_folder import check_place
+
+STEPS, EVERY, WARMUP = "trainer.max_steps", "validate_every", "model.optimization.warmup_steps"
+
+
+def of_steps(
+    request: PretrainRequest,
+    configuration: Configuration,
+    steps: int,
+    *,
+    every: int,
+    settings: Mapping[str, Any] | None = None,
+) -> PretrainRequest:
+    """The run with other steps; its warm-up is the same share of them.
+
+    Args:
+        configuration: of the request.
+        every: steps between validations.
+        settings: further ones.
+    """
+    resolved = configuration.resolved
+    share = resolved["model"]["optimization"]["warmup_steps"] / resolved["trainer"]["max_steps"]
+    return request.override({STEPS: steps, EVERY: every, **(settings or {}), WARMUP: round(share * steps)})
+
+
+def cell_of(request: PretrainRequest, data: CorpusData) -> Cell:
+    """What the metrics of a run depend on; its data are prepared."""
+    named = [("pretrain", request.model), ("corpora", request.corpus), (f"corpora/{request.corpus}", request.model)]
+    files = [CONFIGS / "base.yaml", *(file for place in named if (file := named_config(*place)) is not None)]
+    merged = {name: value for file in files for name, value in flat(content_of(file)).items()}  # later ones win
+    return {
+        "files": digest(merged),
+        "corpus": [data.train.meta["corpus"], data.valid.meta["corpus"]],
+        "tokenizer": data.tokenizer.hash,
+        "settings": list(request.overrides),
+        "seed": request.seed,
+    }
+
+
+def check_out(out: Path, sign: str, what: str) -> None:
+    """Raises: UserError, the folder holds something else than `what`, which leaves a file called `sign` there."""
+    check_place(out)
+    if out.is_dir() and any(out.iterdir()) and not (out / sign).is_file():
+        raise UserError(f"{out} holds something else than {what}; choose another {typed.flag('out')}.")

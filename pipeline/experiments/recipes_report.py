@@ -1,0 +1,161 @@
+"""The results of recipes: a table, the runs, and a plot."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.experiments.comparison import format_score
+from pipeline.experiments.conditions import CONDITIONS, sentences
+from pipeline.metrics import paired_gain
+from pipeline.storage.atomic import write_atomically
+from pipeline.tracking import plots
+from pipeline.tracking.tables import markdown_table
+
+BASE = "base"
+CERTAIN = 0.01  # p of a paired t-test below which a change is said to be one
+
+
+@dataclass(frozen=True)
+class Change:
+    """The mean difference of a recipe from the base, over seeds that both have; below 0: better.
+
+    Args:
+        half: of its 95 % interval; None of a single pair.
+        p: of a paired t-test, two-sided; None of a single pair.
+    """
+
+    mean: float
+    half: float | None
+    p: float | None
+
+    @property
+    def verdict(self) -> str:
+        if self.p is None:
+            return "one seed"
+        if not self.p < CERTAIN:
+            return "no gain"
+        return "**gain**" if self.mean < 0 else "loss"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured.
+
+    Args:
+        title: model and corpus.
+        metric: in the metrics of runs; less is better.
+        titles: recipe -> its title and its source.
+        runs: recipe -> seed -> metrics of the run.
+    """
+
+    title: str
+    metric: str
+    titles: dict[str, tuple[str, str]]
+    runs: dict[str, dict[int, dict[str, Any]]]
+
+    def scores(self, name: str) -> list[float]:
+        return [metrics[self.metric] for metrics in self.runs[name].values()]
+
+    @cached_property
+    def changes(self) -> dict[str, Change]:
+        """Of each recipe that has a seed in common with the base."""
+        return {name: change for name in self.runs if name != BASE and (change := self._change(name)) is not None}
+
+    def _change(self, name: str) -> Change | None:
+        base, ours = self.runs[BASE], self.runs[name]
+        pairs = [(ours[seed][self.metric], base[seed][self.metric]) for seed in ours if seed in base]
+        if not pairs:
+            return None
+        mean, half = paired_gain(*zip(*pairs, strict=True))
+        return Change(mean, half, p_value(pairs) if half is not None else None)
+
+    def seconds(self, name: str) -> float:
+        return statistics.fmean(metrics["seconds"] for metrics in self.runs[name].values())
+
+
+def p_value(pairs: list[tuple[float, float]]) -> float:
+    """Of a paired t-test, two-sided; equal pairs have 1."""
+    from scipy.stats import ttest_rel
+
+    if all(a == b for a, b in pairs):
+        return 1.0
+    return float(ttest_rel(*zip(*pairs, strict=True)).pvalue)
+
+
+def write(measured: Measured, out: Path) -> None:
+    """Writes recipes.csv, recipes.md and recipes.png."""
+    write_atomically(out / "recipes.csv", runs_table(measured))
+    write_atomically(out / "recipes.md", table(measured))
+    if measured.changes:
+        plot(measured, out / "recipes.png")
+
+
+def runs_table(measured: Measured) -> str:
+    """CSV: a line for each run."""
+    text = io.StringIO()
+    names = ["seconds", "tokens", "steps", *CONDITIONS]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["recipe", "seed", measured.metric, *names])
+    for recipe, runs in measured.runs.items():
+        for seed, metrics in runs.items():
+            writer.writerow([recipe, seed, metrics[measured.metric], *(metrics.get(name, "") for name in names)])
+    return text.getvalue()
+
+
+def table(measured: Measured) -> str:
+    """Markdown: a line for each recipe with a finished run."""
+    found = [name for name, runs in measured.runs.items() if runs]
+    rows = []
+    for name in found:
+        title, source = measured.titles[name]
+        change = measured.changes.get(name)
+        seeds = len(measured.runs[name])
+        said = ["", "", ""] if change is None else [change_text(change), p_text(change), change.verdict]
+        cells = [f"{title} ({source})" if source else title, format_score(measured.scores(name)), *said]
+        rows.append([*cells, str(seeds), f"{measured.seconds(name):,.0f}"])
+    head = ["recipe", f"{measured.metric} (less is better)", "change", "p", "", "seeds", "seconds"]
+    tokens = [metrics["tokens"] for runs in measured.runs.values() for metrics in runs.values()]
+    note = [
+        f"{measured.title}; {min(tokens) / 1e6:,.2f} to {max(tokens) / 1e6:,.2f} M tokens a run." if tokens else "",
+        "Mean ± standard deviation over seeds; a change is the mean difference from the first line for equal seeds,",
+        "with its 95 % interval (paired t); p is that of a paired t-test. From p = 0.01 on the word is: no gain.",
+        *sentences([list(measured.runs[name].values()) for name in found]),
+    ]
+    return markdown_table(head, rows) + "\n" + "\n".join(line for line in note if line) + "\n"
+
+
+def change_text(change: Change) -> str:
+    if change.half is None:
+        return f"{change.mean:+.3f}"
+    return f"{change.mean:+.3f} [{change.mean - change.half:+.3f}, {change.mean + change.half:+.3f}]"
+
+
+def p_text(change: Change) -> str:
+    if change.p is None:
+        return ""
+    return "< 0.001" if change.p < 0.001 else f"{change.p:.3f}"
+
+
+def plot(measured: Measured, file: Path) -> None:
+    """The change of each recipe with its interval; hollow: no gain is shown."""
+    names = list(measured.changes)
+    figure, axes = plots.subplots(1, 1, figsize=(8.5, 1.6 + 0.42 * len(names)))
+    for height, name in enumerate(names):
+        change = measured.changes[name]
+        sure = {} if change.verdict != "no gain" else {"markerfacecolor": "white"}
+        axes.errorbar(
+            change.mean, height, xerr=change.half, fmt="o", color=plots.COLORS[0], capsize=3, markeredgewidth=2, **sure
+        )
+    axes.axvline(0, color=plots.GREY, linewidth=1.2, zorder=1)
+    axes.set_yticks(range(len(names)), [measured.titles[name][0] for name in names])
+    axes.set_ylim(len(names) - 0.45, -0.55)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(f"change of {measured.metric}: to the left is better; hollow: no gain")
+    axes.set_title(measured.title, loc="left")
+    plots.save_figure(figure, file)

@@ -1,0 +1,117 @@
+"""`make recipes`: each ingredient alone and together, on the same tokens, run once, with a paired test."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scipy import stats
+
+from pipeline.errors import UserError
+from pipeline.experiments.recipes_report import Measured, table
+from tests.conftest import assert_plot, run
+
+SETTINGS = {
+    "data.sample_documents": 300,
+    "data.tokenizer.vocab_size": 400,
+    "data.length": 32,
+    "data.batch_size": 8,
+    "data.validation_rows": 64,
+    "precision": "32-true",
+    **{f"model.encoder.init_args.{name}": value for name, value in (("size", 16), ("layers", 1), ("inner_size", 32))},
+}
+WORSE = {"title": "almost no learning", "source": "a source", "settings": {"model.optimization.learning_rate": 1e-9}}
+ZERO = {"title": "zero", "settings": {"model.encoder.init_args.zero_outputs": True}}
+
+
+def write(folder: Path, **fields: Any) -> str:
+    content = {"model": "bert", "tokens": 5120, "seeds": 2, "metric": "val/mlm_loss", "settings": SETTINGS, **fields}
+    content.setdefault("ingredients", {"worse": WORSE, "zero": ZERO})
+    file = folder / "toy.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return str(file)
+
+
+def read(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "recipes.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_recipes_are_run_once_and_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, out = write(tmp_path, together=[["worse", "zero"]]), tmp_path / "out"
+    run("recipes", "--name", name, "--out", str(out), "--recipes", "base worse")
+    rows = read(out)
+    assert [(row["recipe"], row["seed"]) for row in rows] == [
+        (name, seed) for name in ("base", "worse") for seed in "01"
+    ]
+    assert {row["steps"] for row in rows} == {"20"}  # 5,120 tokens in rows of 8 x 32
+    losses = {(row["recipe"], row["seed"]): float(row["val/mlm_loss"]) for row in rows}
+    assert all(losses["base", seed] < losses["worse", seed] for seed in "01")
+    assert losses["base", "0"] != losses["base", "1"]
+    assert_plot(out / "recipes.png")
+    begun = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/metrics.json")}
+    assert len(begun) == 4
+    capsys.readouterr()
+    run("recipes", "--name", name, "--out", str(out), "--dry-run")
+    assert "| worse | 2 of 2 |" in capsys.readouterr().out
+    run("recipes", "--name", name, "--out", str(out))
+    assert all(file.stat().st_mtime_ns == time for file, time in begun.items())
+    assert [row["recipe"] for row in read(out)] == [
+        one for one in ("base", "worse", "zero", "worse+zero") for _ in "01"
+    ]
+    assert "almost no learning (a source) |" in (out / "recipes.md").read_text()
+    assert "almost no learning + zero |" in (out / "recipes.md").read_text()
+
+
+def measured(base: list[float], ours: list[float]) -> Measured:
+    runs = {
+        name: {seed: {"loss": loss, "seconds": 1.0, "tokens": 100} for seed, loss in enumerate(losses)}
+        for name, losses in (("base", base), ("ours", ours))
+    }
+    return Measured("bert on text", "loss", {"base": ("base", ""), "ours": ("ours", "")}, runs)
+
+
+def test_what_is_called_a_gain() -> None:
+    base, better = [3.0, 3.1, 2.9], [2.90, 3.001, 2.80]
+    change = measured(base, better).changes["ours"]
+    assert change.mean == pytest.approx(-0.0997, abs=1e-4)
+    assert change.p == pytest.approx(stats.ttest_rel(better, base).pvalue)
+    assert change.verdict == "**gain**"
+    assert measured(better, base).changes["ours"].verdict == "loss"
+    assert measured(base, [2.9, 3.2, 2.7]).changes["ours"].verdict == "no gain"
+    assert measured(base, base).changes["ours"].verdict == "no gain"
+    assert measured(base, better[:1]).changes["ours"].verdict == "one seed"
+    assert math.isclose(measured(base, better[:2]).changes["ours"].mean, -0.0995)
+    assert "| no gain | 3 |" in table(measured(base, [2.9, 3.2, 2.7]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "flags", "message"),
+    [
+        ({"together": [["worse", "other"]]}, [], "no ingredient 'other'; it has worse, zero"),
+        ({"ingredients": {"a b": WORSE}}, [], "'a b' names a folder"),
+        ({"ingredients": {"base": WORSE}}, [], "and not base"),
+        ({"ingredients": {}}, [], "ingredients"),
+        ({"model": "berd"}, [], "The recipe base: There is no model 'berd'"),
+        ({"ingredients": {"x": {"title": "x", "settings": {"model.objective.init_args.x": 1}}}}, [], "The recipe x: "),
+        ({"settings": {"trainer.max_steps": 7}}, [], "trainer.max_steps follows from the `tokens`"),
+        ({}, ["--recipes", "base warse"], "no recipe 'warse'; there are base, worse, zero"),
+        ({}, ["--seed", "3"], "seed"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_run_is_refused(fields: dict[str, Any], flags: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises((UserError, SystemExit), match=message if "--seed" not in flags else None):
+        run("recipes", "--name", write(tmp_path, **fields), "--out", str(tmp_path / "out"), *flags)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds something else than recipes"):
+        run("recipes", "--name", write(tmp_path), "--out", str(tmp_path / "out"))
