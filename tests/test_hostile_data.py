@@ -43,6 +43,7 @@ from pipeline.tokenization.registry import SCHEMES, train
 from pipeline.tokenization.spelled_words import LONGEST_WORD
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training import task_data as labeled
+from tasks.entailment import Entailment
 from tasks.prompts import Prompt
 from tasks.sentiment import Sentiment
 from tests.conftest import SMALL, run
@@ -394,6 +395,27 @@ def test_what_is_odd_about_a_task_is_reported(tmp_path: Path) -> None:
     data.examples = data.read()
     data.features = {split: [] for split in data.examples}
     assert "Warning" not in data.report()
+
+
+def test_pairs_whose_label_is_the_one_that_training_lacks_are_reported(tmp_path: Path) -> None:
+    def report(test: list[tuple[str, str, str]]) -> str:
+        pairs = [(f"text {n}", f"other {n} {label}", label) for n in range(20) for label in "ab"]
+        for name, rows in (("train", pairs), ("valid", pairs[:2]), ("test", test)):
+            lines = ["premise\thypothesis\tlabel", *("\t".join(row) for row in rows)]
+            (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+        task = Entailment(labels={"a": "a", "b": "b", "c": "c"})
+        data = labeled.TaskData(
+            task=task, files=str(tmp_path), batch_size=2, max_length=None, cut="head", epochs=1, workers=0
+        )
+        data.examples = data.read()
+        data.features = {split: [] for split in data.examples}
+        return data.report()
+
+    third = [(f"text {number}", "new", "c") for number in range(20)]
+    assert "Warning: for 20 of 30 test pairs the first text is in the training part too, only with" in report(
+        third + [("text 1", "old", "a")] * 5 + [("elsewhere", "new", "c")] * 5
+    )
+    assert "only with other labels" not in report(third[:10] + [("elsewhere", "new", "c")] * 10)
 
 
 def test_swapped_columns_are_told_in_a_short_line(tmp_path: Path) -> None:

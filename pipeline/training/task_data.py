@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from tasks.dataset import listed
 
 SHORTEST = 8  # positions of a text, with its special tokens
 MANY_SHARED = 0.01  # of the texts of a part that is not trained on
+MANY_LEFT_OVER = 0.5  # of the pairs of such a part
 POOL = 50  # batches whose rows are sorted by length together
 
 
@@ -86,6 +87,7 @@ class TaskData(lightning.LightningDataModule):
         self.features: dict[str, list[Feature]] = {}
         self.found = LabeledRows()
         self.trained_on: Counter[str] = Counter()  # of a part: texts that are in the training part too
+        self.left_over: Counter[str] = Counter()  # of a part: rows whose label is one that the first text of it lacks
         self.encoder: Encoder
 
     def setup(self, stage: str) -> None:
@@ -182,6 +184,11 @@ class TaskData(lightning.LightningDataModule):
             if shared > MANY_SHARED * texts:
                 many = f"{shared:,} of {texts:,} {split} texts are training texts too"
                 yield f"Warning: {many}: its figures say less of new ones."
+            if (left := self.left_over[split]) > MANY_LEFT_OVER * texts:
+                yield (
+                    f"Warning: for {left:,} of {texts:,} {split} pairs the first text is in the training part too, "
+                    "only with other labels: which label is left says much of a pair, even without its second text."
+                )
         for split, odd in oddly_named(self.task, self.files).items() if self.files is not None else ():
             name = self.task.splits[split]
             yield f"Warning: the {split} part is read from {listed(odd)}, whose name only begins as '{name}'."
@@ -202,6 +209,7 @@ class TaskData(lightning.LightningDataModule):
         trained = {labeled.content(example) for example in parts["train"]}
         for split in ("valid", "test"):
             self.trained_on[split] = sum(labeled.content(example) in trained for example in parts[split])
+            self.left_over[split] = count_left_over(parts["train"], parts[split])
         return parts
 
     @property
@@ -254,6 +262,16 @@ class TaskData(lightning.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader:
         return self._evaluation("test")
+
+
+def count_left_over(train: Sequence[Example], part: Sequence[Example]) -> int:
+    """Pairs with a class whose first text is among the training pairs, but not with that class."""
+    labels: defaultdict[str, set[int]] = defaultdict(set)
+    for example in train:
+        if isinstance(example.text, tuple) and isinstance(example.label, int):
+            labels[example.text[0]].add(example.label)
+    pairs = [example for example in part if isinstance(example.text, tuple) and example.text[0] in labels]
+    return sum(example.label not in labels[example.text[0]] for example in pairs)
 
 
 class NextEpoch(Sampler[int]):
