@@ -32,8 +32,14 @@ FEED_FORWARD = "order=4 embedding_size=32 hidden_size=64 max_length=48"
 SPELLED = "character_size=8 filters=[[1,8],[2,16],[3,24]] projection=24 cell=48 cutoffs=[100,200]"
 ADAMW = "model.optimization.optimizer=adamw"
 QUICK_THOUGHTS = "pipeline.objectives.quick_thoughts.QuickThoughts"
+CAUSAL_ROWS = "pipeline.objectives.causal_rows.MaskedAndCausalLM"
 TOYS = {
-    "bert": Toy(TRANSFORMER + "128", 300, 3e-3, ("model.embeddings=random", f"model.objective={QUICK_THOUGHTS}")),
+    "bert": Toy(
+        TRANSFORMER + "128",
+        300,
+        3e-3,
+        ("model.embeddings=random", f"model.objective={QUICK_THOUGHTS}", f"model.objective={CAUSAL_ROWS}"),
+    ),
     "gpt": Toy(TRANSFORMER + "256", variants=(ADAMW, "model.objective.init_args.packing=document")),
     "recurrent": Toy(
         RECURRENT, learning_rate=1e-2, variants=("model.objective.init_args.stateful=true",), preset="lstm"

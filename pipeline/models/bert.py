@@ -66,7 +66,7 @@ class Bert(Encoder):
     context = ("full",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
     learned_positions = True
-    offers = ("next_sentence",)
+    offers = ("next_sentence", "causal_rows")
     schema = BertConfig
     heads, lm_head = ("cls.", "bert.pooler."), ("cls.predictions.",)
 
@@ -172,13 +172,22 @@ class Bert(Encoder):
                     key[head, rows, columns] += gain * torch.eye(2)
 
     def forward(self, batch: Batch, state: None = None) -> Encoded:
-        """`input_ids`, `mask` (B, T) and optional `token_type_ids` (B, T) -> D-wide layers."""
+        """`input_ids`, `mask` (B, T) -> D-wide layers.
+
+        Optional: `token_type_ids` (B, T), and `causal` (B,): rows in which a token sees only itself and those before
+        it.
+        """
         ids, mask = batch["input_ids"], batch["mask"]
         segments = batch.get("token_type_ids")
         x = self.word_embedding(ids) + self.position_embedding.weight[: ids.shape[1]]
         x = x + (self.segment_embedding.weight[0] if segments is None else self.segment_embedding(segments))
         x = self.dropout(self.embedding_norm(x))
         layers, bias = [x], padding_bias(mask)
+        if "causal" in batch:
+            future = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).triu_(1)
+            hidden = torch.zeros(len(ids), 1, *future.shape, device=ids.device)
+            hidden.masked_fill_(future & batch["causal"][:, None, None, None], -1e9)
+            bias = hidden if bias is None else bias + hidden
         for block in self.blocks:
             layers.append(block(layers[-1], bias))
         return Encoded(layers=layers, mask=mask, input_ids=ids)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -73,7 +73,7 @@ class MaskedLM(Objective):
     def model_options(self) -> dict[str, Any]:
         return {"next_sentence": self.pairs}
 
-    def at(self, share: float) -> MaskedLM:
+    def at(self, share: float) -> Self:
         if self.first_mask_rate is None:
             return self
         now = copy.copy(self)
@@ -139,8 +139,12 @@ class MaskedLM(Objective):
         # Logits only where a token was masked: a seventh of the positions, and the output matrix is large.
         losses = {"mlm": model.token_loss(encoded.layers[-1].flatten(0, 1)[target.positions], target.labels)}
         if self.pairs:
-            losses["nsp"] = classification_loss(model.next_sentence_logits(encoded), batch.targets["nsp"].labels)
+            losses["nsp"] = self.pair_loss(model, encoded, batch)
         return losses
+
+    def pair_loss(self, model: Encoder, encoded: Encoded, batch: Batch) -> Loss:
+        """The loss of the question of the second text."""
+        return classification_loss(model.next_sentence_logits(encoded), batch.targets["nsp"].labels)
 
     def samples(self, model: Encoder, store: TokenStore) -> Table:
         return filled_masks(model, store)
@@ -197,8 +201,11 @@ def trim(batch: Batch) -> Batch:
     new = round_up(int(lengths.max())) if len(lengths) else old
     if new >= old:
         return batch
-    target = batch.targets["mlm"]
-    assert target.positions is not None
-    moved = replace(target, positions=target.positions // old * new + target.positions % old)
-    inputs = {name: value[:, :new] for name, value in batch.inputs.items()}
-    return replace(batch, inputs=inputs, targets={**batch.targets, "mlm": moved})
+
+    def moved(target: Target) -> Target:
+        if target.positions is None:
+            return target
+        return replace(target, positions=target.positions // old * new + target.positions % old)
+
+    inputs = {name: value[:, :new] if value.ndim > 1 else value for name, value in batch.inputs.items()}
+    return replace(batch, inputs=inputs, targets={name: moved(target) for name, target in batch.targets.items()})
