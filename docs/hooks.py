@@ -34,6 +34,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Figures lie beside docs/ in the repository (so that they show there), and inside it in the site."""
     if page.file.src_uri == "ladder.md":
         markdown = markdown.replace("<!-- ladders -->", ladders())
+    if page.file.src_uri == "recipes.md":
+        markdown = markdown.replace("<!-- recipes -->", recipes())
     return re.sub(
         r"\]\((?:\.\./)+results/", lambda _: "](" + "../" * page.file.src_uri.count("/") + "results/", markdown
     )
@@ -54,6 +56,16 @@ def ladders() -> str:
         main, *others = re.split(r"^## ", (folder / "ladder.md").read_text().partition("\n")[2], flags=re.M)
         tables = "".join(f"### {part}" for part in others if not part.startswith(("Mixtures", "Continuations")))
         parts.append(f"## {title}\n\n{shown}\n{main}{tables}")
+    return "\n".join(parts)
+
+
+def recipes() -> str:
+    """The tables and plots of results/recipes."""
+    parts = []
+    for folder in sorted((REPOSITORY / "results/recipes").iterdir()):
+        place = f"results/recipes/{folder.name}"
+        table = (folder / "recipes.md").read_text()
+        parts.append(f"## {folder.name}\n\n{table}\n![Changes with their intervals]({place}/recipes.png)\n")
     return "\n".join(parts)
 
 

@@ -104,7 +104,7 @@ def test_a_ladder_is_climbed_once(
     run("ladder", "--name", name)
     again = json.loads((out / "ladder.json").read_text())
     assert {**again, "date": ""} == {**found, "date": ""}
-    with pytest.raises(UserError, match=r"differs in tokens: choose another --out"):
+    with pytest.raises(UserError, match=r"holds a ladder of other settings \(tokens\): choose another --out"):
         run("ladder", "--name", name, "--tokens", "20000")
 
 

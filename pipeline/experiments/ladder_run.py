@@ -5,7 +5,6 @@ What is finished is skipped, so a ladder can be stopped and continued at any mom
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +18,8 @@ from pipeline.experiments.ladder import Ladder
 from pipeline.experiments.ladder_plan import Configure, Plan, plans
 from pipeline.experiments.ladder_results import Found, Results
 from pipeline.experiments.ladder_training import Unfinished, train
-from pipeline.experiments.pretraining_cell import check_out
-from pipeline.storage.atomic import write_atomically
+from pipeline.experiments.pretraining_cell import check_out, check_shared
 from pipeline.storage.paths import path_of
-from pipeline.storage.validation import read_json
 from pipeline.training.requests import Overrides
 
 SETTINGS = "settings.json"  # what all runs of a folder share
@@ -121,11 +118,4 @@ class LadderRun:
             "settings": self.ladder.settings,
             "flags": list(self.overrides),
         }
-        file = self.out / SETTINGS
-        before = read_json(file, dict[str, Any]) if file.is_file() else shared
-        if (other := [name for name in shared if before.get(name) != shared[name]]) and not self.overwrite:
-            raise UserError(
-                f"{self.out} holds a ladder that differs in {', '.join(other)}: choose another "
-                f"{typed.flag('out')}, or set {typed.flag('overwrite')} to make it again."
-            )
-        write_atomically(file, json.dumps(shared, indent=1) + "\n")
+        check_shared(self.out / SETTINGS, shared, "a ladder", overwrite=self.overwrite)

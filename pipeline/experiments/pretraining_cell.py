@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.run_cache import Cell
 from pipeline.presets import CONFIGS, content_of, named_config
+from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
+from pipeline.storage.validation import read_json
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.requests import PretrainRequest
 from pipeline.training.resume import flat
@@ -52,6 +55,21 @@ def cell_of(request: PretrainRequest, data: CorpusData) -> Cell:
         "settings": list(request.overrides),
         "seed": request.seed,
     }
+
+
+def check_shared(file: Path, shared: dict[str, Any], what: str, *, overwrite: bool) -> None:
+    """Notes in a file what the runs of its folder share.
+
+    Raises:
+        UserError: they share something else; with `overwrite` that is replaced.
+    """
+    before = read_json(file, dict[str, Any]) if file.is_file() else shared
+    if (other := [name for name in shared if before.get(name) != shared[name]]) and not overwrite:
+        raise UserError(
+            f"{file.parent} holds {what} of other settings ({', '.join(other)}): choose another {typed.flag('out')}, or "
+            f"set {typed.flag('overwrite')} to run all again."
+        )
+    write_atomically(file, json.dumps(shared, indent=1) + "\n")
 
 
 def check_out(out: Path, sign: str, what: str) -> None:

@@ -17,18 +17,17 @@ from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.experiments import recipes_report
 from pipeline.experiments.grid import check_many_runs
-from pipeline.experiments.pretraining_cell import EVERY, STEPS, cell_of, check_out, of_steps
+from pipeline.experiments.pretraining_cell import EVERY, STEPS, cell_of, check_out, check_shared, of_steps
 from pipeline.experiments.pretraining_run import pretrain
 from pipeline.experiments.recipes_report import BASE, Measured
 from pipeline.experiments.run_cache import Taken, finished, finite, once
-from pipeline.storage.atomic import write_atomically
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.tracking.tables import markdown_table
 from pipeline.training.requests import CorpusRequest, Overrides, PretrainRequest, overrides_of
 from pipeline.training.run import Configuration
 
 Name = Annotated[str, Field(min_length=1)]
-SIGN = "recipes.txt"  # what a folder of recipes is known by
+SIGN = "settings.json"  # what all runs of a folder share
 VALIDATIONS = 10  # of a run
 Configure = Callable[[CorpusRequest], Configuration]
 
@@ -155,7 +154,7 @@ class RecipesRun:
             UserError: a run is refused.
         """
         self.out.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.out / SIGN, f"Recipes of {self.recipes.model} on {self.recipes.corpus}\n")
+        self._check_settings()
         wanted = [key for key in self.runs if not self.chosen or key[0] in self.chosen]
         found = {key: metrics for key in self.runs if (metrics := self._finished(key)) is not None}
         with progress(total=len(wanted), desc="recipes", unit="run", smoothing=0) as bar:
@@ -168,6 +167,12 @@ class RecipesRun:
                 bar.update()
                 recipes_report.write(self._measured(found), self.out)
         return self._measured(found)
+
+    def _check_settings(self) -> None:
+        """Raises: UserError, the folder holds recipes of other settings, whose runs would be replaced."""
+        names = ("model", "corpus", "tokens", "metric", "settings")
+        shared = {**{name: getattr(self.recipes, name) for name in names}, "flags": list(self.overrides)}
+        check_shared(self.out / SIGN, shared, "recipes", overwrite=self.overwrite)
 
     def _train(self, key: tuple[str, int]) -> dict[str, Any]:
         request, configuration = self.runs[key]

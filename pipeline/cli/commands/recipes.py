@@ -18,7 +18,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--recipes", default=None, help="some of them, separated by spaces; base is the model's own")
     parser.add_argument("--tokens", type=positive, default=None, help="that each run is trained on; as the file says")
     parser.add_argument("--seeds", type=natural, default=0, help="runs of each recipe; 0: the number in the file")
-    parser.add_argument("--out", type=place, default=None, help="folder of the results and runs [runs/recipes/NAME]")
+    parser.add_argument(
+        "--out", type=place, default=None, help="folder of the results and runs [runs/recipes/NAME-CORPUS]"
+    )
     parser.add_argument("--overwrite", action="store_true", help="run what is finished too")
     parser.add_argument("--dry-run", action="store_true", help="say what is missing, and run nothing")
     add_overrides(parser)
@@ -32,9 +34,10 @@ def run(options: argparse.Namespace) -> None:
     file = named_config("recipes", options.name) or Path(options.name)
     if not file.is_file():
         raise UserError(f"{unknown('file of recipes', options.name, 'recipes')} A YAML file would do too.")
+    recipes = load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None)
     wanted = RecipesRun(
-        load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None),
-        out=options.out or Path("runs/recipes") / file.stem,
+        recipes,
+        out=options.out or Path("runs/recipes") / f"{file.stem}-{Path(recipes.corpus).stem}",
         configure=pretraining,
         overrides=options.overrides,
         overwrite=options.overwrite,
