@@ -63,6 +63,9 @@ def test_recipes_are_run_once_and_compared_in_pairs(tmp_path: Path, capsys: pyte
     assert [row["recipe"] for row in read(out)] == [
         one for one in ("base", "worse", "zero", "worse+zero") for _ in "01"
     ]
+    with pytest.raises(UserError, match=r"holds recipes of other settings \(tokens\): choose another --out"):
+        run("recipes", "--name", name, "--out", str(out), "--tokens", "9999")
+    assert all(file.stat().st_mtime_ns == time for file, time in begun.items())
     assert "almost no learning (a source) |" in (out / "recipes.md").read_text()
     assert "almost no learning + zero |" in (out / "recipes.md").read_text()
 

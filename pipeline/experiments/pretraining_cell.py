@@ -66,8 +66,8 @@ def check_shared(file: Path, shared: dict[str, Any], what: str, *, overwrite: bo
     before = read_json(file, dict[str, Any]) if file.is_file() else shared
     if (other := [name for name in shared if before.get(name) != shared[name]]) and not overwrite:
         raise UserError(
-            f"{file.parent} holds {what} of other settings ({', '.join(other)}): choose another {typed.flag('out')}, or "
-            f"set {typed.flag('overwrite')} to run all again."
+            f"{file.parent} holds {what} of other settings ({', '.join(other)}): choose another {typed.flag('out')}, "
+            f"or set {typed.flag('overwrite')} to run all again."
         )
     write_atomically(file, json.dumps(shared, indent=1) + "\n")
 
