@@ -140,7 +140,7 @@ results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretra
 ladder: $(BIN)/.installed-core ## language models from counting to GPT on one text, one report: NAME [sample], real, cells or units; resumable
 	$(call run,NAME CORPUS MODELS SEEDS DATA OUT OVERWRITE ARGS)
 
-recipes: $(BIN)/.installed-core ## what each ingredient of a pretraining recipe buys, with seeds and paired tests: NAME [bert]; resumable
+recipes: $(BIN)/.installed-core ## what each ingredient of a pretraining recipe buys, with seeds and paired tests: NAME [bert], gpt or elmo; resumable
 	$(call run,NAME CORPUS RECIPES SEEDS OUT OVERWRITE ARGS)
 
 wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that the table of real text is made with (needs the hub)
