@@ -62,10 +62,10 @@ def ladders() -> str:
 def recipes() -> str:
     """The tables and plots of results/recipes."""
     parts = []
-    for folder in sorted((REPOSITORY / "results/recipes").iterdir()):
-        place = f"results/recipes/{folder.name}"
-        table = (folder / "recipes.md").read_text()
-        parts.append(f"## {folder.name}\n\n{table}\n![Changes with their intervals]({place}/recipes.png)\n")
+    for file in sorted((REPOSITORY / "results/recipes").glob("*/recipes.md")):
+        name = file.parent.name
+        picture = f"![Changes with their intervals](results/recipes/{name}/recipes.png)"
+        parts.append(f"## {name}\n\n{file.read_text()}\n{picture}\n")
     return "\n".join(parts)
 
 
