@@ -17,6 +17,7 @@ from pipeline.objectives import masked_lm, sentence_pairs
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.bidirectional_lm import BidirectionalLM
 from pipeline.objectives.causal_lm import CausalLM
+from tests.conformance import CAUSAL_ROWS
 from tests.conftest import run
 
 pytestmark = pytest.mark.slow
@@ -52,6 +53,15 @@ def test_ours_passes(model: str, count: int, flags: list[str], capsys: pytest.Ca
     checks = report(model, capsys, *flags)
     assert all(checks.values()), checks
     assert len(checks) == count
+
+
+def test_blocks_without_effect_hide_no_leak(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zero = "--model.encoder.init_args.zero_outputs=true"
+    assert all(report("bert", capsys, zero, f"--model.objective={CAUSAL_ROWS}").values())
+    monkeypatch.setattr(bert, "padding_bias", lambda mask: None)
+    assert not report("bert", capsys, zero)["padding does not matter"]
 
 
 def wrapped(function: Callable, **changes: Callable) -> Callable:

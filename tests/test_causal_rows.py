@@ -72,9 +72,11 @@ def test_a_share_of_the_rows_is_read_from_left_to_right_and_later_none(steps: St
 
 
 def test_rows_are_spread() -> None:
-    assert spread(8, 0.25).tolist() == [False, False, False, True] * 2
-    assert spread(10, 0.3).sum() == 3
-    assert spread(16, 0.75).sum() == 12
+    assert spread(8, 0.25, begin=0).tolist() == [False, False, False, True] * 2
+    assert spread(8, 0.25, begin=0.5).tolist() == [False, True, False, False] * 2
+    assert spread(100, 0.53, begin=0).sum() == 53
+    found = [int(spread(2, 0.25, begin=number / 100).sum()) for number in range(100)]
+    assert sum(found) == 50  # of 200
 
 
 def test_the_losses_are_those_of_transformers(steps: StepBatches, tmp_path: Path) -> None:
@@ -90,9 +92,10 @@ def test_the_losses_are_those_of_transformers(steps: StepBatches, tmp_path: Path
     labels = ids[:, 1:].masked_fill(~mask[:, 1:], -100)
     expected = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
     assert losses["clm"].sum.item() == pytest.approx(expected.item(), rel=1e-4)
-    others = batch.select(slice(0, 3))  # the fourth row is the first from left to right
-    plain = MaskedLM()(model, others)
-    kept = positions_of(batch) < 3 * batch.mask.shape[1]
+    first = int(causal.nonzero()[0]) + 1
+    plain = MaskedLM()(model, batch.select(slice(first, first + 3)))  # rows between two that are causal
+    width = batch.mask.shape[1]
+    kept = (positions_of(batch) >= first * width) & (positions_of(batch) < (first + 3) * width)
     hidden = model(batch.inputs).layers[-1].flatten(0, 1)[positions_of(batch)[kept]]
     assert model.token_loss(hidden, batch.targets["mlm"].labels[kept]).sum.item() == pytest.approx(
         plain["mlm"].sum.item(), rel=1e-4

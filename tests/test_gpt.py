@@ -66,7 +66,7 @@ def same_outputs(ours: Gpt, model: transformers.PreTrainedModel) -> None:
         assert (ours.logits(out.layers[-1]) - expected.logits).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize(("norm", "activation"), [("pre", "gelu_new"), ("pre", "relu2"), ("post", "gelu_new")])
+@pytest.mark.parametrize(("norm", "activation"), [("pre", "gelu"), ("pre", "relu2"), ("post", "gelu")])
 def test_our_folder_opens_in_transformers(
     world: tuple[TokenStore, Tokenizer], tmp_path: Path, norm: str, activation: str
 ) -> None:
@@ -314,5 +314,5 @@ def test_refusals(world: tuple[TokenStore, Tokenizer], tmp_path: Path) -> None:
 
 
 def test_the_first_gpt_has_its_own_activation(world: tuple[TokenStore, Tokenizer]) -> None:
-    with pytest.raises(UserError, match="the first GPT, whose activation is gelu_new, not relu2"):
+    with pytest.raises(UserError, match="the first GPT, whose activation is gelu, not relu2"):
         small(world[1], norm="post", activation="relu2")

@@ -400,6 +400,7 @@ def test_what_is_odd_about_a_task_is_reported(tmp_path: Path) -> None:
 def test_pairs_whose_label_is_the_one_that_training_lacks_are_reported(tmp_path: Path) -> None:
     def report(test: list[tuple[str, str, str]]) -> str:
         pairs = [(f"text {n}", f"other {n} {label}", label) for n in range(20) for label in "ab"]
+        pairs += [("elsewhere", "other", "c")]
         for name, rows in (("train", pairs), ("valid", pairs[:2]), ("test", test)):
             lines = ["premise\thypothesis\tlabel", *("\t".join(row) for row in rows)]
             (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
@@ -412,10 +413,12 @@ def test_pairs_whose_label_is_the_one_that_training_lacks_are_reported(tmp_path:
         return data.report()
 
     third = [(f"text {number}", "new", "c") for number in range(20)]
-    assert "Warning: for 20 of 30 test pairs the first text is in the training part too, only with" in report(
-        third + [("text 1", "old", "a")] * 5 + [("elsewhere", "new", "c")] * 5
+    assert "Warning: for 22 of 30 test pairs the training part has the first text with all labels but one, and 20" in (
+        report([*third, ("text 1", "old", "a"), ("text 2", "old", "b"), *[("new", "new", "c")] * 8])
     )
-    assert "only with other labels" not in report(third[:10] + [("elsewhere", "new", "c")] * 10)
+    chance = [(f"text {number}", "new", "abc"[number % 3]) for number in range(20)]
+    assert "all labels but one" not in report(chance)
+    assert "all labels but one" not in report(third[:5] + [("new", "new", "c")] * 25)
 
 
 def test_swapped_columns_are_told_in_a_short_line(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ SETTINGS = {
     **{f"model.encoder.init_args.{name}": value for name, value in (("size", 16), ("layers", 1), ("inner_size", 32))},
 }
 WORSE = {"title": "almost no learning", "source": "a source", "settings": {"model.optimization.learning_rate": 1e-9}}
+WHOLE = {"title": "words", "settings": {"model.objective.init_args.whole_word": True}}
+ORDER = {"title": "bigram", "settings": {"model.encoder.init_args.order": 2}}
+HOT = {"title": "hot", "settings": {"model.optimization.learning_rate": 1e9}}
 ZERO = {"title": "zero", "settings": {"model.encoder.init_args.zero_outputs": True}}
 
 
@@ -99,18 +102,42 @@ def test_what_is_called_a_gain() -> None:
         ({"ingredients": {"a b": WORSE}}, [], "'a b' names a folder"),
         ({"ingredients": {"base": WORSE}}, [], "and not base"),
         ({"ingredients": {}}, [], "ingredients"),
-        ({"model": "berd"}, [], "The recipe base: There is no model 'berd'"),
+        ({"model": "berd"}, [], "^There is no model 'berd'"),
+        (
+            {"model": "ngram", "settings": {}, "ingredients": {"x": ORDER}},
+            [],
+            "ngram counts, and recipes are of models",
+        ),
+        (
+            {"ingredients": {"x": WHOLE}},
+            [],
+            "The recipe x sets model.objective.init_args.whole_word, which changes what",
+        ),
+        ({"ingredients": {"a": WORSE, "b": WORSE}, "together": [["a", "b"]]}, [], "a and b are together, and both set"),
         ({"ingredients": {"x": {"title": "x", "settings": {"model.objective.init_args.x": 1}}}}, [], "The recipe x: "),
         ({"settings": {"trainer.max_steps": 7}}, [], "trainer.max_steps follows from the `tokens`"),
         ({}, ["--recipes", "base warse"], "no recipe 'warse'; there are base, worse, zero"),
+        ({}, ["--validate_every=3"], "validate_every follows from the `tokens`"),
         ({}, ["--seed", "3"], "seed"),
     ],
     ids=str,
 )
 def test_what_cannot_be_run_is_refused(fields: dict[str, Any], flags: list[str], message: str, tmp_path: Path) -> None:
-    with pytest.raises((UserError, SystemExit), match=message if "--seed" not in flags else None):
+    with pytest.raises(UserError, match=message):
         run("recipes", "--name", write(tmp_path, **fields), "--out", str(tmp_path / "out"), *flags)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    name, out = write(tmp_path, ingredients={"hot": HOT, "zero": ZERO}, seeds=1), tmp_path / "out"
+    with pytest.raises(UserError, match=r"1 of 3 runs failed: hot, seed 0: .*not finite"):
+        run("recipes", "--name", name, "--out", str(out))
+    assert [row["recipe"] for row in read(out)] == ["base", "zero"]
+    name = write(tmp_path, ingredients={"zero": ZERO}, seeds=1, metric="val/los")
+    times = [file.stat().st_mtime_ns for file in out.glob("runs/*/metrics.json")]
+    with pytest.raises(UserError, match=r"no metric 'val/los' in these runs; they have val/.*, val/mlm_loss"):
+        run("recipes", "--name", name, "--out", str(out))
+    assert [file.stat().st_mtime_ns for file in out.glob("runs/*/metrics.json")] == times
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

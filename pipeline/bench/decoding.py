@@ -96,7 +96,7 @@ def decoding(name: str, sizes: Sizes, options: argparse.Namespace) -> dict[str, 
     if worse > TIE:
         raise SystemExit(f"Error: {name} writes a text that is {worse:.3f} nats less likely than that of transformers.")
     print(f"{name}, beam {BEAM}: {sizes.rows} sources of up to {sizes.length} tokens; {sizes.length} tokens each")
-    print(f"the same tokens for {same} sources, equally likely ones for the others")
+    print(f"the same tokens for {same} sources, as likely or likelier ones for the others")
     tokens = sizes.rows * sizes.length
     return {
         "work": f"{name}, beam {BEAM}",

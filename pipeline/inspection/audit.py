@@ -40,6 +40,7 @@ def audit(encoder: Encoder, data: CorpusData, *, uniform: float) -> Iterator[Che
     encoder.eval()
     with torch.no_grad():
         yield fresh_loss(encoder, objective, batches[0], uniform)
+        give_effect(encoder)
         yield from invariance(encoder)
     yield from objective.checks(encoder, steps, batches)
     yield from leaks(encoder, batches[0])
@@ -49,6 +50,13 @@ def audit(encoder: Encoder, data: CorpusData, *, uniform: float) -> Iterator[Che
             yield from distributions(encoder, data.valid, batches[0])
     if encoder.scoring == "seq2seq":
         yield from decoder_checks(cast(EncoderDecoder, encoder), batches[0].inputs)
+
+
+def give_effect(encoder: Encoder) -> None:
+    """Gives random values to matrices that start at zero: blocks without effect would hide every leak."""
+    for parameter in encoder.parameters():
+        if parameter.dim() == 2 and not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.02)
 
 
 def fresh_loss(encoder: Encoder, objective: Objective, batch: Batch, uniform: float) -> Check:

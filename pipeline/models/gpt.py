@@ -55,7 +55,7 @@ class Gpt(Encoder):
         attention_dropout: share of attention weights that training sets to zero.
         norm: `pre` (GPT-2: norms before each part and one at the end) or `post` (the first GPT).
         vocab_size: rows of the embedding, when there are more than the tokenizer needs.
-        activation: of feed-forward networks: `gelu_new`, or with `norm: pre` also `relu2`, the square of a ReLU.
+        activation: of feed-forward networks: `gelu` (of tanh), or with `norm: pre` also `relu2`, the square of a ReLU.
         zero_outputs: whether blocks start without effect, see `Block.zero_outputs`.
     """
 
@@ -81,7 +81,7 @@ class Gpt(Encoder):
         attention_dropout: float,
         norm: Literal["pre", "post"] = "pre",
         vocab_size: int | None = None,
-        activation: Literal["gelu_new", "relu2"] = "gelu_new",
+        activation: Literal["gelu", "relu2"] = "gelu",
         zero_outputs: bool = False,
     ) -> None:
         super().__init__()
@@ -90,8 +90,9 @@ class Gpt(Encoder):
             raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
         if norm == "post" and inner_size != 4 * size:
             raise UserError(f"norm: post is the first GPT, whose inner_size is 4 times its size, not {inner_size}.")
-        if norm == "post" and activation != "gelu_new":
-            raise UserError(f"norm: post is the first GPT, whose activation is gelu_new, not {activation}.")
+        if norm == "post" and activation != "gelu":
+            raise UserError(f"norm: post is the first GPT, whose activation is gelu, not {activation}.")
+        function = {"gelu": "gelu_new"}.get(activation, activation)
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         end = tokenizer.id("eos")
         self.config = {
@@ -113,7 +114,7 @@ class Gpt(Encoder):
             "pad_token_id": end,
             "tie_word_embeddings": True,
             "zero_outputs": zero_outputs,
-            **({"activation_function": activation} if norm == "pre" else {"afn": "gelu"}),  # gelu there is tanh
+            **({"activation_function": function} if norm == "pre" else {"afn": "gelu"}),  # gelu there is tanh
         }
         self.word_embedding = nn.Embedding(self.config["vocab_size"], size)
         self.position_embedding = nn.Embedding(max_length, size)
@@ -127,7 +128,7 @@ class Gpt(Encoder):
                 attention_dropout=attention_dropout,
                 eps=1e-5,
                 norm=norm,
-                activation=activation,
+                activation=function,
             )
             for _ in range(layers)
         )
@@ -249,7 +250,7 @@ class Gpt(Encoder):
             attention_dropout=config.get("attn_pdrop", 0.1),
             norm="post" if post else "pre",
             vocab_size=config["vocab_size"],
-            activation="gelu_new" if post else config.get("activation_function", "gelu_new"),
+            activation="relu2" if config.get("activation_function") == "relu2" else "gelu",
             zero_outputs=config.get("zero_outputs", False),
         )
 

@@ -1,7 +1,8 @@
 """Masked language modeling with some rows that are read from left to right (Charpentier and Samuel 2024).
 
 Source: GPT-BERT, https://arxiv.org/abs/2410.24159. There masked tokens are predicted one position earlier, so that both
-kinds of row are; here a masked token is predicted where it stands, as a BERT's head does.
+kinds of row are; here a masked token is predicted where it stands, as a BERT's head does. The mean losses of both have
+the same weight.
 
 Shapes: B rows, T positions.
 """
@@ -64,7 +65,9 @@ class MaskedAndCausalLM(MaskedLM):
 
     def batch(self, rows: PairRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         batch = super().batch(rows, index, tokenizer, rng=rng)
-        return with_causal_rows(batch, spread(len(batch), self.causal_share)) if self.causal_share else batch
+        if not self.causal_share:
+            return batch
+        return with_causal_rows(batch, spread(len(batch), self.causal_share, begin=rng.random()))
 
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
         losses = super().losses(model, encoded, batch)
@@ -84,6 +87,8 @@ class MaskedAndCausalLM(MaskedLM):
         causal, target = first.inputs["causal"], first.targets["clm"]
         ids = first.inputs["input_ids"]
         wrong = (ids.flatten()[target.positions + 1] != target.labels).sum()  # type: ignore[operator]
+        if not len(target.labels):  # a small share of few rows
+            return
         yield none("rows from left to right predict the next token", int(wrong), f"of {len(target.labels):,}")
         changed = dict(first.inputs, input_ids=ids.clone())
         last = first.mask.sum(1) - 1
@@ -97,9 +102,9 @@ class MaskedAndCausalLM(MaskedLM):
         yield Check("other rows do", others, "they change with the last token" if others else "they do not")
 
 
-def spread(rows: int, share: float) -> torch.Tensor:
-    """(B,) bool, true for a share of the rows, evenly spread."""
-    steps = torch.floor((torch.arange(rows + 1) * share).double() + 1e-9)
+def spread(rows: int, share: float, *, begin: float) -> torch.Tensor:
+    """(B,) bool, true for a share of the rows, evenly spread; `begin`, from 0 to 1, shifts them."""
+    steps = torch.floor(torch.arange(rows + 1, dtype=torch.float64) * share + begin)
     return steps[1:] > steps[:-1]
 
 

@@ -59,6 +59,8 @@ class Optimization:
         ):
             if not is_valid:
                 raise UserError(f"model.optimization.{name} is {getattr(self, name)}; it must be {what}.")
+        if self.cautious_decay and self.optimizer != "muon":
+            raise UserError("model.optimization.cautious_decay is of Muon: set model.optimization.optimizer to muon.")
 
 
 def build(

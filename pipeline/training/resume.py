@@ -26,6 +26,10 @@ FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")
 BEFORE = {  # of checkpoints that do not say it
     "model.embeddings": "random",
     "model.optimization.optimizer": "adamw",
+    "model.optimization.cautious_decay": False,
+    "model.encoder.init_args.activation": "gelu",
+    "model.encoder.init_args.zero_outputs": False,
+    "model.objective.init_args.first_mask_rate": None,
     "save_at_words": None,
     "model.recipe.pair": "auto",
     "model.recipe.reinit_layers": 0,

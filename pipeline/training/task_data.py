@@ -29,7 +29,7 @@ from tasks.dataset import listed
 
 SHORTEST = 8  # positions of a text, with its special tokens
 MANY_SHARED = 0.01  # of the texts of a part that is not trained on
-MANY_LEFT_OVER = 0.5  # of the pairs of such a part
+MANY_LEFT, MOSTLY = 0.25, 0.75  # of the pairs of such a part; of these
 POOL = 50  # batches whose rows are sorted by length together
 
 
@@ -87,7 +87,7 @@ class TaskData(lightning.LightningDataModule):
         self.features: dict[str, list[Feature]] = {}
         self.found = LabeledRows()
         self.trained_on: Counter[str] = Counter()  # of a part: texts that are in the training part too
-        self.left_over: Counter[str] = Counter()  # of a part: rows whose label is one that the first text of it lacks
+        self.left_over: dict[str, tuple[int, int]] = {}  # of a part, see `left_over`
         self.encoder: Encoder
 
     def setup(self, stage: str) -> None:
@@ -184,10 +184,11 @@ class TaskData(lightning.LightningDataModule):
             if shared > MANY_SHARED * texts:
                 many = f"{shared:,} of {texts:,} {split} texts are training texts too"
                 yield f"Warning: {many}: its figures say less of new ones."
-            if (left := self.left_over[split]) > MANY_LEFT_OVER * texts:
+            left, right = self.left_over.get(split, (0, 0))
+            if left > MANY_LEFT * texts and right > MOSTLY * left:
                 yield (
-                    f"Warning: for {left:,} of {texts:,} {split} pairs the first text is in the training part too, "
-                    "only with other labels: which label is left says much of a pair, even without its second text."
+                    f"Warning: for {left:,} of {texts:,} {split} pairs the training part has the first text with all "
+                    f"labels but one, and {right:,} times that one is right: a score says less of the pairs."
                 )
         for split, odd in oddly_named(self.task, self.files).items() if self.files is not None else ():
             name = self.task.splits[split]
@@ -209,7 +210,7 @@ class TaskData(lightning.LightningDataModule):
         trained = {labeled.content(example) for example in parts["train"]}
         for split in ("valid", "test"):
             self.trained_on[split] = sum(labeled.content(example) in trained for example in parts[split])
-            self.left_over[split] = count_left_over(parts["train"], parts[split])
+            self.left_over[split] = left_over(parts["train"], parts[split])
         return parts
 
     @property
@@ -264,14 +265,15 @@ class TaskData(lightning.LightningDataModule):
         return self._evaluation("test")
 
 
-def count_left_over(train: Sequence[Example], part: Sequence[Example]) -> int:
-    """Pairs with a class whose first text is among the training pairs, but not with that class."""
+def left_over(train: Sequence[Example], part: Sequence[Example]) -> tuple[int, int]:
+    """Pairs whose first text the training pairs have with all classes but one, and how many of them are of that one."""
     labels: defaultdict[str, set[int]] = defaultdict(set)
     for example in train:
         if isinstance(example.text, tuple) and isinstance(example.label, int):
             labels[example.text[0]].add(example.label)
-    pairs = [example for example in part if isinstance(example.text, tuple) and example.text[0] in labels]
-    return sum(example.label not in labels[example.text[0]] for example in pairs)
+    most = len(set().union(*labels.values()))
+    pairs = [one for one in part if isinstance(one.text, tuple) and len(labels.get(one.text[0], ())) == most - 1 > 0]
+    return len(pairs), sum(one.label not in labels[one.text[0]] for one in pairs)
 
 
 class NextEpoch(Sampler[int]):

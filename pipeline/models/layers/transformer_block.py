@@ -18,11 +18,17 @@ from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.memory import Memory
 
+
+def relu2(x: Tensor) -> Tensor:
+    """The square of a ReLU (So et al. 2021)."""
+    return F.relu(x).square()
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),  # So et al. 2021
+    "relu2": relu2,
     "swish": F.silu,
 }
 
