@@ -17,6 +17,12 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from pipeline.data import store_builder
+from pipeline.data.documents import Source
+from pipeline.data.synthetic import corpus as sample
+from pipeline.data.token_store import TokenStore
+from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.tracking.history import current_names
 from pipeline.tracking.metric_names import meaning
 from tests import conformance, fork_server
@@ -147,6 +153,14 @@ def assert_plot(file: Path) -> None:
     """A picture with lines or bars in it, in more than one color."""
     pixels = matplotlib.image.imread(file)[..., :3].reshape(-1, 3)
     assert len({tuple(pixel) for pixel in pixels[:: max(1, len(pixels) // 20_000)].tolist()}) > 3
+
+
+def wordpiece_world(folder: Path) -> tuple[TokenStore, Tokenizer]:
+    """The sample's text, 600 documents; of a vocabulary so small that many words have several pieces."""
+    sample.write_corpus(folder, documents_count=600, seed=0)
+    file = folder / "train.txt"
+    tokenizer = WordPiece.train(file.open(), vocab_size=400, lowercase=True)
+    return store_builder.build(Source(files=[file]), tokenizer, folder / "stores"), tokenizer
 
 
 @pytest.fixture(scope="session")

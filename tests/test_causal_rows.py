@@ -11,29 +11,28 @@ import torch.nn.functional as F
 from transformers import BertLMHeadModel
 
 from pipeline import encoders
-from pipeline.data import store_builder
-from pipeline.data.documents import Source
-from pipeline.data.synthetic import corpus as sample
 from pipeline.errors import UserError
 from pipeline.models.bert import Bert
 from pipeline.objectives.causal_rows import MaskedAndCausalLM, spread
 from pipeline.objectives.mask_checks import positions_of
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import StepBatches
-from pipeline.tokenization.wordpiece import WordPiece
 from tests.conformance import CAUSAL_ROWS
-from tests.conftest import figures, run
+from tests.conftest import figures, run, wordpiece_world
 
 TOTAL = 20
 
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> StepBatches:
-    folder = tmp_path_factory.mktemp("world")
-    sample.write_corpus(folder, documents_count=200, seed=0)
-    tokenizer = WordPiece.train((folder / "train.txt").open(), vocab_size=400, lowercase=True)
-    store = store_builder.build(Source(files=[folder / "train.txt"]), tokenizer, folder / "stores")
-    return StepBatches(MaskedAndCausalLM(), store, tokenizer, length=48, batch_size=16, seed=1, total=TOTAL)
+    return StepBatches(
+        MaskedAndCausalLM(),
+        *wordpiece_world(tmp_path_factory.mktemp("world")),
+        length=48,
+        batch_size=16,
+        seed=1,
+        total=TOTAL,
+    )
 
 
 def small(steps: StepBatches) -> Bert:

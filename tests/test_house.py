@@ -18,7 +18,7 @@ import torch
 from pipeline.cli.commands import sweep
 from pipeline.cli.config import CLI, FineTuneCLI, module_for, parse, pretraining
 from pipeline.experiments import grid as compare
-from pipeline.experiments import ladder, ladder_plan, recipes
+from pipeline.experiments import ladder, ladder_plan, recipes, recipes_run
 from pipeline.models import registry
 from pipeline.presets import CONFIGS, REPOSITORY, named_config
 from pipeline.training.corpus_data import CorpusData
@@ -205,9 +205,9 @@ def test_every_ladder_builds(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", sorted((CONFIGS / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_builds(file: Path, tmp_path: Path) -> None:
     found = recipes.load(file, corpus="sample", seeds=1)
-    made = recipes.RecipesRun(found, tmp_path, pretraining).runs
+    made = recipes_run.RecipesRun(found, tmp_path, pretraining).runs
     assert [name for name, _ in made] == list(found.all())
-    steps = {word for request, _ in made.values() for word in request.overrides if word.startswith("--trainer.max_")}
+    steps = {word for request in made.values() for word in request.overrides if word.startswith("--trainer.max_")}
     assert len(steps) == 1
 
 

@@ -29,15 +29,12 @@ from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.sentence_pairs import _shorter, excess, pair_count, sentence_pairs, swapped_pairs
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.wordpiece import WordPiece
+from tests.conftest import wordpiece_world
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[TokenStore, Tokenizer]:
-    folder = tmp_path_factory.mktemp("world")
-    sample.write_corpus(folder, documents_count=600, seed=0)
-    # A small vocabulary, so that many words have several pieces.
-    tokenizer = WordPiece.train((folder / "train.txt").open(), vocab_size=400, lowercase=True)
-    return store.build(Source(files=[folder / "train.txt"]), tokenizer, folder / "stores"), tokenizer
+    return wordpiece_world(tmp_path_factory.mktemp("world"))
 
 
 def steps(world: tuple[TokenStore, Tokenizer], **options: object) -> StepBatches:

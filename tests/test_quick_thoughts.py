@@ -10,14 +10,10 @@ import torch.nn.functional as F
 from transformers import BertForMaskedLM
 
 from pipeline import encoders
-from pipeline.data import store_builder
-from pipeline.data.documents import Source
-from pipeline.data.synthetic import corpus as sample
 from pipeline.objectives.quick_thoughts import GROUP, NeighborRows, QuickThoughts
 from pipeline.objectives.sampling import StepBatches
-from pipeline.tokenization.wordpiece import WordPiece
 from tests.conformance import QUICK_THOUGHTS
-from tests.conftest import figures, run
+from tests.conftest import figures, run, wordpiece_world
 
 QUICK = f"--model.objective={QUICK_THOUGHTS}"
 SIZES = {"layers": 1, "size": 64, "inner_size": 128, "heads": 2}
@@ -28,11 +24,9 @@ SMALL_BERT += [f"--model.encoder.init_args.{name}={size}" for name, size in SIZE
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> StepBatches:
-    folder = tmp_path_factory.mktemp("world")
-    sample.write_corpus(folder, documents_count=600, seed=0)
-    tokenizer = WordPiece.train((folder / "train.txt").open(), vocab_size=400, lowercase=True)
-    store = store_builder.build(Source(files=[folder / "train.txt"]), tokenizer, folder / "stores")
-    return StepBatches(QuickThoughts(), store, tokenizer, length=64, batch_size=32, seed=1)
+    return StepBatches(
+        QuickThoughts(), *wordpiece_world(tmp_path_factory.mktemp("world")), length=64, batch_size=32, seed=1
+    )
 
 
 def test_neighbors_stand_next_to_each_other(steps: StepBatches) -> None:

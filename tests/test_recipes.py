@@ -111,7 +111,7 @@ def test_what_is_called_a_gain() -> None:
         (
             {"ingredients": {"x": WHOLE}},
             [],
-            "The recipe x sets model.objective.init_args.whole_word, which changes what",
+            "x sets model.objective.init_args.whole_word, which changes what",
         ),
         ({"ingredients": {"a": WORSE, "b": WORSE}, "together": [["a", "b"]]}, [], "a and b are together, and both set"),
         ({"ingredients": {"x": {"title": "x", "settings": {"model.objective.init_args.x": 1}}}}, [], "The recipe x: "),

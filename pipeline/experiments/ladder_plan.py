@@ -11,9 +11,8 @@ from typing import Any
 
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.experiments.grid import check_many_runs
 from pipeline.experiments.ladder import Ladder, Rung
-from pipeline.experiments.pretraining_cell import EVERY, STEPS, WARMUP, cell_of, of_steps
+from pipeline.experiments.pretraining_cell import EVERY, STEPS, WARMUP, cell_of, check_settings, of_steps
 from pipeline.experiments.run_cache import Cell
 from pipeline.tracking.history import read_metrics
 from pipeline.training.corpus_data import CorpusData
@@ -24,6 +23,7 @@ Configure = Callable[[CorpusRequest], Configuration]
 POINTS = 20  # of a validation curve
 BITS = "val/bits_per_byte"
 RATE = "model.optimization.learning_rate"
+OF_LADDER = "the ladder's `tokens`, `rates` and `trial`"
 OWN = (STEPS, EVERY, RATE, WARMUP)  # settings that follow from the ladder's
 
 
@@ -113,10 +113,10 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
         UserError: a model is unknown or does not score from left to right, a setting is not valid, or the ladder sets
             it, or the models differ in what they must share.
     """
-    check_settings([*ladder.settings, *settings_in(overrides)])
+    check_settings([*ladder.settings, *settings_in(overrides)], OWN, OF_LADDER)
     found: dict[str, Plan] = {}
     for rung in ladder.rungs:
-        check_settings(rung.settings)
+        check_settings(rung.settings, OWN, OF_LADDER)
         if rung.model is None:
             continue
         settings = overrides_of({**rung.settings, **ladder.settings})
@@ -136,13 +136,6 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
             raise UserError(f"The rung {rung.name} is trained: give the ladder the `tokens` that it is trained on.")
     check_alike(ladder, list(found.values()))
     return found
-
-
-def check_settings(names: Sequence[str] | dict[str, Any] | set[str]) -> None:
-    """Raises: UserError, a setting is one of a single run, or the ladder sets it."""
-    check_many_runs(names)
-    if own := [name for name in names if name in OWN]:
-        raise UserError(f"{own[0]} follows from the ladder's `tokens`, `rates` and `trial`: change these in its file.")
 
 
 def check_alike(ladder: Ladder, found: Sequence[Plan]) -> None:

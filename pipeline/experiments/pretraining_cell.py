@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.console import typed
 from pipeline.errors import UserError
+from pipeline.experiments.grid import check_many_runs
 from pipeline.experiments.run_cache import Cell
 from pipeline.presets import CONFIGS, content_of, named_config
 from pipeline.storage.atomic import write_atomically
@@ -55,6 +56,14 @@ def cell_of(request: PretrainRequest, data: CorpusData) -> Cell:
         "settings": list(request.overrides),
         "seed": request.seed,
     }
+
+
+def check_settings(names: Iterable[str], own: Collection[str], of: str) -> None:
+    """Raises: UserError, a setting is one of a single run, or one of `own`, which follow from `of`."""
+    names = list(names)
+    check_many_runs(names)
+    if taken := [name for name in names if name in own]:
+        raise UserError(f"{taken[0]} follows from {of}: change these in its file.")
 
 
 def check_shared(file: Path, shared: dict[str, Any], what: str, *, overwrite: bool) -> None:

@@ -124,7 +124,7 @@ def table(measured: Measured) -> str:
     note = [
         f"{measured.title}; {min(tokens) / 1e6:,.2f} to {max(tokens) / 1e6:,.2f} M tokens a run." if tokens else "",
         "Mean ± standard deviation over seeds; a change is the mean difference from the first line for equal seeds,",
-        "with its 95 % interval (paired t); p is that of a paired t-test. From p = 0.01 on the word is: no gain.",
+        "with its 95 % interval (paired t); p is that of a paired t-test. A change with p of 0.01 or more is no gain.",
         *sentences([list(measured.runs[name].values()) for name in found]),
     ]
     return markdown_table(head, rows) + "\n" + "\n".join(line for line in note if line) + "\n"

@@ -15,6 +15,7 @@ import numpy as np
 from torch import nn
 
 from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
 from pipeline.objectives.batch import Batch
@@ -145,6 +146,13 @@ class Objective(nn.Module):
             batches: those of the first steps.
         """
         yield from ()
+
+
+def check_shares(**shares: float | None) -> None:
+    """Raises: UserError, an argument of an objective is not between 0 and 1; None: it is not set."""
+    for name, share in shares.items():
+        if share is not None and not 0 < share < 1:
+            raise UserError(f"model.objective.init_args.{name} must lie between 0 and 1, not {share}.")
 
 
 def perplexity(loss: float) -> float:

@@ -17,10 +17,10 @@ from typing import Self
 import numpy as np
 import torch
 
-from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss, classification_loss
 from pipeline.models.outputs import Encoded
+from pipeline.objectives.base import check_shares
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.checks import Check, none
 from pipeline.objectives.masked_lm import MaskedLM
@@ -51,9 +51,7 @@ class MaskedAndCausalLM(MaskedLM):
         causal_until: float = 0.75,
     ) -> None:
         super().__init__(mask_rate, whole_word, next_sentence, first_mask_rate)
-        for name, share in (("causal_share", causal_share), ("causal_until", causal_until)):
-            if not 0 < share < 1:
-                raise UserError(f"model.objective.init_args.{name} must lie between 0 and 1, not {share}.")
+        check_shares(causal_share=causal_share, causal_until=causal_until)
         self.causal_share, self.causal_until = causal_share, causal_until
 
     def at(self, share: float) -> Self:
@@ -83,12 +81,13 @@ class MaskedAndCausalLM(MaskedLM):
 
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
         yield from super().checks(model, steps, batches)
-        first = self.at(0.0).batch(steps.rows, np.arange(min(16, len(steps.rows))), steps.tokenizer, rng=rng_of(steps))
+        index, rng = np.arange(min(16, len(steps.rows))), np.random.default_rng((steps.seed, 0))
+        first = self.at(0.0).batch(steps.rows, index, steps.tokenizer, rng=rng)
         causal, target = first.inputs["causal"], first.targets["clm"]
         ids = first.inputs["input_ids"]
-        wrong = (ids.flatten()[target.positions + 1] != target.labels).sum()  # type: ignore[operator]
         if not len(target.labels):  # a small share of few rows
             return
+        wrong = (ids.flatten()[target.positions + 1] != target.labels).sum()  # type: ignore[operator]
         yield none("rows from left to right predict the next token", int(wrong), f"of {len(target.labels):,}")
         changed = dict(first.inputs, input_ids=ids.clone())
         last = first.mask.sum(1) - 1
@@ -127,7 +126,3 @@ def with_causal_rows(batch: Batch, causal: torch.Tensor) -> Batch:
         targets["nsp"] = Target(labels=labels, count=(~causal).sum().clamp(min=1))
     inputs = {**batch.inputs, "input_ids": ids, "token_type_ids": segments, "causal": causal}
     return replace(batch, inputs=inputs, targets=targets)
-
-
-def rng_of(steps: StepBatches) -> np.random.Generator:
-    return np.random.default_rng((steps.seed, 0))

@@ -17,7 +17,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.losses import Loss
-from pipeline.objectives.base import Objective
+from pipeline.objectives.base import Objective, check_shares
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.checks import Check
 from pipeline.objectives.denoising_checks import noise_checks
@@ -71,8 +71,7 @@ class Denoising(Objective):
 
     def __init__(self, mask_rate: float = 0.3, mean_span: float = 3.0, permute_sentences: bool = True) -> None:
         super().__init__()
-        if not 0 < mask_rate < 1:
-            raise UserError(f"model.objective.init_args.mask_rate must lie between 0 and 1, not {mask_rate}.")
+        check_shares(mask_rate=mask_rate)
         if not mean_span >= 1:
             raise UserError(f"model.objective.init_args.mean_span must be at least 1, not {mean_span}.")
         self.mask_rate, self.mean_span, self.permute_sentences = mask_rate, mean_span, permute_sentences

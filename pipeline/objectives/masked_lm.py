@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss, classification_loss
 from pipeline.models.outputs import Encoded
-from pipeline.objectives.base import Objective
+from pipeline.objectives.base import Objective, check_shares
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.checks import Check
 from pipeline.objectives.mask_checks import mask_checks
@@ -56,9 +56,7 @@ class MaskedLM(Objective):
         first_mask_rate: float | None = None,
     ) -> None:
         super().__init__()
-        for name, rate in (("mask_rate", mask_rate), ("first_mask_rate", first_mask_rate)):
-            if rate is not None and not 0 < rate < 1:
-                raise UserError(f"model.objective.init_args.{name} must lie between 0 and 1, not {rate}.")
+        check_shares(mask_rate=mask_rate, first_mask_rate=first_mask_rate)
         self.mask_rate, self.whole_word, self.next_sentence = mask_rate, whole_word, next_sentence
         self.first_mask_rate = first_mask_rate
         if self.pairs:

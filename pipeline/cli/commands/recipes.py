@@ -28,8 +28,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.config import pretraining
-    from pipeline.experiments.recipes import RecipesRun, load
+    from pipeline.experiments.recipes import load
     from pipeline.experiments.recipes_report import table
+    from pipeline.experiments.recipes_run import RecipesRun
 
     file = named_config("recipes", options.name) or Path(options.name)
     if not file.is_file():

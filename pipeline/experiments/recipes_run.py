@@ -1,0 +1,170 @@
+"""Recipes as runs: each is trained once with each seed, and after each run the results so far are written.
+
+All runs are on the same tokens. Runs of the same seed have the same order of rows, so that they are compared in pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.console.progress import progress, write
+from pipeline.errors import UserError
+from pipeline.experiments import recipes_report
+from pipeline.experiments.pretraining_cell import (
+    EVERY,
+    STEPS,
+    cell_of,
+    check_out,
+    check_settings,
+    check_shared,
+    of_steps,
+)
+from pipeline.experiments.pretraining_run import pretrain
+from pipeline.experiments.recipes import Recipes
+from pipeline.experiments.recipes_report import BASE, Measured
+from pipeline.experiments.run_cache import finished, once
+from pipeline.tracking.tables import markdown_table
+from pipeline.training.corpus_data import CorpusData
+from pipeline.training.requests import CorpusRequest, Overrides, PretrainRequest, overrides_of, settings_in
+from pipeline.training.run import Configuration
+
+SIGN = "recipes.json"  # what all runs of a folder share
+VALIDATIONS = 10  # of a run
+OF_RECIPES = "the `tokens` of the recipes"
+Configure = Callable[[CorpusRequest], Configuration]
+Key = tuple[str, int]  # recipe and seed
+
+
+@dataclass
+class RecipesRun:
+    """Recipes with where their runs are.
+
+    Args:
+        out: folder of the runs and the results.
+        configure: a request -> its configuration.
+        overrides: settings of every run, as a user types them.
+        overwrite: run what is finished too.
+        chosen: recipes that are run; of others what is finished is in the results. Empty: all.
+    """
+
+    recipes: Recipes
+    out: Path
+    configure: Configure
+    overrides: Overrides = ()
+    overwrite: bool = False
+    chosen: Sequence[str] = ()
+    data: CorpusData = field(init=False)  # the same for all: no ingredient changes it
+    runs: dict[Key, PretrainRequest] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises: UserError, what is asked for cannot be run."""
+        recipes, found = self.recipes, self.recipes.all()
+        check_out(self.out, SIGN, "recipes")
+        if wrong := [name for name in self.chosen if name not in found]:
+            raise UserError(f"There is no recipe '{wrong[0]}'; there are {', '.join(found)}.")
+        check_settings(settings_in(self.overrides), (STEPS, EVERY), OF_RECIPES)
+        whole = {name: self._whole(name, one.settings) for name, one in found.items()}
+        for seed in range(recipes.seeds):  # the first seed of all, then the second: results come early
+            for name, request in whole.items():
+                self.runs[name, seed] = replace(request, seed=seed, out=self.out / "runs" / f"{name}-{seed}")
+
+    def _whole(self, name: str, own: dict[str, Any]) -> PretrainRequest:
+        """A recipe on all tokens.
+
+        Raises:
+            UserError: it cannot be run.
+        """
+        recipes = self.recipes
+        check_settings(own, (STEPS, EVERY), OF_RECIPES)
+        settings = (*overrides_of(own), *self.overrides)
+        request = PretrainRequest(model=recipes.model, corpus=recipes.corpus, overrides=settings)
+        try:
+            configuration = self.configure(request)
+        except UserError as error:
+            raise error if name == BASE else UserError(f"The recipe {name}: {error}") from None
+        if configuration.module.optimization is None:
+            raise UserError(f"{recipes.model} counts, and recipes are of models that are trained in steps.")
+        if name == BASE:
+            self.data = configuration.data
+        steps = max(1, round(recipes.tokens / (self.data.batch_size * self.data.length)))
+        return of_steps(request, configuration, steps, every=max(1, steps // VALIDATIONS))
+
+    def run(self) -> Measured:
+        """Trains what is missing; after each run the results so far are written.
+
+        Raises:
+            UserError: a run is refused or fails; the others are run before.
+        """
+        self.data.prepare()
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._check_settings()
+        wanted = [key for key in self.runs if not self.chosen or key[0] in self.chosen]
+        found = {key: metrics for key in self.runs if (metrics := self._finished(key)) is not None}
+        failed: list[str] = []
+        with progress(total=len(wanted), desc="recipes", unit="run", smoothing=0) as bar:
+            for key in wanted:
+                bar.set_postfix_str(f"{key[0]}, seed {key[1]}")
+                if key in found and not self.overwrite:
+                    bar.initial += 1  # which says nothing about the time of a run
+                else:
+                    try:
+                        found[key] = self._train(key)
+                    except UserError as error:  # as of a loss that is not finite: the others are run all the same
+                        failed.append(f"{key[0]}, seed {key[1]}: {error}")
+                        write(failed[-1])
+                bar.update()
+                others = (other for other in self.runs if other not in found)  # of another process
+                found |= {other: metrics for other in others if (metrics := self._finished(other)) is not None}
+                recipes_report.write(self._measured(found), self.out)
+        if failed:
+            raise UserError(f"{len(failed)} of {len(wanted)} runs failed: {failed[0]}")
+        return self._measured(found)
+
+    def _check_settings(self) -> None:
+        """Raises: UserError, the folder holds recipes of other settings, whose runs would be replaced."""
+        names = ("model", "corpus", "tokens", "settings")
+        shared = {**{name: getattr(self.recipes, name) for name in names}, "flags": list(self.overrides)}
+        check_shared(self.out / SIGN, shared, "recipes", overwrite=self.overwrite)
+
+    def _train(self, key: Key) -> dict[str, Any]:
+        request = self.runs[key]
+
+        def start(*, resume: bool) -> None:
+            one = replace(request, resume=resume, overwrite=not resume)
+            pretrain(one, self.configure(one))
+
+        assert request.out is not None
+        return self._taken(once(request.out, cell_of(request, self.data), start, overwrite=self.overwrite))
+
+    def _finished(self, key: Key) -> dict[str, Any] | None:
+        request = self.runs[key]
+        assert request.out is not None
+        metrics = finished(request.out, cell_of(request, self.data), dict)[0]
+        return None if metrics is None else self._taken(metrics)
+
+    def _taken(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Raises: UserError, the runs do not measure the metric."""
+        name = self.recipes.metric
+        if not isinstance(metrics.get(name), float):
+            known = sorted(one for one, value in metrics.items() if one.startswith("val/") and isinstance(value, float))
+            raise UserError(f"There is no metric '{name}' in these runs; they have {', '.join(known)}.")
+        return metrics
+
+    def _measured(self, found: dict[Key, dict[str, Any]]) -> Measured:
+        recipes = self.recipes
+        runs = {name: {seed: m for (of, seed), m in sorted(found.items()) if of == name} for name in recipes.all()}
+        titles = {name: (one.title, one.source) for name, one in recipes.all().items()}
+        return Measured(f"{recipes.model} on {Path(recipes.corpus).name}", recipes.metric, titles, runs)
+
+    def missing(self) -> str:
+        """A line for each recipe: how many of its runs have ended."""
+        rows = []
+        for name, one in self.recipes.all().items():
+            folders = [request.out for (of, _), request in self.runs.items() if of == name]
+            ended = sum((folder / "metrics.json").is_file() for folder in folders if folder is not None)
+            settings = ", ".join(f"{setting}={value}" for setting, value in one.settings.items())
+            rows.append([name, f"{ended} of {len(folders)}", settings])
+        return markdown_table(["recipe", "finished", "settings"], rows)
