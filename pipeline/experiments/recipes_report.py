@@ -35,10 +35,14 @@ class Change:
     p: float | None
 
     @property
+    def is_certain(self) -> bool:
+        return self.p is not None and self.p < CERTAIN
+
+    @property
     def verdict(self) -> str:
         if self.p is None:
             return "one seed"
-        if not self.p < CERTAIN:
+        if not self.is_certain:
             return "no gain"
         return "**gain**" if self.mean < 0 else "loss"
 
@@ -143,19 +147,19 @@ def p_text(change: Change) -> str:
 
 
 def plot(measured: Measured, file: Path) -> None:
-    """The change of each recipe with its interval; hollow: no gain is shown."""
+    """The change of each recipe with its interval; hollow: it is not certain."""
     names = list(measured.changes)
     figure, axes = plots.subplots(1, 1, figsize=(8.5, 1.6 + 0.42 * len(names)))
     for height, name in enumerate(names):
         change = measured.changes[name]
-        sure = {} if change.verdict != "no gain" else {"markerfacecolor": "white"}
+        fill = {} if change.is_certain else {"markerfacecolor": "white"}
         axes.errorbar(
-            change.mean, height, xerr=change.half, fmt="o", color=plots.COLORS[0], capsize=3, markeredgewidth=2, **sure
+            change.mean, height, xerr=change.half, fmt="o", color=plots.COLORS[0], capsize=3, markeredgewidth=2, **fill
         )
     axes.axvline(0, color=plots.GREY, linewidth=1.2, zorder=1)
     axes.set_yticks(range(len(names)), [measured.titles[name][0] for name in names])
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel(f"change of {measured.metric}: to the left is better; hollow: no gain")
+    axes.set_xlabel(f"change of {measured.metric}: to the left is better; hollow: no gain, or one seed")
     axes.set_title(measured.title, loc="left")
     plots.save_figure(figure, file)
