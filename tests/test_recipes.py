@@ -68,6 +68,8 @@ def test_recipes_are_run_once_and_compared_in_pairs(tmp_path: Path, capsys: pyte
     ]
     with pytest.raises(UserError, match=r"holds recipes of other settings \(tokens\): choose another --out"):
         run("recipes", "--name", name, "--out", str(out), "--tokens", "9999")
+    with pytest.raises(UserError, match="holds recipes of other settings"):
+        run("recipes", "--name", name, "--out", str(out), "--tokens", "9999", "--dry-run")
     assert all(file.stat().st_mtime_ns == time for file, time in begun.items())
     assert "almost no learning (a source) |" in (out / "recipes.md").read_text()
     assert "almost no learning + zero |" in (out / "recipes.md").read_text()
@@ -90,6 +92,7 @@ def test_what_is_called_a_gain() -> None:
     assert measured(better, base).changes["ours"].verdict == "loss"
     assert measured(base, [2.9, 3.2, 2.7]).changes["ours"].verdict == "no gain"
     assert measured(base, base).changes["ours"].verdict == "no gain"
+    assert measured([3.0, 3.5], [2.75, 3.25]).changes["ours"].p == 0.0
     assert measured(base, better[:1]).changes["ours"].verdict == "one seed"
     assert math.isclose(measured(base, better[:2]).changes["ours"].mean, -0.0995)
     assert "| no gain | 3 |" in table(measured(base, [2.9, 3.2, 2.7]))

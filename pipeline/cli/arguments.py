@@ -16,6 +16,7 @@ from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
 from pipeline.presets import DEFAULT_MODEL, known
 from pipeline.storage.paths import path_of
+from pipeline.tracking.words_seen import UNITS
 
 LARGEST = 2**32 - 1  # of a seed
 WIDTH, COLUMN = 118, 34  # of a line of help, and where descriptions begin
@@ -118,11 +119,10 @@ def numbers_of_words(text: str) -> str:
     """`babylm`, or numbers as 1000,500k,2M; as the configuration has it."""
     if text == "babylm":
         return text
-    units = {"M": "000000", "k": "000"}
-    parts = [part.strip() for part in text.strip("[]").split(",")]
-    if not all(re.fullmatch(r"[1-9]\d{0,11}[Mk]?", part) for part in parts):
+    parts = [re.fullmatch(r"([1-9]\d{0,11})([Mk]?)", part.strip()) for part in text.strip("[]").split(",")]
+    if not all(parts):
         raise argparse.ArgumentTypeError(f"is {text}; it must be babylm, or numbers of words as 1000,500k,2M")
-    return f"[{','.join(part.rstrip('Mk') + units.get(part[-1], '') for part in parts)}]"
+    return str([int(part[1]) * UNITS[part[2]] for part in parts if part])
 
 
 def filled(text: str) -> str:

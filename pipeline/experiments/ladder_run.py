@@ -18,7 +18,7 @@ from pipeline.experiments.ladder import Ladder
 from pipeline.experiments.ladder_plan import Configure, Plan, plans
 from pipeline.experiments.ladder_results import Found, Results
 from pipeline.experiments.ladder_training import Unfinished, train
-from pipeline.experiments.pretraining_cell import check_out, check_shared
+from pipeline.experiments.pretraining_cell import check_out, note_shared
 from pipeline.storage.paths import path_of
 from pipeline.training.requests import Overrides
 
@@ -79,7 +79,7 @@ class LadderRun:
         """
         for plan in self.plans.values():
             plan.data.prepare()
-        self._check_settings()
+        self._note_settings()
         if self.ladder.blimp and self.data is None:
             inform(f"BLiMP is left out: set {typed.flag('data')} to the folder of its data.")
         found = Found(self.ladder, self.out / "measures", blimp=self.blimp, command=self.command)
@@ -107,7 +107,7 @@ class LadderRun:
                 publish(found.results())
         return found.results()
 
-    def _check_settings(self) -> None:
+    def _note_settings(self) -> None:
         """Raises: UserError, the folder holds a ladder of other settings."""
         first = next(iter(self.plans.values())).data
         shared = {
@@ -118,4 +118,4 @@ class LadderRun:
             "settings": self.ladder.settings,
             "flags": list(self.overrides),
         }
-        check_shared(self.out / SETTINGS, shared, "a ladder", overwrite=self.overwrite)
+        note_shared(self.out / SETTINGS, shared, "a ladder", overwrite=self.overwrite)

@@ -67,10 +67,10 @@ def check_settings(names: Iterable[str], own: Collection[str], of: str) -> None:
 
 
 def check_shared(file: Path, shared: dict[str, Any], what: str, *, overwrite: bool) -> None:
-    """Notes in a file what the runs of its folder share.
+    """Whether the runs of a folder share what its file says; nothing is said yet where there is no file.
 
     Raises:
-        UserError: they share something else; with `overwrite` that is replaced.
+        UserError: they share something else, which `overwrite` would replace.
     """
     before = read_json(file, dict[str, Any]) if file.is_file() else shared
     if (other := [name for name in shared if before.get(name) != shared[name]]) and not overwrite:
@@ -78,6 +78,11 @@ def check_shared(file: Path, shared: dict[str, Any], what: str, *, overwrite: bo
             f"{file.parent} holds {what} of other settings ({', '.join(other)}): choose another {typed.flag('out')}, "
             f"or set {typed.flag('overwrite')} to run all again."
         )
+
+
+def note_shared(file: Path, shared: dict[str, Any], what: str, *, overwrite: bool) -> None:
+    """Notes in a file what the runs of its folder share; see `check_shared`."""
+    check_shared(file, shared, what, overwrite=overwrite)
     write_atomically(file, json.dumps(shared, indent=1) + "\n")
 
 

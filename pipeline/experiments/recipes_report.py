@@ -84,11 +84,11 @@ class Measured:
 
 
 def p_value(pairs: list[tuple[float, float]]) -> float:
-    """Of a paired t-test, two-sided; equal pairs have 1."""
+    """Of a paired t-test, two-sided; where all differences are the same, 1 if they are 0, or else 0."""
     from scipy.stats import ttest_rel
 
-    if all(a == b for a, b in pairs):
-        return 1.0
+    if len(differences := {a - b for a, b in pairs}) == 1:
+        return float(differences == {0.0})
     return float(ttest_rel(*zip(*pairs, strict=True)).pvalue)
 
 

@@ -20,6 +20,7 @@ from pipeline.experiments.pretraining_cell import (
     check_out,
     check_settings,
     check_shared,
+    note_shared,
     of_steps,
 )
 from pipeline.experiments.pretraining_run import pretrain
@@ -96,11 +97,11 @@ class RecipesRun:
         """Trains what is missing; after each run the results so far are written.
 
         Raises:
-            UserError: a run is refused or fails; the others are run before.
+            UserError: a run is refused or fails (the others are run before), or the folder holds recipes of other settings.
         """
         self.data.prepare()
         self.out.mkdir(parents=True, exist_ok=True)
-        self._check_settings()
+        note_shared(self.out / SIGN, self._shared(), "recipes", overwrite=self.overwrite)
         wanted = [key for key in self.runs if not self.chosen or key[0] in self.chosen]
         found = {key: metrics for key in self.runs if (metrics := self._finished(key)) is not None}
         failed: list[str] = []
@@ -123,11 +124,10 @@ class RecipesRun:
             raise UserError(f"{len(failed)} of {len(wanted)} runs failed: {failed[0]}")
         return self._measured(found)
 
-    def _check_settings(self) -> None:
-        """Raises: UserError, the folder holds recipes of other settings, whose runs would be replaced."""
+    def _shared(self) -> dict[str, Any]:
+        """What all runs of the folder share."""
         names = ("model", "corpus", "tokens", "settings")
-        shared = {**{name: getattr(self.recipes, name) for name in names}, "flags": list(self.overrides)}
-        check_shared(self.out / SIGN, shared, "recipes", overwrite=self.overwrite)
+        return {**{name: getattr(self.recipes, name) for name in names}, "flags": list(self.overrides)}
 
     def _train(self, key: Key) -> dict[str, Any]:
         request = self.runs[key]
@@ -160,7 +160,12 @@ class RecipesRun:
         return Measured(f"{recipes.model} on {Path(recipes.corpus).name}", recipes.metric, titles, runs)
 
     def missing(self) -> str:
-        """A line for each recipe: how many of its runs have ended."""
+        """A line for each recipe: how many of its runs have ended.
+
+        Raises:
+            UserError: the folder holds recipes of other settings.
+        """
+        check_shared(self.out / SIGN, self._shared(), "recipes", overwrite=self.overwrite)
         rows = []
         for name, one in self.recipes.all().items():
             folders = [request.out for (of, _), request in self.runs.items() if of == name]
