@@ -129,7 +129,7 @@ predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=mod
 	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,FROM,--model) $(call flag,DATA,--input) $(call flags,OUT ARGS)
 
 worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth, or pretraining (ARGS="--of pretraining"): scores on few rows
-	$(call run,TASK FROM SEEDS $(WRITING) ARGS)
+	$(call run,TASK NAME TASKS FROM SEEDS $(WRITING) ARGS)
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; run it again to resume
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,26 +16,36 @@ if TYPE_CHECKING:
 NAMES = {"full": "pretrained (full)", "scratch": "fresh weights (scratch)"}
 
 
-def plot(found: LabelsSaved, file: Path) -> None:
-    """Left: both arms, mean ± standard deviation. Right: labels needed over labels given, above the line of equals."""
-    figure, (left, right) = plots.subplots(1, 2, figsize=(11, 4.4))
-    for number, (arm, name) in enumerate(NAMES.items()):
-        means, spread = zip(*(metrics.mean_and_deviation(found.arms[arm][size]) for size in found.sizes), strict=True)
-        left.errorbar(found.sizes, means, yerr=spread, marker="o", capsize=3, color=plots.COLORS[number], label=name)
-    left.set_ylabel(f"{plots.readable(found.metric)} on the test part")
-    left.legend(fontsize="small")
-    draw_needs(right, found)
-    for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_xticks(found.sizes, [f"{size:,}" for size in found.sizes], rotation=30)
-        axes.minorticks_off()
-        axes.set_xlabel("labels")
-    figure.suptitle(f"{found.title}: the labels that pretraining saves")
+def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
+    """Of each task the scores, and the labels needed: of one side by side, of several in a column each."""
+    shape, size = ((1, 2), (11, 4.4)) if len(tasks) == 1 else ((2, len(tasks)), (4.2 * len(tasks), 8))
+    figure, grid = plots.subplots(*shape, figsize=size, squeeze=False)
+    pairs = [grid[0]] if len(tasks) == 1 else grid.T
+    for found, pair in zip(tasks, pairs, strict=True):
+        draw_scores(pair[0], found)
+        draw_needs(pair[1], found)
+        for axes in pair:
+            axes.set_xscale("log")
+            axes.set_xticks(found.sizes, [f"{size:,}" for size in found.sizes], rotation=30)
+            axes.minorticks_off()
+            axes.set_xlabel("labels")
+        if len(tasks) > 1:
+            pair[0].set_title(found.title, loc="left")
+    figure.suptitle(f"{title}: the labels that pretraining saves")
     plots.save_figure(figure, file)
 
 
+def draw_scores(axes: Any, found: LabelsSaved) -> None:
+    """Both arms over labels, mean ± standard deviation."""
+    for number, (arm, name) in enumerate(NAMES.items()):
+        means, spread = zip(*(metrics.mean_and_deviation(found.arms[arm][size]) for size in found.sizes), strict=True)
+        axes.errorbar(found.sizes, means, yerr=spread, marker="o", capsize=3, color=plots.COLORS[number], label=name)
+    axes.set_ylabel(f"{plots.readable(found.metric)} on the test part")
+    axes.legend(fontsize="small")
+
+
 def draw_needs(axes: Any, found: LabelsSaved) -> None:
-    """Labels that fresh weights need for the same score; a triangle at the top where the most are too few."""
+    """Labels needed over labels given, above the line of equals; a triangle at the top: more than were tried."""
     sizes, ceiling = found.sizes, found.sizes[-1] * 1.6
     axes.plot(sizes, sizes, color=plots.GREY, linewidth=1.0, linestyle=(0, (4, 3)), label="as many: nothing saved")
     reached = {size: need for size, need in found.needs.items() if need.labels < math.inf}

@@ -39,6 +39,8 @@ SCRATCH: ArmName = "scratch"
 RATE = "model.optimization.learning_rate"
 SAMPLES = 2000  # of the bootstrap
 CLEARLY = 1.01  # more labels than others: above rounding
+HEAD = ["labels", FULL, SCRATCH, f"labels that {SCRATCH} needs for the score of {FULL}"]
+NOTE = "on the test part, mean ± standard deviation over seeds; brackets: 95 %\n(bootstrap over seeds)."
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ def report(found: LabelsSaved, out: Path) -> None:
             writer.writerows([arm, size, seed, score] for seed, score in enumerate(scores))
     write_atomically(out / "worth.csv", text.getvalue())
     write_atomically(out / "worth.md", table(found))
-    labels_plot.plot(found, out / "worth.png")
+    labels_plot.plot([found], out / "worth.png", title=found.title)
     write_atomically(out / "metrics.json", json.dumps(figures(found), indent=2) + "\n")
 
 
@@ -238,13 +240,18 @@ def _or_none(value: float) -> float | None:
 
 def table(found: LabelsSaved) -> str:
     """Markdown: a line for each number of labels, and what it comes to."""
-    rows = []
-    for size in found.sizes:
+    note = f"{found.metric.replace('_', ' ')} {NOTE}"
+    return f"{markdown_table(HEAD, lines(found))}\n{note} {verdict(found)}\n"
+
+
+def lines(found: LabelsSaved) -> list[list[str]]:
+    """The cells of a line for each number of labels, below `HEAD`."""
+
+    def line(size: int) -> list[str]:
         scores = [format_score(found.arms[arm][size]) for arm in (FULL, SCRATCH)]
-        rows.append([f"{size:,}", *scores, needed_text(found.needs[size], found.sizes)])
-    head = ["labels", FULL, SCRATCH, f"labels that {SCRATCH} needs for the score of {FULL}"]
-    note = f"{found.metric.replace('_', ' ')} on the test part, mean ± standard deviation over seeds; brackets: 95 %\n"
-    return f"{markdown_table(head, rows)}\n{note}(bootstrap over seeds). {verdict(found)}\n"
+        return [f"{size:,}", *scores, needed_text(found.needs[size], found.sizes)]
+
+    return [line(size) for size in found.sizes]
 
 
 def needed_text(need: Need, sizes: Sequence[int]) -> str:

@@ -97,7 +97,7 @@ class RecipesRun:
         """Trains what is missing; after each run the results so far are written.
 
         Raises:
-            UserError: a run is refused or fails (the others are run before), or the folder holds recipes of other settings.
+            UserError: a run is refused or fails, and the others are run; the folder has recipes of other settings.
         """
         self.data.prepare()
         self.out.mkdir(parents=True, exist_ok=True)

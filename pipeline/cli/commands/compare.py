@@ -54,24 +54,35 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
     """
     from pipeline.experiments.grid import check_settings, load
 
-    file = named_config("compare", options.name) or Path(options.name)
-    if not file.is_file():
-        raise UserError(f"{unknown('grid', options.name, 'compare')} A YAML file would do too.")
+    file = file_of(options.name)
     places = {name: value for name in ("data", "encoders") if (value := getattr(options, name))}
     changes: dict[str, Any] = {
         name: value.split() for name in ("models", "tasks", "arms") if (value := getattr(options, name))
     }
     grid, whole = load(file, **changes, **places, seeds=options.seeds), load(file, **places)
-    if options.data and (elsewhere := [task for task, folder in grid.tasks.items() if folder is None]):
-        raise UserError(
-            f"{file.name} has no folder for '{elsewhere[0]}', so {typed.flag('data')} would be ignored. Name it in "
-            f"a grid of your own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or compare one model with its scratch runs: "
-            f"{typed.command('finetune', task=elsewhere[0], data=options.data, seeds=5)}."
-        )
+    check_data(grid, file, options.data)
     grid.flags = whole.flags = [*grid.flags, *options.overrides]
     check_settings(grid)  # before minutes of pretraining
     check_flags(grid, options.overrides)
     return grid, whole, options.out or Path("results") / file.stem
+
+
+def file_of(name: str) -> Path:
+    """Raises: UserError, there is no such grid."""
+    file = named_config("compare", name) or Path(name)
+    if not file.is_file():
+        raise UserError(f"{unknown('grid', name, 'compare')} A YAML file would do too.")
+    return file
+
+
+def check_data(grid: Grid, file: Path, data: str | None) -> None:
+    """Raises: UserError, a folder of data is given that one of the tasks would not use."""
+    if data and (elsewhere := [task for task, folder in grid.tasks.items() if folder is None]):
+        raise UserError(
+            f"{file.name} has no folder for '{elsewhere[0]}', so {typed.flag('data')} would be ignored. Name it in "
+            f"a grid of your own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or compare one model with its scratch runs: "
+            f"{typed.command('finetune', task=elsewhere[0], data=data, seeds=5)}."
+        )
 
 
 def check_flags(grid: Grid, flags: Sequence[str]) -> None:

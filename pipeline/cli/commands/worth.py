@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.arguments import (
     Parser,
@@ -18,15 +19,21 @@ from pipeline.cli.arguments import (
 )
 from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.zeroshot import zeroshot
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.training.requests import FineTuneRequest
 
+if TYPE_CHECKING:
+    from pipeline.experiments.grid import Grid
+
+DEFAULT_TASK = "sentiment"
 HELP = "how many labels a prompt or pretraining is worth: scores on 10, 32, 100, ... rows"
 
 
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_task(parser)
+    parser.set_defaults(task=None)
     add_encoder(parser)
     parser.add_argument(
         "--of",
@@ -37,6 +44,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--seeds", type=positive, default=None, help="runs of each number of rows [3; of pretraining 5]"
     )
+    parser.add_argument(
+        "--name", default=None, help="of pretraining: a comparison (configs/compare), all of whose tasks are run"
+    )
+    parser.add_argument("--tasks", default=None, help="some of the tasks of a comparison, separated by spaces")
     parser.add_argument("--labels", default=None, help="of pretraining: numbers of rows, as 10,100,all")
     parser.add_argument("--rates", default=None, help="of pretraining: learning rates that arms try, as 3e-4,1e-3")
     add_out(parser)
@@ -45,24 +56,57 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.encoder_folders import encoder_folder
-    from pipeline.cli.task_template import add_missing
     from pipeline.experiments.grid import check_seeds
-    from pipeline.presets import task_file, task_of
 
-    add_missing(options.task, options.data)
-    file = task_file(options.task)
-    task, folder = task_of(file), encoder_folder(options.model, options.encoder)
-    of_pretraining = options.labels is not None or options.rates is not None
-    prompted = bool(task.prompts) and getattr(task, "metric", None) == "accuracy"
-    of = options.of or ("prompt" if prompted and not of_pretraining else "pretraining")
-    if of == "prompt" and of_pretraining:
+    grid = None if options.name is None else comparison(options)
+    if grid is None and options.tasks is not None:
+        raise UserError(f"Name the comparison that has these tasks, as {typed.flag('name', 'sample')}.")
+    name = options.task or DEFAULT_TASK
+    of = "pretraining" if grid is not None else kind_of(options, name)
+    folder = encoder_folder(options.model, options.encoder or (grid and grid.encoder(options.model)))
+    if of == "prompt" and (options.labels is not None or options.rates is not None):
         raise UserError("--labels and --rates are of pretraining: leave them out, or set --of pretraining.")
     seeds = options.seeds or (3 if of == "prompt" else 5)
     check_seeds(seeds, options.seed)
-    name = f"{options.model}-{file.stem}" + ("" if of == "prompt" else "-labels")
-    request = request_of(FineTuneRequest, options, encoder=folder, overwrite=False)
-    out = options.out or Path("runs/worth") / name
-    (worth_of_prompt if of == "prompt" else worth_of_pretraining)(request, options, out, seeds)
+    request = request_of(FineTuneRequest, options, task=name, encoder=folder, overwrite=False)
+    short = Path(name if grid is None else options.name).stem
+    out = options.out or Path("runs/worth") / (f"{options.model}-{short}" + ("" if of == "prompt" else "-labels"))
+    if grid is not None:
+        worth_on_tasks(grid, request, options, out, seeds)
+    else:
+        (worth_of_prompt if of == "prompt" else worth_of_pretraining)(request, options, out, seeds)
+
+
+def comparison(options: argparse.Namespace) -> Grid:
+    """The comparison whose tasks are run.
+
+    Raises:
+        UserError: there is none of that name, or something beside it does not fit.
+    """
+    from pipeline.cli.commands.compare import check_data, file_of
+    from pipeline.experiments.grid import load
+
+    if options.task is not None:
+        raise UserError(f"{typed.flag('name', options.name)} has its tasks: leave {typed.flag('task')} out.")
+    if options.of == "prompt":
+        raise UserError("--of prompt is of one task: leave --name out.")
+    file = file_of(options.name)
+    changes: dict[str, Any] = {"tasks": options.tasks.split()} if options.tasks else {}
+    grid = load(file, data=options.data or ".", **changes)
+    check_data(grid, file, options.data)
+    return grid
+
+
+def kind_of(options: argparse.Namespace, name: str) -> str:
+    """What is worth labels: as asked for, or the prompt where the task has prompts and accuracy."""
+    from pipeline.cli.task_template import add_missing
+    from pipeline.presets import task_file, task_of
+
+    add_missing(name, options.data)
+    task = task_of(task_file(name))
+    of_pretraining = options.labels is not None or options.rates is not None
+    prompted = bool(task.prompts) and getattr(task, "metric", None) == "accuracy"
+    return str(options.of or ("prompt" if prompted and not of_pretraining else "pretraining"))
 
 
 def worth_of_prompt(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
@@ -78,10 +122,23 @@ def worth_of_prompt(request: FineTuneRequest, options: argparse.Namespace, out: 
 def worth_of_pretraining(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
     from pipeline.experiments import labels_saved
 
+    labels_saved.measure(request, finetune, out, seeds=seeds, **choices(options))
+    print(f"{(out / 'worth.md').read_text()}\nSaved metrics.json, worth.csv, worth.md and worth.png in {out}")
+
+
+def worth_on_tasks(grid: Grid, request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
+    from pipeline.experiments import labels_of_tasks
+
+    requests = labels_of_tasks.requests_of(grid, request)
+    labels_of_tasks.measure_all(requests, finetune, out, title=request.model, seeds=seeds, **choices(options))
+    print(f"{(out / 'worth.md').read_text()}\nSaved worth.csv, worth.md and worth.png in {out}")
+
+
+def choices(options: argparse.Namespace) -> dict[str, Any]:
+    """Raises: UserError, numbers of labels or learning rates are none."""
     labels = None if options.labels is None else [_count(part) for part in options.labels.split(",")]
     rates = [] if options.rates is None else [_rate(part) for part in options.rates.split(",")]
-    labels_saved.measure(request, finetune, out, seeds=seeds, labels=labels, rates=rates, overwrite=options.overwrite)
-    print(f"{(out / 'worth.md').read_text()}\nSaved metrics.json, worth.csv, worth.md and worth.png in {out}")
+    return {"labels": labels, "rates": rates, "overwrite": options.overwrite}
 
 
 def _count(text: str) -> int:
