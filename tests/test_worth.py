@@ -157,3 +157,31 @@ def test_a_model_that_counts_has_no_fresh_weights(toys: Callable[[str], Path]) -
     where = ["--model", "ngram", "--from", str(toys("ngram") / "encoder")]
     with pytest.raises(UserError, match="has the arm 'full' only"):
         run("worth", *where, "--of", "pretraining")
+
+
+def test_the_tasks_of_a_comparison_in_one_plot(
+    pretrained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worth, "STEPS", 2)
+    where = ["worth", "--name", "sample", "--from", str(pretrained / "encoder"), "--out", "out", "--labels", "8,16"]
+    flags = ["--precision=32-true", "--data.max_length=24", "--epochs=1", "--seeds", "1"]
+    run(*where, "--tasks", "tagging sentiment", *flags)
+    said = capsys.readouterr().out
+    assert "| tagging (span_f1) | 16 |" in said
+    assert "- sentiment: " in said
+    rows = Path("out/worth.csv").read_text().splitlines()
+    assert rows[0] == "task,metric,arm,labels,seed,score"
+    assert len(rows) == 1 + 2 * 2 * 2
+    assert_plot(Path("out/worth.png"))
+    assert figures(Path("out/tagging"))["metric"] == "span_f1"
+    for more, message in (
+        (["--task", "tagging"], "has its tasks: leave --task out"),
+        (["--of", "prompt"], "--of prompt is of one task"),
+        (["--name", "smaple"], "There is no grid 'smaple'"),
+        (["--data", "here"], "has no folder for 'sentiment'"),
+        (["--seed", "3"], "leave --seed 3 out"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(*where, *more)
+    with pytest.raises(UserError, match="Name the comparison that has these tasks"):
+        run("worth", "--tasks", "tagging")

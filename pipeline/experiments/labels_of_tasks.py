@@ -1,0 +1,77 @@
+"""Labels saved on the tasks of a comparison: each task as in `labels_saved`, then one table and one plot of all."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.experiments import labels_plot
+from pipeline.experiments.feasible import learning_of, why_not
+from pipeline.experiments.grid import FineTune, Grid
+from pipeline.experiments.labels_saved import HEAD, NOTE, SCRATCH, LabelsSaved, measure, verdict
+from pipeline.experiments.labels_saved import lines as lines_of
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.paths import path_of
+from pipeline.tracking.tables import markdown_table
+from pipeline.training.requests import FineTuneRequest
+from pipeline.training.run_folder import check_place
+
+
+def requests_of(grid: Grid, request: FineTuneRequest) -> dict[str, FineTuneRequest]:
+    """Task -> the request of its runs: data are where the comparison says.
+
+    Raises:
+        UserError: the model cannot do one of the tasks with fresh weights.
+    """
+    found = {}
+    for task, place in grid.tasks.items():
+        if (reason := why_not(request.model, learning_of(request.encoder), task, SCRATCH)) is not None:
+            raise UserError(reason)
+        data = None if place is None else str(path_of(grid.data) / place)
+        found[Path(task).stem] = replace(request, task=task, data=data)
+    return found
+
+
+def measure_all(
+    requests: dict[str, FineTuneRequest], finetune: FineTune, out: Path, *, title: str, **options: Any
+) -> list[LabelsSaved]:
+    """Runs what is not yet finished; after each task worth.md, worth.csv and worth.png have all so far.
+
+    Args:
+        requests: see `requests_of`; each task has a folder of its name.
+        options: see `labels_saved.measure`.
+
+    Raises:
+        UserError: see there.
+    """
+    check_place(out)
+    found: dict[str, LabelsSaved] = {}
+    for name, request in requests.items():
+        found[name] = measure(request, finetune, out / name, **options)
+        report(found, out, title=title)
+    return list(found.values())
+
+
+def report(found: dict[str, LabelsSaved], out: Path, *, title: str) -> None:
+    """Writes worth.csv, worth.md and worth.png."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["task", "metric", "arm", "labels", "seed", "score"])
+    for name, one in found.items():
+        for arm, by_size in one.arms.items():
+            for size, scores in sorted(by_size.items()):
+                writer.writerows([name, one.metric, arm, size, seed, score] for seed, score in enumerate(scores))
+    write_atomically(out / "worth.csv", text.getvalue())
+    write_atomically(out / "worth.md", table(found))
+    labels_plot.plot(list(found.values()), out / "worth.png", title=title)
+
+
+def table(found: dict[str, LabelsSaved]) -> str:
+    """Markdown: a line for each task and number of labels, and what it comes to."""
+    rows = [[f"{name} ({one.metric})", *line] for name, one in found.items() for line in lines_of(one)]
+    verdicts = "\n".join(f"- {name}: {verdict(one)}" for name, one in found.items())
+    return f"{markdown_table(['task (metric)', *HEAD], rows)}\nScores are {NOTE}\n\n{verdicts}\n"
