@@ -170,6 +170,6 @@ class RecipesRun:
         for name, one in self.recipes.all().items():
             folders = [request.out for (of, _), request in self.runs.items() if of == name]
             ended = sum((folder / "metrics.json").is_file() for folder in folders if folder is not None)
-            settings = ", ".join(f"{setting}={value}" for setting, value in one.settings.items())
-            rows.append([name, f"{ended} of {len(folders)}", settings])
+            settings = (flag.removeprefix("--") for flag in overrides_of(one.settings))
+            rows.append([name, f"{ended} of {len(folders)}", ", ".join(settings)])
         return markdown_table(["recipe", "finished", "settings"], rows)

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"Name the comparison that has these tasks, as {typed.flag('name', 'sample')}.")
     name = options.task or DEFAULT_TASK
     of = "pretraining" if grid is not None else kind_of(options, name)
-    folder = encoder_folder(options.model, options.encoder or (grid and grid.encoder(options.model)))
+    folder = encoder_folder(options.model, options.encoder or (grid.encoder(options.model) if grid else None))
     if of == "prompt" and (options.labels is not None or options.rates is not None):
         raise UserError("--labels and --rates are of pretraining: leave them out, or set --of pretraining.")
     seeds = options.seeds or (3 if of == "prompt" else 5)
