@@ -54,6 +54,7 @@ class Recipes:
         corpus: as in CORPUS=.
         seeds: runs of each recipe.
         settings: of every run.
+        base: the title of the recipe that the others are compared with: the model's configuration with `settings`.
     """
 
     model: Name
@@ -64,10 +65,11 @@ class Recipes:
     corpus: Name = "sample"
     seeds: Annotated[int, Field(ge=1)] = 3
     settings: dict[str, Any] = field(default_factory=dict)
+    base: Name = "its configuration"
 
     def all(self) -> dict[str, Ingredient]:
         """Every recipe by its name, the model's own first."""
-        found = {BASE: Ingredient("its configuration", self.settings), **self.ingredients}
+        found = {BASE: Ingredient(self.base, self.settings), **self.ingredients}
         for names in self.together:
             parts = [self.ingredients[name] for name in names]
             settings = {name: value for part in parts for name, value in part.settings.items()}
