@@ -45,6 +45,11 @@ RUNS = {
     "bidirectional_lm": ("elmo", []),
     "bidirectional_lm, state carried": ("elmo", [f"{MADE}.stateful=true"]),
 }
+# What BERT's recipe has that the recorded runs had not.
+BEFORE = [
+    f"{MADE}.first_mask_rate=null",
+    *(f"--model.optimization.{one}" for one in ("optimizer=adamw", "learning_rate=1e-3")),
+]
 TASKS = ["sentiment", "entailment", "tagging"]
 STEPS = ["--trainer.max_steps=3", "--trainer.log_every_n_steps=1", "--precision=32-true", "--seed=7"]
 
@@ -225,6 +230,7 @@ def pretrain(model: str, folder: Path, *flags: str) -> None:
     small += ["--model.optimization.warmup_steps=2", "--validate_every=100"]
     small += [f"--data.tokenizer.vocab_size={40 if model == 'elmo' else 300}"]  # so few that words are unknown
     small += [f"--model.encoder.init_args.{size}" for size in SIZES[model]]
+    small += BEFORE if model == "bert" else []
     where = ["--corpus", str(folder / "corpus.txt"), "--out", str(folder / "run")]
     run("pretrain", "--model", model, *where, *small, *STEPS, *flags)
 
