@@ -104,7 +104,7 @@ def test_where_pretraining_is_worth_nothing_or_more_than_there_is() -> None:
     assert "and scratch does not with 10,000: pretraining is worth more than 9,990 labels" in labels_saved.verdict(best)
     assert best.needs[10].interval is None
     late = {**SCRATCH, 10: [0.4, 0.4], 100: [0.5, 0.5], 1000: [0.7, 0.7], 10_000: [0.95, 0.95]}
-    assert "With 10,000 labels full scores 0.950, and scratch less;" in labels_saved.verdict(measured(late, SCRATCH))
+    assert "With 10,000 labels full scores 0.950, and scratch less:" in labels_saved.verdict(measured(late, SCRATCH))
 
 
 def test_numbers_of_labels() -> None:

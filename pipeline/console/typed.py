@@ -27,7 +27,7 @@ def flag(name: str, value: Any = None) -> str:
 
 def setting(name: str, value: Any) -> str:
     """A key of the configuration with its value: `setting("data.length", 64)`."""
-    return further(f"--{name}={value}")
+    return further(f"--{name}={'null' if value is None else value}")
 
 
 def further(*flags: str) -> str:

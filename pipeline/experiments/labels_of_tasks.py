@@ -32,7 +32,8 @@ def requests_of(grid: Grid, request: FineTuneRequest) -> dict[str, FineTuneReque
         if (reason := why_not(request.model, learning_of(request.encoder), task, SCRATCH)) is not None:
             raise UserError(reason)
         data = None if place is None else str(path_of(grid.data) / place)
-        found[Path(task).stem] = replace(request, task=task, data=data)
+        overrides = (*grid.flags, *request.overrides)
+        found[Path(task).stem] = replace(request, task=task, data=data, overrides=overrides)
     return found
 
 

@@ -274,7 +274,7 @@ def verdict(found: LabelsSaved) -> str:
     need, score = found.needs[size], metrics.mean_and_deviation(found.full[size])[0]
     begin = f"With {size:,} labels {FULL} scores {score:.3f}"
     if size == most:
-        return f"{begin}, and {SCRATCH} less; how many more labels it needs for that, takes more than were tried."
+        return f"{begin}, and {SCRATCH} less: it needs more labels for that than were tried."
     if need.labels == math.inf:
         return f"{begin}, and {SCRATCH} does not with {most:,}: pretraining is worth more than {most - size:,} labels."
     reached = needed_text(need, found.sizes)

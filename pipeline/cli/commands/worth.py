@@ -92,7 +92,7 @@ def comparison(options: argparse.Namespace) -> Grid:
         raise UserError("--of prompt is of one task: leave --name out.")
     file = file_of(options.name)
     changes: dict[str, Any] = {"tasks": options.tasks.split()} if options.tasks else {}
-    grid = load(file, data=options.data or ".", **changes)
+    grid = load(file, **changes, **({"data": options.data} if options.data else {}))
     check_data(grid, file, options.data)
     return grid
 
