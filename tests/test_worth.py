@@ -103,6 +103,10 @@ def test_where_pretraining_is_worth_nothing_or_more_than_there_is() -> None:
     best = measured(full={size: [1.0] for size in SCRATCH}, scratch={size: [0.5] for size in SCRATCH})
     assert "and scratch does not with 10,000: pretraining is worth more than 9,990 labels" in labels_saved.verdict(best)
     assert best.needs[10].interval is None
+    one = measured(
+        {10: [0.3, 0.3], 100: [0.79, 0.95], 1000: [0.1, 0.1], 10_000: [0.1, 0.1]}, {**SCRATCH, 10_000: [0.8, 0.8]}
+    )
+    assert "> 10,000 [891, > 10,000] labels for that: pretraining is worth more than 791" in labels_saved.verdict(one)
     late = {**SCRATCH, 10: [0.4, 0.4], 100: [0.5, 0.5], 1000: [0.7, 0.7], 10_000: [0.95, 0.95]}
     assert "With 10,000 labels full scores 0.950, and scratch less:" in labels_saved.verdict(measured(late, SCRATCH))
 
@@ -167,7 +171,7 @@ def test_the_tasks_of_a_comparison_in_one_plot(
     monkeypatch.setattr(worth, "STEPS", 2)
     where = ["worth", "--name", "sample", "--from", str(pretrained / "encoder"), "--out", "out", "--labels", "8,16"]
     flags = ["--precision=32-true", "--data.max_length=24", "--epochs=1", "--seeds", "1"]
-    run(*where, "--tasks", "tagging sentiment", *flags)
+    run(*where, "--tasks", "tagging sentiment", *flags, "--model.recipe.reinit_layers=1")  # which full alone has
     said = capsys.readouterr().out
     assert "| tagging (span_f1) | 16 |" in said
     assert "- sentiment: " in said
@@ -182,6 +186,7 @@ def test_the_tasks_of_a_comparison_in_one_plot(
         (["--name", "smaple"], "There is no grid 'smaple'"),
         (["--data", "here"], "has no folder for 'sentiment'"),
         (["--seed", "3"], "leave --seed 3 out"),
+        (["--tasks", "tagging", "--model.recipe.pair=attended"], "no task here has pairs"),
     ):
         with pytest.raises(UserError, match=message):
             run(*where, *more)

@@ -18,6 +18,7 @@ from pipeline.presets import DEFAULT_MODEL, known
 from pipeline.storage.paths import path_of
 from pipeline.tracking.words_seen import UNITS
 
+DEFAULT_TASK = "sentiment"
 LARGEST = 2**32 - 1  # of a seed
 WIDTH, COLUMN = 118, 34  # of a line of help, and where descriptions begin
 INPUT, OUTPUT, SETTINGS, COMMON = "input", "output", "short names of settings", "messages"  # groups of flags
@@ -173,10 +174,10 @@ def add_corpus(parser: Parser) -> None:
     parser.group(INPUT).add_argument("--corpus", default="sample", help="a name in configs/corpora, or a path")
 
 
-def add_task(parser: Parser) -> None:
-    parser.group(INPUT).add_argument(
-        "--task", default="sentiment", help="a name in configs/tasks, or a path to a YAML file"
-    )
+def add_task(parser: Parser, default: str | None = DEFAULT_TASK) -> None:
+    """With None the command itself takes `DEFAULT_TASK` where no task is named."""
+    about = "a name in configs/tasks, or a path to a YAML file"
+    parser.group(INPUT).add_argument("--task", default=default, help=about if default else f"{about} [{DEFAULT_TASK}]")
 
 
 ENCODER = "encoder folder [runs/pretrain/MODEL/encoder; none, and bytes, to fine-tune a model that counts]"

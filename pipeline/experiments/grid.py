@@ -171,9 +171,14 @@ def check_settings(grid: Grid) -> None:
     chosen = shared.union(*(arm.choose for arm in grid.arms.values()))
     if REINIT in chosen and "full" not in grid.arms:
         raise UserError(f"{REINIT} has no effect: it is for the arm full. Leave it out.")
-    if PAIR in chosen and not any(map(has_pairs, grid.tasks)):
-        raise UserError(f"{PAIR} has no effect: no task here has pairs of texts. Leave it out.")
+    check_pairs(chosen, grid.tasks)
     check_many_runs(chosen)
+
+
+def check_pairs(settings: Iterable[str], tasks: Iterable[str]) -> None:
+    """Raises: UserError, there is a setting of pairs of texts, and no task that has them."""
+    if PAIR in settings and not any(map(has_pairs, tasks)):
+        raise UserError(f"{PAIR} has no effect: no task here has pairs of texts. Leave it out.")
 
 
 def check_many_runs(settings: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from pipeline.experiments.feasible import learning_of, why_not
 from pipeline.experiments.grid import FineTune, Grid
 from pipeline.experiments.labels_saved import HEAD, NOTE, SCRATCH, LabelsSaved, measure, verdict
 from pipeline.experiments.labels_saved import lines as lines_of
+from pipeline.experiments.run_cache import cell_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking.tables import markdown_table
@@ -25,15 +26,17 @@ def requests_of(grid: Grid, request: FineTuneRequest) -> dict[str, FineTuneReque
     """Task -> the request of its runs: data are where the comparison says.
 
     Raises:
-        UserError: the model cannot do one of the tasks with fresh weights.
+        UserError: the model cannot do one of the tasks with fresh weights, or its data are missing.
     """
     found = {}
+    overrides = (*grid.flags, *request.overrides)
     for task, place in grid.tasks.items():
         if (reason := why_not(request.model, learning_of(request.encoder), task, SCRATCH)) is not None:
             raise UserError(reason)
         data = None if place is None else str(path_of(grid.data) / place)
-        overrides = (*grid.flags, *request.overrides)
         found[Path(task).stem] = replace(request, task=task, data=data, overrides=overrides)
+    for one in found.values():
+        cell_of(one)  # not after the runs of the tasks before it
     return found
 
 
@@ -68,7 +71,8 @@ def report(found: dict[str, LabelsSaved], out: Path, *, title: str) -> None:
                 writer.writerows([name, one.metric, arm, size, seed, score] for seed, score in enumerate(scores))
     write_atomically(out / "worth.csv", text.getvalue())
     write_atomically(out / "worth.md", table(found))
-    labels_plot.plot(list(found.values()), out / "worth.png", title=title)
+    tasks = list(found.values())
+    labels_plot.plot(tasks, out / "worth.png", title=title if len(tasks) > 1 else tasks[0].title)
 
 
 def table(found: dict[str, LabelsSaved]) -> str:

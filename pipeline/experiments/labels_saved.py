@@ -25,7 +25,7 @@ from pipeline.errors import UserError
 from pipeline.experiments import labels_plot
 from pipeline.experiments.comparison import format_score
 from pipeline.experiments.data_efficiency import check_settings, crossing, settings_for
-from pipeline.experiments.feasible import learning_of, why_not
+from pipeline.experiments.feasible import effective, learning_of, why_not
 from pipeline.experiments.grid import FineTune
 from pipeline.experiments.run_cache import cell_of, finite, once
 from pipeline.presets import ArmName, trained_task
@@ -163,7 +163,8 @@ def measure(
     """
     task = trained_task(request.task)
     check_settings(request)
-    if (reason := why_not(request.model, learning_of(request.encoder), request.task, SCRATCH)) is not None:
+    learning = learning_of(request.encoder)
+    if (reason := why_not(request.model, learning, request.task, SCRATCH)) is not None:
         raise UserError(reason)
     check_place(out)
     sizes = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), labels)
@@ -179,7 +180,7 @@ def measure(
 
         def run(arm: ArmName, size: int, seed: int, choice: int) -> dict[str, Any]:
             own = (*overrides_of(settings_for(size)), *choices[choice], *request.overrides)
-            one = replace(request, arm=arm, seed=seed, overrides=own)
+            one = replace(request, arm=arm, seed=seed, overrides=effective(own, learning, request.task, arm))
             folder = out / "runs" / (f"{arm}-{size}-{seed}" + (f"-{choice}" if len(choices) > 1 else ""))
             result = once(folder, cell_of(one), partial(tune, finetune, one, folder), overwrite=overwrite, taken=taken)
             bar.update()
@@ -275,8 +276,12 @@ def verdict(found: LabelsSaved) -> str:
     begin = f"With {size:,} labels {FULL} scores {score:.3f}"
     if size == most:
         return f"{begin}, and {SCRATCH} less: it needs more labels for that than were tried."
-    if need.labels == math.inf:
+    least = need.labels if need.interval is None else need.interval[0]
+    if least == math.inf:
         return f"{begin}, and {SCRATCH} does not with {most:,}: pretraining is worth more than {most - size:,} labels."
     reached = needed_text(need, found.sizes)
+    if need.labels == math.inf:
+        worth = f"pretraining is worth more than {least - size:,.0f} labels"
+        return f"{begin}; {SCRATCH} needs {reached} labels for that: {worth}."
     worth = f"pretraining is worth {need.labels - size:,.0f} labels"
     return f"{begin}; {SCRATCH} needs {reached} labels for that: {worth}."

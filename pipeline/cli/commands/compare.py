@@ -75,13 +75,20 @@ def file_of(name: str) -> Path:
     return file
 
 
-def check_data(grid: Grid, file: Path, data: str | None) -> None:
-    """Raises: UserError, a folder of data is given that one of the tasks would not use."""
+def check_data(grid: Grid, file: Path, data: str | None, *, alone: str = "finetune") -> None:
+    """Whether all tasks use a folder of data.
+
+    Args:
+        alone: the command that runs a single task.
+
+    Raises:
+        UserError: one does not.
+    """
     if data and (elsewhere := [task for task, folder in grid.tasks.items() if folder is None]):
         raise UserError(
             f"{file.name} has no folder for '{elsewhere[0]}', so {typed.flag('data')} would be ignored. Name it in "
-            f"a grid of your own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or compare one model with its scratch runs: "
-            f"{typed.command('finetune', task=elsewhere[0], data=data, seeds=5)}."
+            f"a grid of your own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or run that task alone, with fresh weights "
+            f"beside it: {typed.command(alone, task=elsewhere[0], data=data, seeds=5)}."
         )
 
 

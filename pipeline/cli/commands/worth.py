@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.arguments import (
+    DEFAULT_TASK,
     Parser,
     add_encoder,
     add_model,
@@ -21,19 +22,17 @@ from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.zeroshot import zeroshot
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.training.requests import FineTuneRequest
+from pipeline.training.requests import FineTuneRequest, settings_in
 
 if TYPE_CHECKING:
     from pipeline.experiments.grid import Grid
 
-DEFAULT_TASK = "sentiment"
 HELP = "how many labels a prompt or pretraining is worth: scores on 10, 32, 100, ... rows"
 
 
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
-    add_task(parser)
-    parser.set_defaults(task=None)
+    add_task(parser, default=None)
     add_encoder(parser)
     parser.add_argument(
         "--of",
@@ -56,7 +55,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.encoder_folders import encoder_folder
-    from pipeline.experiments.grid import check_seeds
+    from pipeline.experiments.grid import check_pairs, check_seeds
 
     grid = None if options.name is None else comparison(options)
     if grid is None and options.tasks is not None:
@@ -68,6 +67,8 @@ def run(options: argparse.Namespace) -> None:
         raise UserError("--labels and --rates are of pretraining: leave them out, or set --of pretraining.")
     seeds = options.seeds or (3 if of == "prompt" else 5)
     check_seeds(seeds, options.seed)
+    if of == "pretraining":
+        check_pairs(settings_in(options.overrides), grid.tasks if grid else [name])
     request = request_of(FineTuneRequest, options, task=name, encoder=folder, overwrite=False)
     short = Path(name if grid is None else options.name).stem
     out = options.out or Path("runs/worth") / (f"{options.model}-{short}" + ("" if of == "prompt" else "-labels"))
@@ -93,7 +94,7 @@ def comparison(options: argparse.Namespace) -> Grid:
     file = file_of(options.name)
     changes: dict[str, Any] = {"tasks": options.tasks.split()} if options.tasks else {}
     grid = load(file, **changes, **({"data": options.data} if options.data else {}))
-    check_data(grid, file, options.data)
+    check_data(grid, file, options.data, alone="worth")
     return grid
 
 
