@@ -62,8 +62,10 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
 Scores = dict[int, list[float]]
 
 
-def measured(full: Scores, scratch: Scores, mode: str = "max") -> labels_saved.LabelsSaved:
-    return labels_saved.LabelsSaved("bert on sst2", "accuracy", mode, full, scratch)
+def measured(
+    full: Scores, scratch: Scores, mode: str = "max", baselines: dict[int, float] | None = None
+) -> labels_saved.LabelsSaved:
+    return labels_saved.LabelsSaved("bert on sst2", "accuracy", mode, full, scratch, baselines or {})
 
 
 SCRATCH = {10: [0.5, 0.5], 100: [0.6, 0.6], 1000: [0.8, 0.8], 10_000: [0.9, 0.9]}
@@ -81,7 +83,7 @@ def test_labels_that_fresh_weights_need() -> None:
     assert figures["worth"] == pytest.approx(math.sqrt(1000 * 10_000) - 100)
     assert figures["labels/1000/needed"] is None
     table = labels_saved.table(found)
-    assert "| 10 | 0.700 ± 0.141 | 0.500 ± 0.000 | 316 [100, 1,000] |" in table
+    assert "| 10 | 0.700 ± 0.141 | 0.500 ± 0.000 |  | 316 [100, 1,000] |" in table
     assert "> 10,000 [> 10,000, > 10,000]" in table
     assert "With 100 labels full scores 0.850; scratch needs 3,162 [3,162, 3,162] labels for that" in table
     assert "pretraining is worth 3,062 labels." in table
@@ -91,6 +93,19 @@ def test_labels_of_a_metric_of_which_less_is_better() -> None:
     error = {size: [-value for value in values] for size, values in SCRATCH.items()}
     found = measured({size: [-0.8] * 2 for size in SCRATCH}, error, mode="min")
     assert found.needs[10].labels == pytest.approx(1000)
+
+
+def test_labels_below_the_best_baseline_are_no_headline() -> None:
+    full = {10: [0.6, 0.8], 100: [0.85, 0.85], 1000: [0.95, 0.95], 10_000: [0.9, 0.9]}
+    found = measured(full, SCRATCH, baselines={10: 0.75, 100: 0.86, 1000: 0.9, 10_000: 0.9})
+    assert found.headline == 1000
+    assert "| 100 | 0.850 ± 0.000 | 0.600 ± 0.000 | 0.860 | 3,162 [3,162, 3,162] |" in labels_saved.table(found)
+    assert labels_saved.figures(found)["labels/100/baseline"] == 0.86
+    never = measured(full, SCRATCH, baselines=dict.fromkeys(full, 0.96))
+    assert never.headline is None
+    assert "none of these numbers of labels is full better than the best baseline" in labels_saved.verdict(never)
+    error = measured({size: [1 - value[0]] for size, value in full.items()}, SCRATCH, "min", dict.fromkeys(full, 0.3))
+    assert [error.beats_baseline(size) for size in error.sizes] == [False, True, True, True]
 
 
 def test_where_pretraining_is_worth_nothing_or_more_than_there_is() -> None:
@@ -139,8 +154,10 @@ def test_labels_saved_as_a_command(
     more = ["--seeds", "2"] if task == "sentiment" else ["--seeds", "1", "--rates", "1e-3,1e-4"]
     run(*where, *more, *flags)
     said = capsys.readouterr().out
-    assert "pretraining is worth" in said or "leave open whether" in said
+    assert any(words in said for words in ("pretraining is worth", "leave open whether", "none of these numbers"))
+    assert "best baseline" in said
     end = figures(Path("out"))
+    assert {"labels/8/baseline", "labels/16/baseline"} <= set(end)
     assert end["seeds"] == int(more[1])
     assert {f"labels/{size}/{arm}" for size in (8, 16) for arm in ("full", "scratch")} <= set(end)
     runs = sorted(path.parent.name for path in Path("out/runs").glob("*/metrics.json"))

@@ -22,6 +22,11 @@ Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score
 NUMBERS = {"seed": int, "score": float, "chosen_by": float, "tokens": float, "minutes": float}
 
 
+def is_baseline(name: str) -> bool:
+    """Whether a metric is a baseline in the metric of its task: one in another metric has a second slash."""
+    return name.startswith("baseline/") and name.count("/") == 1
+
+
 @dataclass(frozen=True)
 class Gain:
     """A mean difference of paired runs, and half of its 95 % interval; None of a single pair."""
@@ -77,11 +82,8 @@ class Line:
 
     @property
     def best_baseline(self) -> tuple[str, list[float]] | None:
-        """The name of the baseline that is best on the mean, and its score beside each run: training rows may differ.
-
-        Of those in the metric of the task: one in another metric has a second slash.
-        """
-        names = [name for name in self.rows[0] if name.startswith("baseline/") and name.count("/") == 1]
+        """The name of the baseline with the best mean, and its score beside each run: training rows may differ."""
+        names = [name for name in self.rows[0] if is_baseline(name)]
         scores = {name: [float(row[name]) for row in self.rows] for name in names}
         if not scores:
             return None

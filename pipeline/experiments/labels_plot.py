@@ -36,7 +36,10 @@ def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
 
 
 def draw_scores(axes: Any, found: LabelsSaved) -> None:
-    """Both arms over labels, mean ± standard deviation."""
+    """Both arms over labels, mean ± standard deviation, and the best baseline."""
+    if found.baselines:
+        sizes, scores = zip(*sorted(found.baselines.items()), strict=True)
+        axes.plot(sizes, scores, "_--", color=plots.GREY, label="best baseline")
     for number, (arm, name) in enumerate(NAMES.items()):
         means, spread = zip(*(metrics.mean_and_deviation(found.arms[arm][size]) for size in found.sizes), strict=True)
         axes.errorbar(found.sizes, means, yerr=spread, marker="o", capsize=3, color=plots.COLORS[number], label=name)

@@ -23,7 +23,7 @@ from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments import labels_plot
-from pipeline.experiments.comparison import format_score
+from pipeline.experiments.comparison import format_score, is_baseline
 from pipeline.experiments.data_efficiency import check_settings, crossing, settings_for
 from pipeline.experiments.feasible import effective, learning_of, why_not
 from pipeline.experiments.grid import FineTune
@@ -39,7 +39,7 @@ SCRATCH: ArmName = "scratch"
 RATE = "model.optimization.learning_rate"
 SAMPLES = 2000  # of the bootstrap
 CLEARLY = 1.01  # more labels than others: above rounding
-HEAD = ["labels", FULL, SCRATCH, f"labels that {SCRATCH} needs for the score of {FULL}"]
+HEAD = ["labels", FULL, SCRATCH, "best baseline", f"labels that {SCRATCH} needs for the score of {FULL}"]
 NOTE = "on the test part, mean ± standard deviation over seeds; brackets: 95 %\n(bootstrap over seeds)."
 
 
@@ -69,6 +69,8 @@ class LabelsSaved:
         metric: of the task.
         mode: whether more or less of it is better.
         full, scratch: labels -> score of each seed; both arms have the same numbers of labels and seeds.
+        baselines: labels -> score of the best baseline of the same labels, a mean over seeds; none where a task has no
+            baselines.
     """
 
     title: str
@@ -76,6 +78,12 @@ class LabelsSaved:
     mode: str
     full: dict[int, list[float]]
     scratch: dict[int, list[float]]
+    baselines: dict[int, float]
+
+    @property
+    def sign(self) -> int:
+        """1 where more of the metric is better, -1 where less is."""
+        return 1 if self.mode == "max" else -1
 
     @property
     def arms(self) -> dict[str, dict[int, list[float]]]:
@@ -93,8 +101,7 @@ class LabelsSaved:
         On the line through the means of the scores, over the logarithm of the number of labels. For the interval seeds
         are drawn with replacement, the same for both arms (Efron 1979): its bounds are the 2.5 and 97.5 % quantiles.
         """
-        sign = 1 if self.mode == "max" else -1
-        full, scratch = (sign * np.array([arm[size] for size in self.sizes]) for arm in (self.full, self.scratch))
+        full, scratch = (self.sign * np.array([arm[size] for size in self.sizes]) for arm in (self.full, self.scratch))
         seeds = full.shape[1]
         drawn = np.random.default_rng(0).integers(seeds, size=(SAMPLES if seeds > 1 else 0, seeds))
         found = {}
@@ -114,11 +121,17 @@ class LabelsSaved:
     def headline(self) -> int | None:
         """The labels that say most: the most with which fresh weights need certainly more, and a number that is known.
 
-        Where they need more than were tried: the fewest with which that is so. None: these runs leave it open.
+        Where they need more than were tried: the fewest with which that is so. Only where pretraining is better than
+        the best baseline, which needs no network at all. None: these runs leave it open.
         """
-        saved = [size for size, need in self.needs.items() if need.is_above(size)]
+        saved = [size for size, need in self.needs.items() if need.is_above(size) and self.beats_baseline(size)]
         known = [size for size in saved if self.needs[size].labels < math.inf]
         return max(known) if known else min(saved, default=None)
+
+    def beats_baseline(self, size: int) -> bool:
+        """Whether the mean of the pretrained arm is better than the best baseline, or there is none."""
+        mean = metrics.mean_and_deviation(self.full[size])[0]
+        return size not in self.baselines or self.sign * mean > self.sign * self.baselines[size]
 
 
 def training_sizes(rows: int, wanted: Sequence[int] | None) -> list[int]:
@@ -170,11 +183,17 @@ def measure(
     sizes = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), labels)
     title = f"{request.model} on {Path(request.task).stem}"
     scores: dict[str, dict[int, list[float]]] = {FULL: {}, SCRATCH: {}}
+    baselines: dict[int, float] = {}
     choices = [overrides_of({RATE: rate}) for rate in rates] or [()]
 
     def taken(content: dict[str, Any]) -> dict[str, Any]:
         score, chosen_by = (f"{part}{task.metric}" for part in ("test/", "val/best_"))
-        return {"score": finite(content, score, most=task.bound), "by": finite(content, chosen_by, most=task.bound)}
+        baselines = {name: value for name, value in content.items() if is_baseline(name)}
+        return {
+            "score": finite(content, score, most=task.bound),
+            "by": finite(content, chosen_by, most=task.bound),
+            "baselines": baselines,
+        }
 
     with progress(total=len(sizes) * 2 * (len(choices) + seeds - 1), desc="worth", unit="run") as bar:
 
@@ -191,15 +210,22 @@ def measure(
             for arm in (FULL, SCRATCH):
                 tried = [run(arm, size, 0, choice) for choice in range(len(choices))]
                 best = better(range(len(choices)), key=lambda choice: tried[choice]["by"])
-                rest = [run(arm, size, seed, best) for seed in range(1, seeds)]
-                scores[arm][size] = [one["score"] for one in (tried[best], *rest)]
-            found = LabelsSaved(title, task.metric, task.mode, scores[FULL], scores[SCRATCH])
+                runs = [tried[best], *(run(arm, size, seed, best) for seed in range(1, seeds))]
+                scores[arm][size] = [one["score"] for one in runs]
+            if means := mean_of_each([one["baselines"] for one in runs]):  # the same in both arms
+                baselines[size] = better(means.values())
+            found = LabelsSaved(title, task.metric, task.mode, scores[FULL], scores[SCRATCH], baselines)
             report(found, out)
     return found
 
 
 def tune(finetune: FineTune, request: FineTuneRequest, folder: Path, *, resume: bool) -> None:
     finetune(replace(request, out=folder, resume=resume, overwrite=not resume))
+
+
+def mean_of_each(baselines: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Name -> the mean over runs, which have the same baselines."""
+    return {name: sum(one[name] for one in baselines) / len(baselines) for name in baselines[0]}
 
 
 # ---------------------------------------------------------------------- report
@@ -226,6 +252,8 @@ def figures(found: LabelsSaved) -> dict[str, Any]:
         for arm in (FULL, SCRATCH):
             mean, deviation = metrics.mean_and_deviation(found.arms[arm][size])
             result |= {f"labels/{size}/{arm}": mean, f"labels/{size}/{arm}_deviation": deviation}
+        if size in found.baselines:
+            result[f"labels/{size}/baseline"] = found.baselines[size]
         need = found.needs[size]
         values = {"needed": need.labels}
         if need.interval is not None:
@@ -250,7 +278,8 @@ def lines(found: LabelsSaved) -> list[list[str]]:
 
     def line(size: int) -> list[str]:
         scores = [format_score(found.arms[arm][size]) for arm in (FULL, SCRATCH)]
-        return [f"{size:,}", *scores, needed_text(found.needs[size], found.sizes)]
+        baseline = f"{found.baselines[size]:.3f}" if size in found.baselines else ""
+        return [f"{size:,}", *scores, baseline, needed_text(found.needs[size], found.sizes)]
 
     return [line(size) for size in found.sizes]
 
@@ -270,6 +299,8 @@ def needed_text(need: Need, sizes: Sequence[int]) -> str:
 def verdict(found: LabelsSaved) -> str:
     """What pretraining is worth, in a sentence or two."""
     size, most = found.headline, found.sizes[-1]
+    if not any(map(found.beats_baseline, found.sizes)):
+        return f"With none of these numbers of labels is {FULL} better than the best baseline."
     if size is None:
         return f"These runs leave open whether pretraining saves labels: {SCRATCH} may need no more of them."
     need, score = found.needs[size], metrics.mean_and_deviation(found.full[size])[0]

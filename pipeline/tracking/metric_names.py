@@ -96,6 +96,7 @@ METRIC_NAMES = {
     "labels/ROWS/full": "mean score of pretrained weights with so many labels",
     "labels/ROWS/scratch": "the same of fresh weights",
     "labels/ROWS/ARM_deviation": "standard deviation over seeds",
+    "labels/ROWS/baseline": "mean score of the best baseline with so many labels",
     "labels/ROWS/needed": "labels with which fresh weights score as pretrained ones; null: more than were tried",
     "labels/ROWS/needed_low": "lower bound of its 95 % interval",
     "labels/ROWS/needed_high": "upper bound of its 95 % interval; null: more than were tried",
