@@ -130,7 +130,7 @@ COUNTING = CONFIGS / "finetune-counting.yaml"  # instead, for models that count
 
 def recipe(file: Path) -> str:
     """A hash of a task's file without its prompts, of the shared files of fine-tuning, and of the kind of task."""
-    content, *shared = (read_yaml(path) for path in (file, *SHARED))
+    content, *shared = (read_yaml(path) for path in (file, *SHARED, COUNTING))
     kind = content["data"]["task"]  # its name alone, where nothing is set
     if isinstance(kind, dict):
         kind.get("init_args", {}).pop("prompts", None)

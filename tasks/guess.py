@@ -27,6 +27,7 @@ PAIRS = (
     *(("premise", "hypothesis"), ("question", "sentence"), ("question", "passage"), ("question", "answer")),
     *(("query", "document"), ("query", "passage"), ("claim", "evidence")),
 )
+AFTER = {"1": "2", "a": "b"}  # the last characters of two columns that belong together
 WORDS = ("words", "tokens", "word", "token", "sentence", "text")
 TAGS = ("tags", "nertags", "ner", "postags", "pos", "upos", "xpos", "chunktags", "labels", "tag", "label")
 INDICES = ("", "unnamed0", "id", "idx", "index", "guid", "uid", "pairid", "rowid", "row", "number")
@@ -156,7 +157,8 @@ class Table:
     def pair(self) -> tuple[str, str] | None:
         """Two columns of texts that belong together: `premise` and `hypothesis`, `sentence1` and `sentence2`, ..."""
         plain = {plain_name(c.name): c.name for c in self.columns if not c.is_list and c.numbers is None}
-        for first, second in (*PAIRS, *((name, name[:-1] + {"1": "2", "a": "b"}.get(name[-1:], "")) for name in plain)):
+        numbered = [(name, name[:-1] + AFTER[name[-1]]) for name in plain if name[-1:] in AFTER]
+        for first, second in (*PAIRS, *numbered):
             if first in plain and second in plain and first[:-1] and first != second:
                 return plain[first], plain[second]
         return None

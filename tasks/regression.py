@@ -169,7 +169,8 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float:
     """Pearson's; 0 where one side is constant, and it is not defined."""
     x, y = (np.asarray(side, dtype=np.float64) - np.mean(side) for side in (a, b))
     size = math.sqrt(float(x @ x) * float(y @ y))
-    return float(x @ y) / size if np.ptp(a) > FLAT and np.ptp(b) > FLAT else 0.0
+    defined = np.ptp(a) > FLAT and np.ptp(b) > FLAT
+    return float(np.clip(float(x @ y) / size, -1, 1)) if defined else 0.0  # rounding exceeds 1
 
 
 def ranks(values: Sequence[float]) -> list[float]:

@@ -161,8 +161,8 @@ METRICS = ("bleu", "bleu_lowercase", "chrf")
 
 
 def score(name: str, gold: Sequence[str], predicted: Sequence[str]) -> float:
-    """A metric of sacrebleu, of a whole part."""
-    return float(_metrics()[name].corpus_score(list(predicted), [list(gold)]).score)
+    """A metric of sacrebleu, of a whole part; it rounds 100 to a little more."""
+    return min(100.0, float(_metrics()[name].corpus_score(list(predicted), [list(gold)]).score))
 
 
 def word_precision(gold: Sequence[str], predicted: Sequence[str]) -> float:

@@ -66,6 +66,10 @@ def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     interval = stats.ttest_rel([0.9, 0.91, 0.9], scratch).confidence_interval(0.95)
     assert str(sure.gain_over_scratch) == f"**+0.187 [{interval.low:+.3f}, {interval.high:+.3f}]**"
     assert str(line([0.9], [0.8], [0.85]).gain_over_baseline) == "+0.050"
+    lost = line(scratch, [0.9, 0.91, 0.9], [0.5] * 3).gain_over_scratch
+    assert lost is not None
+    assert not lost.is_open  # a loss is as certain as a gain would be
+    assert not lost.is_certain
     assert sure.best_baseline == ("bag of words", [0.8, 0.3, 0.8, 0.8, 0.3, 0.8])
     less = line([0.9], [0.8], [0.05], mode="min")
     assert (less.best_arm, less.best_baseline, str(less.gain_over_scratch)) == (
@@ -126,6 +130,10 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     assert [row for row in rows if (row["task"], row["arm"]) != ("sentiment", "frozen")] == kept
     run("compare", *flags, "--tasks", "tagging", "--arms", "full", "--seeds", "1")  # takes no seed away
     assert list(csv.DictReader((tmp_path / "out/compare.csv").open())) == kept
+    shutil.rmtree(next(runs.glob("bert-sentiment-full-1-*")))
+    run("compare", *flags, "--tasks", "tagging", "--arms", "full")  # nor a seed beside one that is missing
+    seeds = [row["seed"] for row in csv.DictReader((tmp_path / "out/compare.csv").open()) if row["task"] == "sentiment"]
+    assert seeds == ["0", "0"]  # of full and of scratch
 
 
 def test_what_is_finished_is_not_taken_for_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

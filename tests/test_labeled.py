@@ -53,6 +53,11 @@ def test_another_text_is_another_content(tmp_path: Path) -> None:
     (tmp_path / "test.tsv").write_text("text\tlabel\nother\t1\n")
     assert content_of(Sentiment(), str(tmp_path)) != before
     assert content_of(Sentiment(), None) is None
+    (tmp_path / "parts").mkdir()
+    written(tmp_path / "parts", "train.tsv", "dev.tsv")
+    before = content_of(Sentiment(), str(tmp_path / "parts"))
+    (tmp_path / "parts/dev.tsv").rename(tmp_path / "parts/test.tsv")
+    assert content_of(Sentiment(), str(tmp_path / "parts")) != before  # the same files are other parts
 
 
 def test_words_and_tags_in_a_table() -> None:

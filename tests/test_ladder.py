@@ -145,6 +145,11 @@ def test_what_cannot_be_climbed_is_refused(fields: dict[str, Any], flags: list[s
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_ladder_without_a_model_yet(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No rung of this ladder is trained yet"):
+        run("ladder", "--name", write(tmp_path), "--out", str(tmp_path / "out"), "--models", "uniform")
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("mine")

@@ -25,6 +25,7 @@ SETTINGS = {
     **{f"model.encoder.init_args.{name}": value for name, value in (("size", 16), ("layers", 1), ("inner_size", 32))},
 }
 WORSE = {"title": "almost no learning", "source": "a source", "settings": {"model.optimization.learning_rate": 1e-9}}
+STATEFUL = {"title": "state", "settings": {"model.objective.init_args.stateful": True}}
 WHOLE = {"title": "words", "settings": {"model.objective.init_args.whole_word": True}}
 ORDER = {"title": "bigram", "settings": {"model.encoder.init_args.order": 2}}
 HOT = {"title": "hot", "settings": {"model.optimization.learning_rate": 1e9}}
@@ -116,8 +117,9 @@ def test_what_is_called_a_gain() -> None:
             [],
             "x sets model.objective.init_args.whole_word, which changes what",
         ),
+        ({"ingredients": {"x": STATEFUL}}, [], "x sets model.objective.init_args.stateful, which changes what"),
         ({"ingredients": {"a": WORSE, "b": WORSE}, "together": [["a", "b"]]}, [], "a and b are together, and both set"),
-        ({"ingredients": {"x": {"title": "x", "settings": {"model.objective.init_args.x": 1}}}}, [], "The recipe x: "),
+        ({"ingredients": {"x": {"title": "x", "settings": {"model.encoder.init_args.x": 1}}}}, [], "The recipe x: "),
         ({"settings": {"trainer.max_steps": 7}}, [], "trainer.max_steps follows from the `tokens`"),
         ({}, ["--recipes", "base warse"], "no recipe 'warse'; there are base, worse, zero"),
         ({}, ["--validate_every=3"], "validate_every follows from the `tokens`"),

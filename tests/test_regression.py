@@ -16,7 +16,7 @@ from scipy import stats
 import pipeline
 from pipeline.errors import UserError
 from tasks.base import Example
-from tasks.regression import Regression, overlap
+from tasks.regression import Regression, correlation, overlap
 from tests.conftest import figures, run
 
 SMALL = ["--validations=2", "--precision=32-true", "--data.max_length=24", "--data.epochs=2"]
@@ -103,6 +103,7 @@ def test_metrics_are_those_of_scipy() -> None:
         assert 2 * 1.96 * found["standard_error"] == pytest.approx(high - low, rel=0.1)
     constant = Regression().scores([1.0, 2.0, 4.0], [2.0, 2.0, 2.0]).figures
     assert (constant["pearson"], constant["spearman"]) == (0, 0)
+    assert all(correlation(pair, pair) <= 1 for pair in rng.normal(size=(200, 2)).tolist())  # rounding exceeds 1
     assert Regression().is_degenerate([2.0, 2.0 + 1e-9])
     assert not Regression().is_degenerate([2.0, 2.1])
     task = Regression()

@@ -25,7 +25,7 @@ from pipeline.models.losses import linear_cross_entropy
 from pipeline.training.schedules import rate_at
 from tasks.base import Example
 from tasks.errors import TaskError
-from tasks.translation import Translation, nearest_texts
+from tasks.translation import Translation, nearest_texts, score
 from tests.conftest import figures, run
 
 pytestmark = pytest.mark.slow
@@ -268,6 +268,11 @@ def test_baselines() -> None:
     assert nearest_texts(["a red house", "two old dogs"], ["old dogs run", "the house"]) == [1, 0]
     train = [Example("a b c d", "w x y z"), Example("e f g h", "s t u v")]
     assert Translation().baselines(train, [Example("e f g h", "s t u v")] * 2)["nearest_sentence"] == pytest.approx(100)
+
+
+def test_no_score_is_above_the_bound() -> None:
+    same = ["w x y z v"] * 3
+    assert score("bleu", same, same) == Translation().bound  # sacrebleu's own is a little more
 
 
 def test_the_language_of_the_sample() -> None:

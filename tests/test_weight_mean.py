@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel
 
-from pipeline.errors import UserError
+from pipeline.errors import Interrupted, UserError
 from pipeline.training.weight_mean import WeightMean
 from tests.conftest import SMALL, figures, run
 
@@ -71,6 +74,33 @@ def test_a_mean_of_other_steps_is_not_resumed(tmp_path: Path, capsys: pytest.Cap
         assert state.get("mean_count", 0) == count
     saved = load_file(out / "encoder/model.safetensors")["bert.embeddings.word_embeddings.weight"]
     assert torch.equal(saved, state["state_dict"]["encoder.word_embedding.weight"])
+
+
+def test_a_mean_that_begins_anew_is_resumed_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    run("pretrain", "--out", str(straight), *HALF, "--model.optimization.average_share=0")
+    shutil.copytree(straight, stopped)
+    more = [*HALF, "--trainer.max_steps=12", "--model.optimization.average_share=0.75", "--resume"]
+    run("pretrain", "--out", str(straight), *more)
+    assert "the mean of the weights begins anew at step 6" in "".join(capsys.readouterr())
+    add = WeightMean.add
+
+    def add_and_stop(self: WeightMean, module: Any) -> None:
+        add(self, module)
+        if self.count == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(WeightMean, "add", add_and_stop)
+    with pytest.raises(Interrupted):
+        run("pretrain", "--out", str(stopped), *more)
+    monkeypatch.undo()
+    capsys.readouterr()
+    run("pretrain", "--out", str(stopped), *more)
+    assert "begins anew" not in "".join(capsys.readouterr())
+    one, other = (load_file(out / "encoder/model.safetensors") for out in (straight, stopped))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_the_best_checkpoint_of_a_fine_tune_is_of_the_mean(pretrained: Path, tmp_path: Path) -> None:

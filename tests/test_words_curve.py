@@ -120,3 +120,4 @@ def test_what_is_no_set_of_saved_encoders(toys: Callable[[str], Path]) -> None:
     assert runs_at(Path("nowhere")) == []
     saved(toys("gpt") / "encoder", "x/run/encoders/1k-words", "y/run/encoders/1k-words")
     assert [curve.name for curve in runs_at(Path("*/run/encoders"))] == ["x-run", "y-run"]
+    assert [curve.name for curve in runs_at(Path("x/run/encoders, */run/encoders"))] == ["x-run", "y-run"]

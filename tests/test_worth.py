@@ -170,6 +170,10 @@ def test_labels_saved_as_a_command(
             run(*where[:-1], "some")
         with pytest.raises(UserError, match="'0'; it takes learning rates"):
             run(*where, "--rates", "0")
+        with pytest.raises(UserError, match="learning_rate has no effect beside"):
+            run(*where, "--rates", "1e-3", "--learning-rate", "1e-4")
+        with pytest.raises(UserError, match="is the folder of a run, whose metrics"):
+            run(*where, "--out", "out/runs/full-8-0-0")
         return
     times = {path: path.stat().st_mtime_ns for path in Path("out/runs").glob("*/metrics.json")}
     run(*where, *more, *flags)

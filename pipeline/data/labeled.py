@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from pipeline.data.tables import read_rows
 from pipeline.data.task_files import OTHER_NAMES, files_of, is_one_file
 from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
+from pipeline.storage.csv_table import csv_table
 from tasks.base import Example, Task
 from tasks.dataset import SPLITS, DataSet, Row, listed
 from tasks.guess import Table, plain_name
@@ -58,12 +57,8 @@ class LabeledRows:
 
     def table(self) -> str:
         """Which row is in which part, as CSV."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["part", "source", "place"])
-        for split, part in self.parts.items():
-            writer.writerows([split, *place.rsplit(", ", 1)] for place, _ in part.rows)
-        return file.getvalue()
+        rows = [[split, *place.rsplit(", ", 1)] for split, part in self.parts.items() for place, _ in part.rows]
+        return csv_table(["part", "source", "place"], rows)
 
 
 def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> LabeledRows:
@@ -314,7 +309,7 @@ def content_of(task: DataSet, files: str | None) -> str | None:
     if files is None:
         return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])
     paths = [parallel_files(task, files, split) or files_of(task, files, split) for split in SPLITS]
-    return digest([file_hash(path) for part in paths for path in part])
+    return digest([[file_hash(path) for path in part] for part in paths])
 
 
 def with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:

@@ -134,6 +134,8 @@ class History(Claim):
         for row in ladder["models"]:
             if {self.history, self.unit} <= row["axes"].keys():
                 by_unit.setdefault(row["axes"][self.unit], []).append(row)
+                if not row["axes"][self.history].isdigit():  # a ladder of a user, with other labels
+                    return None
         by_unit = {unit: rows for unit, rows in by_unit.items() if len(rows) > 1}
         needed = [self._needed(rows) for rows in by_unit.values()]
         if len(needed) < 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 import math
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pipeline.errors import UserError
 from pipeline.experiments import comparison_plot, conditions
 from pipeline.presets import ARMS
 from pipeline.storage.atomic import write_atomically
+from pipeline.storage.csv_table import csv_table
 from pipeline.tracking.tables import markdown_table
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid.summary)
@@ -38,6 +38,11 @@ class Gain:
     def is_certain(self) -> bool:
         """Whether the whole interval is above 0."""
         return self.half is not None and self.mean > self.half
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the runs do not tell a gain from a loss: a single pair has no interval."""
+        return self.half is None or abs(self.mean) <= self.half
 
     def __str__(self) -> str:
         if self.half is None:
@@ -149,11 +154,7 @@ def pretrained_arm(arms: list[str]) -> str | None:
 def report(rows: Rows, out: Path) -> None:
     """Writes compare.csv, compare.md and compare.png into `out`: models and tasks in the order of the rows."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(out / "compare.csv", text.getvalue())
+    write_atomically(out / "compare.csv", csv_table(names, [[row.get(name, "") for name in names] for row in rows]))
     write_atomically(out / "compare.md", table(rows))
     comparison_plot.plot(lines_of(rows), pretrained_arm(arms_of(rows)), out / "compare.png")
 
@@ -205,7 +206,7 @@ def table(rows: Rows) -> str:
 NOTE = """\
 Scores on the test part: mean ± standard deviation over seeds; the best arm is bold. A gain is the mean of the
 differences of runs with the same seed, with its 95 % interval (paired t) where there are several seeds; it is bold
-where the whole interval is above 0. Where it is not bold, these runs leave open whether there is a gain.
+where the whole interval is above 0. Where it holds 0, or there is none, these runs leave open whether there is a gain.
 Tokens and minutes are means of the runs. compare.csv has every run.
 """
 FLAT = "†: the number of runs that predict the same for all rows.\n"

@@ -81,7 +81,7 @@ def _draw_gains(place: Any, group: Sequence[Line]) -> None:
         ):
             if gain is not None:
                 style: dict[str, Any] = {"color": color, "markersize": 7 if marker == "o" else 10, "markeredgewidth": 2}
-                fill = {} if gain.is_certain or marker == "|" else {"markerfacecolor": "white"}
+                fill = {"markerfacecolor": "white"} if gain.is_open and marker == "o" else {}
                 place.errorbar(
                     gain.mean, height + shift, xerr=gain.half, fmt=marker, elinewidth=1.5, capsize=3, **style, **fill
                 )
@@ -120,7 +120,9 @@ def _add_legend(figure: Any, lines: Sequence[Line], tuned: str | None) -> None:
     figure.legend(marks.values(), marks.keys(), loc="outside upper left", ncols=3, **options)
     if tuned:
         gains = {
-            "over scratch (hollow: the interval holds 0)": Line2D([], [], marker="o", color=plots.COLORS[0]),
+            "over scratch (hollow: open, the interval holds 0 or there is none)": Line2D(
+                [], [], marker="o", color=plots.COLORS[0]
+            ),
             "over the best baseline": Line2D([], [], **bar),
         }
         figure.legend(gains.values(), gains.keys(), loc="outside upper right", **options)

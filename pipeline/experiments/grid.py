@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -239,7 +239,7 @@ def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> Gri
 
 def rows_of(
     grid: Grid, cell: Cell, out: Path, seeds: int, summarize: Callable[[GridRun], dict[str, Any]]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """The rows of the table of a cell: seed 0 with the setting that is best for it, and the other seeds with that."""
 
     def row(seed: int, setting: int) -> dict[str, Any]:
@@ -250,7 +250,8 @@ def rows_of(
     tried = [row(0, setting) for setting in settings]
     better = max if trained_task(cell[0]).mode == "max" else min
     best = better(settings, key=lambda setting: tried[setting]["chosen_by"])
-    return [tried[best], *(row(seed, best) for seed in range(1, seeds))]
+    yield tried[best]
+    yield from (row(seed, best) for seed in range(1, seeds))
 
 
 def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = False, whole: Grid | None = None) -> None:
@@ -276,9 +277,10 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
         raise UserError("None of these models can do any of these tasks with any of these arms.")
 
     def finished_rows(cell: Cell) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
         with contextlib.suppress(LookupError, UserError):  # not run, or its encoder or data are gone
-            return rows_of(whole, cell, out, whole.arms[cell[2]].seeds, finished_summary)
-        return []
+            found.extend(rows_of(whole, cell, out, whole.arms[cell[2]].seeds, finished_summary))
+        return found
 
     rows = {cell: finished_rows(cell) for cell in cells}
     with progress(total=grid.size(), desc="compare", unit="run", smoothing=0) as bar:
@@ -296,7 +298,7 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
 
         for cell in grid.cells():
             seeds, all_seeds = (part.arms[cell[2]].seeds for part in (grid, whole))
-            rows[cell] = rows_of(whole, cell, out, seeds, run_once)
+            rows[cell] = list(rows_of(whole, cell, out, seeds, run_once))
             if seeds < all_seeds:  # those that are finished stay
                 rows[cell] = max(rows[cell], finished_rows(cell), key=len)
             comparison.report([row for cell in cells for row in rows[cell]], out)

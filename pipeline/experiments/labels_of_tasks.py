@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,11 @@ from pipeline.errors import UserError
 from pipeline.experiments import labels_plot
 from pipeline.experiments.feasible import learning_of, why_not
 from pipeline.experiments.grid import FineTune, Grid
-from pipeline.experiments.labels_saved import HEAD, NOTE, SCRATCH, LabelsSaved, measure, verdict
+from pipeline.experiments.labels_saved import HEAD, NOTE, RUN, SCRATCH, LabelsSaved, measure, verdict
 from pipeline.experiments.labels_saved import lines as lines_of
 from pipeline.experiments.run_cache import cell_of
 from pipeline.storage.atomic import write_atomically
+from pipeline.storage.csv_table import csv_table
 from pipeline.storage.paths import path_of
 from pipeline.tracking.tables import markdown_table
 from pipeline.training.requests import FineTuneRequest
@@ -62,14 +61,8 @@ def measure_all(
 
 def report(found: dict[str, LabelsSaved], out: Path, *, title: str) -> None:
     """Writes worth.csv, worth.md and worth.png."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["task", "metric", "arm", "labels", "seed", "score"])
-    for name, one in found.items():
-        for arm, by_size in one.arms.items():
-            for size, scores in sorted(by_size.items()):
-                writer.writerows([name, one.metric, arm, size, seed, score] for seed, score in enumerate(scores))
-    write_atomically(out / "worth.csv", text.getvalue())
+    rows = [[name, one.metric, *run] for name, one in found.items() for run in one.runs]
+    write_atomically(out / "worth.csv", csv_table(["task", "metric", *RUN], rows))
     write_atomically(out / "worth.md", table(found))
     tasks = list(found.values())
     labels_plot.plot(tasks, out / "worth.png", title=title if len(tasks) > 1 else tasks[0].title)

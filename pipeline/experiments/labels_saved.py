@@ -6,8 +6,6 @@ smaller ones, has each class in its share, and is the same for both arms; valida
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -18,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import metrics
+from pipeline import former_names, metrics
+from pipeline.console import typed
 from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
@@ -30,9 +29,10 @@ from pipeline.experiments.grid import FineTune
 from pipeline.experiments.run_cache import cell_of, finite, once
 from pipeline.presets import ArmName, trained_task
 from pipeline.storage.atomic import write_atomically
+from pipeline.storage.csv_table import csv_table
 from pipeline.tracking.tables import markdown_table
-from pipeline.training.requests import FineTuneRequest, overrides_of
-from pipeline.training.run_folder import check_place
+from pipeline.training.requests import FineTuneRequest, overrides_of, settings_in
+from pipeline.training.run_folder import SIGN, check_place, elsewhere
 
 FULL: ArmName = "full"
 SCRATCH: ArmName = "scratch"
@@ -40,6 +40,7 @@ RATE = "model.optimization.learning_rate"
 SAMPLES = 2000  # of the bootstrap
 CLEARLY = 1.01  # more labels than others: above rounding
 HEAD = ["labels", FULL, SCRATCH, "best baseline", f"labels that {SCRATCH} needs for the score of {FULL}"]
+RUN = ["arm", "labels", "seed", "score"]
 NOTE = "on the test part, mean ± standard deviation over seeds; brackets: 95 %\n(bootstrap over seeds)."
 
 
@@ -88,6 +89,16 @@ class LabelsSaved:
     @property
     def arms(self) -> dict[str, dict[int, list[float]]]:
         return {FULL: self.full, SCRATCH: self.scratch}
+
+    @property
+    def runs(self) -> list[list[Any]]:
+        """A row for each run, as `RUN` names its cells."""
+        return [
+            [arm, size, seed, score]
+            for arm, by_size in self.arms.items()
+            for size, scores in sorted(by_size.items())
+            for seed, score in enumerate(scores)
+        ]
 
     @property
     def sizes(self) -> list[int]:
@@ -180,6 +191,10 @@ def measure(
     if (reason := why_not(request.model, learning, request.task, SCRATCH)) is not None:
         raise UserError(reason)
     check_place(out)
+    if (out / SIGN).exists():
+        raise UserError(f"{out} is the folder of a run, whose metrics.json this would replace; {elsewhere()}.")
+    if rates and RATE in settings_in(former_names.flags(request.overrides)):
+        raise UserError(f"--{RATE} has no effect beside {typed.further('--rates', '...')}: leave one of them out.")
     sizes = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), labels)
     title = f"{request.model} on {Path(request.task).stem}"
     scores: dict[str, dict[int, list[float]]] = {FULL: {}, SCRATCH: {}}
@@ -233,13 +248,7 @@ def mean_of_each(baselines: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def report(found: LabelsSaved, out: Path) -> None:
     """Writes worth.md, worth.csv, worth.png and, last, metrics.json."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["arm", "labels", "seed", found.metric])
-    for arm, by_size in found.arms.items():
-        for size, scores in sorted(by_size.items()):
-            writer.writerows([arm, size, seed, score] for seed, score in enumerate(scores))
-    write_atomically(out / "worth.csv", text.getvalue())
+    write_atomically(out / "worth.csv", csv_table([*RUN[:-1], found.metric], found.runs))
     write_atomically(out / "worth.md", table(found))
     labels_plot.plot([found], out / "worth.png", title=found.title)
     write_atomically(out / "metrics.json", json.dumps(figures(found), indent=2) + "\n")
@@ -301,6 +310,8 @@ def verdict(found: LabelsSaved) -> str:
     size, most = found.headline, found.sizes[-1]
     if not any(map(found.beats_baseline, found.sizes)):
         return f"With none of these numbers of labels is {FULL} better than the best baseline."
+    if size is None and any(need.is_above(labels) for labels, need in found.needs.items()):
+        return f"Where {SCRATCH} needs more labels than {FULL}, the best baseline is better than both."
     if size is None:
         return f"These runs leave open whether pretraining saves labels: {SCRATCH} may need no more of them."
     need, score = found.needs[size], metrics.mean_and_deviation(found.full[size])[0]

@@ -105,6 +105,8 @@ class LadderRun:
                 row = found.add(plan, trained)
                 write(f"{row['title']}: {row['bits_per_byte']:.3f} bits per byte, {row['seconds']:,.0f} s")
                 publish(found.results())
+        if not found.rows:
+            raise UserError("No rung of this ladder is trained yet: choose one, or leave the choice out.")
         return found.results()
 
     def _note_settings(self) -> None:

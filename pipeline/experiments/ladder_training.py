@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.console.progress import write
 from pipeline.errors import UserError
 from pipeline.experiments.ladder_plan import BITS, Configure, Plan
 from pipeline.experiments.pretraining_run import pretrain
-from pipeline.experiments.run_cache import finished, finite, once
+from pipeline.experiments.run_cache import BEGUN, finished, finite, once
 from pipeline.training.requests import PretrainRequest
 
 
@@ -82,8 +83,20 @@ def train(
         done[request.out] = metrics
         return metrics
 
+    def attempt(request: PretrainRequest) -> float:
+        """Bits per byte; infinite where the rate was too high for the run to end."""
+        try:
+            return finite(run(request), BITS)
+        except UserError as error:
+            if request.out is None or not any((request.out / name).is_file() for name in BEGUN):
+                raise  # refused
+            write(f"{request.out.name}: {error}")
+            return math.inf
+
     factors, trials = plan.ladder.rates_of(plan.rung), plan.trials()
-    tried = [finite(run(request), BITS) for request in trials] or [math.nan]
+    tried = [attempt(request) for request in trials] or [math.nan]
+    if min(tried) == math.inf:
+        raise UserError(f"No rate of the rung {plan.rung.name} leads to a model: try lower ones.")
     best = min(range(len(tried)), key=tried.__getitem__)
     whole = plan.whole(best)
     metrics = [run(request) for request in whole]
@@ -94,7 +107,7 @@ def train(
         rates=[
             {"learning_rate": plan.rate(factor), "bits_per_byte": bits}
             for factor, bits in zip(factors, tried, strict=False)
-            if trials
+            if trials and bits < math.inf
         ],
     )
 

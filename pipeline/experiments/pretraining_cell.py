@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.grid import check_many_runs
-from pipeline.experiments.run_cache import Cell
+from pipeline.experiments.run_cache import Cell, with_contents
 from pipeline.presets import CONFIGS, content_of, named_config
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
@@ -53,7 +53,7 @@ def cell_of(request: PretrainRequest, data: CorpusData) -> Cell:
         "files": digest(merged),
         "corpus": [data.train.meta["corpus"], data.valid.meta["corpus"]],
         "tokenizer": data.tokenizer.hash,
-        "settings": list(request.overrides),
+        "settings": with_contents(request.overrides),
         "seed": request.seed,
     }
 

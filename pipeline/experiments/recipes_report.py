@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +12,7 @@ from pipeline.experiments.comparison import format_score
 from pipeline.experiments.conditions import CONDITIONS, sentences
 from pipeline.metrics import paired_gain
 from pipeline.storage.atomic import write_atomically
+from pipeline.storage.csv_table import csv_table
 from pipeline.tracking import plots
 from pipeline.tracking.tables import markdown_table
 
@@ -102,14 +101,13 @@ def write(measured: Measured, out: Path) -> None:
 
 def runs_table(measured: Measured) -> str:
     """CSV: a line for each run."""
-    text = io.StringIO()
     names = ["seconds", "tokens", "steps", *CONDITIONS]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["recipe", "seed", measured.metric, *names])
-    for recipe, runs in measured.runs.items():
-        for seed, metrics in runs.items():
-            writer.writerow([recipe, seed, metrics[measured.metric], *(metrics.get(name, "") for name in names)])
-    return text.getvalue()
+    rows = [
+        [recipe, seed, metrics[measured.metric], *(metrics.get(name, "") for name in names)]
+        for recipe, runs in measured.runs.items()
+        for seed, metrics in runs.items()
+    ]
+    return csv_table(["recipe", "seed", measured.metric, *names], rows)
 
 
 def table(measured: Measured) -> str:

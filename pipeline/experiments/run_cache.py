@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,10 @@ BEGUN = ("checkpoints/last.ckpt", "metrics.json")  # what a run has that cannot 
 NOTE = "cell.json"  # its cell, in the folder of a run
 
 
+class Lacking(UserError, LookupError):
+    """The metrics of a run that has just ended lack something, or have a figure that cannot be."""
+
+
 class Runs(Protocol):
     """Writes `metrics.json` into its folder; `resume`: continue a run of the same that was stopped."""
 
@@ -47,8 +51,15 @@ def cell_of(request: FineTuneRequest) -> Cell:
         "arm": request.arm,
         "data": content_of(task_of(file := task_file(request.task)), request.data),
         "files": recipe(file),
-        "flags": list(request.overrides),
+        "flags": with_contents(request.overrides),
     }
+
+
+def with_contents(overrides: Sequence[str]) -> list[str]:
+    """Settings, and of each one whose value names a file or an encoder folder a hash of its content."""
+    places = [Path(word.partition("=")[2] or word) for word in overrides]
+    files = [place / "model.safetensors" if place.is_dir() else place for place in places]
+    return [*overrides, *(file_hash(file) for file in files if file.is_file())]
 
 
 def encoder_files(request: FineTuneRequest) -> list[Path]:
@@ -97,6 +108,7 @@ def once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool = False, taken:
 
     Raises:
         UserError: the run is refused, or another process runs it, or the folder is not of a grid's run.
+        Lacking: `taken` finds something lacking in the metrics of the new run.
     """
     check_place(folder)
     lock = lock_run(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
@@ -130,9 +142,12 @@ def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken)
         put_back(aside, folder)
         raise
     except Interrupted:
-        raise Interrupted("the same command") from None
+        raise Interrupted("the same command" + f" without {typed.flag('overwrite')}" * overwrite) from None
     remove(aside)
-    return taken(read_metrics(folder))
+    try:
+        return taken(read_metrics(folder))
+    except LookupError as error:
+        raise Lacking(f"{metrics} has no {error.args[0]}.") from None
 
 
 def _note_of(folder: Path) -> Cell:

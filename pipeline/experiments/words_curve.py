@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,10 +17,11 @@ from pipeline.errors import UserError
 from pipeline.experiments import words_plot
 from pipeline.experiments.run_cache import Cell, finite, once
 from pipeline.models.folder import read_config
-from pipeline.presets import named_config, task_file, task_of
+from pipeline.presets import named_config, recipe, task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
+from pipeline.storage.csv_table import csv_table
 from pipeline.tracking.groups import MOST, by_column, published
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import SavedEncoder, is_encoder, made_at, name_of, saved_in
@@ -68,7 +67,8 @@ def runs_at(places: Path | None) -> list[Curve]:
     """
     parts = [] if places is None or places.exists() else str(places).split(",")
     found = [Path(path) for part in parts for path in sorted(glob(part.strip())) or [part.strip()]]
-    folders = [places] if places is not None and places.exists() else found
+    once_each = {path.resolve(): path for path in found}  # two patterns may name the same
+    folders = [places] if places is not None and places.exists() else list(once_each.values())
     runs = {folder: saved_in(folder) for folder in folders if not is_encoder(folder)}
     if not any(runs.values()):
         return []
@@ -134,7 +134,8 @@ def measure(
         raise UserError(f"A curve over words has one number of shots: set {typed.flag('shots', request.shots[0])}.")
     check_place(out)
     asked = {name: repr(getattr(request, name)) for name in ("shots", "limit", "seed")}
-    asked |= {"prompts": repr(task.prompts), "groups": repr([getattr(task, "groups", []), request.unigram])}
+    groups = repr([getattr(task, "groups", []), request.unigram])
+    asked |= {"files": recipe(file), "prompts": repr(task.prompts), "groups": groups}
     data = content_of(task, request.data)
     with progress(total=sum(len(curve.saved) for curve in curves), desc="zeroshot", unit="encoder") as bar:
         for curve in curves:
@@ -192,16 +193,14 @@ def phenomenon(curves: Sequence[Curve], columns: Sequence[str]) -> str | None:
 
 def csv_of(curves: Sequence[Curve]) -> str:
     """A row for each encoder and group; an empty group is all rows."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "words", "step", "column", "group", "accuracy"])
-    for curve in curves:
-        for saved, metrics in zip(curve.saved, curve.metrics, strict=True):
-            groups = {"": {"": metrics["zeroshot/accuracy"]}, **by_column(metrics)}
-            for column, accuracies in groups.items():
-                for group, value in accuracies.items():
-                    writer.writerow([curve.name, saved.words, saved.step, column, group, value])
-    return text.getvalue()
+    rows = [
+        [curve.name, saved.words, saved.step, column, group, value]
+        for curve in curves
+        for saved, metrics in zip(curve.saved, curve.metrics, strict=True)
+        for column, accuracies in {"": {"": metrics["zeroshot/accuracy"]}, **by_column(metrics)}.items()
+        for group, value in accuracies.items()
+    ]
+    return csv_table(["run", "words", "step", "column", "group", "accuracy"], rows)
 
 
 def tables(curves: Sequence[Curve], column: str | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 
 from pipeline.storage.atomic import write_atomically
+from pipeline.storage.csv_table import csv_table
 from pipeline.storage.validation import read_json
 from pipeline.tracking.rank import is_main
 
@@ -80,11 +81,9 @@ class History(Logger):
     def save(self) -> None:
         if not is_main():
             return
-        names, text = self.names(), io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["step", *names])
-        writer.writerows([step, *(_number(row.get(name)) for name in names)] for step, row in self.rows.items())
-        write_atomically(self.file, text.getvalue())
+        names = self.names()
+        rows = [[step, *(_number(row.get(name)) for name in names)] for step, row in self.rows.items()]
+        write_atomically(self.file, csv_table(["step", *names], rows))
 
     def names(self) -> list[str]:
         """Names of all metrics, in the order in which they were logged first."""

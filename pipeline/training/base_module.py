@@ -247,9 +247,11 @@ class Training(lightning.LightningModule):
         self._compare_processes()
         if self.optimization.average_share and is_sharded(self.trainer):
             raise UserError("model.optimization.average_share needs whole weights in each process, as with ddp.")
-        if self.mean.count != self.averaged_steps:  # resumed with another share, or other steps
+        span = [self.optimization.average_share, self.total_steps]
+        if self.mean.count != self.averaged_steps and self.mean.span != span:  # resumed with others
             self.print(f"Note: the mean of the weights begins anew at step {self.global_step:,}.")
             self.mean = WeightMean()
+        self.mean.span = span
         self.started, self.tokens_at_start = time.monotonic(), int(self.tokens_seen)
         if self.trainer.ckpt_path:  # a checkpoint restores its rates, but those of the configuration apply
             apply_configured_rates(self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler, self)

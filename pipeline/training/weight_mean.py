@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-WEIGHTS, COUNT = "mean_weights", "mean_count"  # in a checkpoint, beside the state that training continues from
+# In a checkpoint, beside the state that training continues from.
+WEIGHTS, COUNT, SPAN = "mean_weights", "mean_count", "mean_span"
 
 
 class WeightMean:
@@ -17,12 +18,14 @@ class WeightMean:
 
     Attributes:
         count: steps in the mean.
+        span: the share of the run and its steps that the mean is of.
         in_module: whether the module holds the mean.
         other: name -> the mean; while the module holds the mean, the weights of training.
     """
 
     def __init__(self) -> None:
         self.count, self.in_module = 0, False
+        self.span: list[float] | None = None
         self.other: dict[str, Tensor] = {}
 
     def add(self, module: nn.Module) -> None:
@@ -54,11 +57,11 @@ class WeightMean:
         if self.in_module:
             other = {name: state[name] for name in self.other}
             checkpoint["state_dict"] = {**state, **self.other}
-        checkpoint[WEIGHTS], checkpoint[COUNT] = other, self.count
+        checkpoint[WEIGHTS], checkpoint[COUNT], checkpoint[SPAN] = other, self.count, self.span
 
     def load(self, checkpoint: dict[str, Any]) -> None:
         """Continues the mean of a checkpoint."""
-        self.count, self.in_module = checkpoint.get(COUNT, 0), False
+        self.count, self.in_module, self.span = checkpoint.get(COUNT, 0), False, checkpoint.get(SPAN)
         self.other = {name: weight.clone() for name, weight in checkpoint.get(WEIGHTS, {}).items()}
 
 
