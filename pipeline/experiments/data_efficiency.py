@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import effective, learning_of
 from pipeline.experiments.grid import FineTune, check_many_runs
-from pipeline.experiments.run_cache import cell_of, finite, once
+from pipeline.experiments.run_cache import cell_of, finite, once, starting
 from pipeline.presets import task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
@@ -67,11 +66,6 @@ def measure(
             )
         )
 
-    def tune(*, resume: bool, rows: int, seed: int, folder: Path) -> None:
-        settings = effective(overrides_of(settings_for(rows)), learning, request.task, request.arm)
-        overrides = (*settings, *request.overrides)
-        finetune(replace(request, seed=seed, out=folder, overrides=overrides, resume=resume, overwrite=not resume))
-
     line: dict[int, list[float]] = {}
     with progress(total=1 + len(numbers) * seeds, desc="worth", unit="run") as bar:
         prompted = cell | {"prompts": repr(task.prompts)}
@@ -81,8 +75,9 @@ def measure(
             for seed in range(seeds):
                 folder = out / "runs" / f"{number}-{seed}"
                 trained = cell | {"rows": list(overrides_of(settings_for(number)))}
-                run = partial(tune, rows=number, seed=seed, folder=folder)
-                score = accuracy(folder, trained, run, "test/accuracy", overwrite=overwrite)
+                settings = effective(overrides_of(settings_for(number)), learning, request.task, request.arm)
+                one = replace(request, seed=seed, out=folder, overrides=(*settings, *request.overrides))
+                score = accuracy(folder, trained, starting(finetune, one), "test/accuracy", overwrite=overwrite)
                 line.setdefault(number, []).append(score)
                 bar.update()
     figures: dict[str, Any] = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}

@@ -23,7 +23,7 @@ from pipeline.errors import UserError
 from pipeline.experiments import comparison
 from pipeline.experiments.conditions import CONDITIONS
 from pipeline.experiments.feasible import PAIR, REINIT, effective, has_pairs, learning_of, why_not
-from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once
+from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once, starting
 from pipeline.presets import ARMS, FROZEN, ArmName, trained_task
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
@@ -291,8 +291,7 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
             taken = summary_of(run)
             if not overwrite and finished(run.folder, cell, taken)[0] is not None:
                 bar.initial += 1  # which says nothing about the time of a run
-            start = lambda *, resume: finetune(replace(run.request, resume=resume, overwrite=not resume))  # noqa: E731
-            metrics = once(run.folder, cell, start, overwrite=overwrite, taken=taken)
+            metrics = once(run.folder, cell, starting(finetune, run.request), overwrite=overwrite, taken=taken)
             bar.update()
             return metrics
 

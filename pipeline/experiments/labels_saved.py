@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pipeline.experiments.comparison import format_score, is_baseline
 from pipeline.experiments.data_efficiency import check_settings, crossing, settings_for
 from pipeline.experiments.feasible import effective, learning_of, why_not
 from pipeline.experiments.grid import FineTune
-from pipeline.experiments.run_cache import cell_of, finite, once
+from pipeline.experiments.run_cache import cell_of, finite, once, starting
 from pipeline.presets import ArmName, trained_task
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
@@ -214,9 +214,10 @@ def measure(
 
         def run(arm: ArmName, size: int, seed: int, choice: int) -> dict[str, Any]:
             own = (*overrides_of(settings_for(size)), *choices[choice], *request.overrides)
-            one = replace(request, arm=arm, seed=seed, overrides=effective(own, learning, request.task, arm))
             folder = out / "runs" / (f"{arm}-{size}-{seed}" + (f"-{choice}" if len(choices) > 1 else ""))
-            result = once(folder, cell_of(one), partial(tune, finetune, one, folder), overwrite=overwrite, taken=taken)
+            settings = effective(own, learning, request.task, arm)
+            one = replace(request, arm=arm, seed=seed, overrides=settings, out=folder)
+            result = once(folder, cell_of(one), starting(finetune, one), overwrite=overwrite, taken=taken)
             bar.update()
             return result
 
@@ -232,10 +233,6 @@ def measure(
             found = LabelsSaved(title, task.metric, task.mode, scores[FULL], scores[SCRATCH], baselines)
             report(found, out)
     return found
-
-
-def tune(finetune: FineTune, request: FineTuneRequest, folder: Path, *, resume: bool) -> None:
-    finetune(replace(request, out=folder, resume=resume, overwrite=not resume))
 
 
 def mean_of_each(baselines: Sequence[dict[str, float]]) -> dict[str, float]:

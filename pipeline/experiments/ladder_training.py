@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pipeline.console.progress import write
 from pipeline.errors import UserError
 from pipeline.experiments.ladder_plan import BITS, Configure, Plan
 from pipeline.experiments.pretraining_run import pretrain
-from pipeline.experiments.run_cache import BEGUN, finished, finite, once
+from pipeline.experiments.run_cache import BEGUN, finished, finite, once, starting
 from pipeline.training.requests import PretrainRequest
 
 
@@ -61,6 +61,9 @@ def train(
         Unfinished: a run is not finished, where nothing is to be trained.
     """
 
+    def begin(request: PretrainRequest) -> None:
+        pretrain(request, configure(request))
+
     done: dict[Path, dict[str, Any]] = {}  # a trial on all tokens is the whole run too
 
     def run(request: PretrainRequest) -> dict[str, Any]:
@@ -71,9 +74,8 @@ def train(
         before = not overwrite and finished(request.out, cell, validated)[0] is not None
         if only_finished and not before:
             raise Unfinished(request.out.name)
-        start = lambda *, resume: begin(replace(request, resume=resume, overwrite=not resume), configure)  # noqa: E731
         try:
-            metrics = once(request.out, cell, start, overwrite=overwrite, taken=validated)
+            metrics = once(request.out, cell, starting(begin, request), overwrite=overwrite, taken=validated)
         except LookupError:
             raise UserError(
                 f"The rung {plan.rung.name} thinks a token of the validation text impossible, so its bits per byte are "
@@ -117,7 +119,3 @@ def validated(metrics: dict[str, Any]) -> dict[str, Any]:
     finite(metrics, BITS)
     finite(metrics, "tokens")
     return metrics
-
-
-def begin(request: PretrainRequest, configure: Configure) -> None:
-    pretrain(request, configure(request))

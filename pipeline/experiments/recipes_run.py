@@ -26,7 +26,7 @@ from pipeline.experiments.pretraining_cell import (
 from pipeline.experiments.pretraining_run import pretrain
 from pipeline.experiments.recipes import Recipes
 from pipeline.experiments.recipes_report import BASE, Measured
-from pipeline.experiments.run_cache import finished, once
+from pipeline.experiments.run_cache import finished, once, starting
 from pipeline.tracking.tables import markdown_table
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.requests import CorpusRequest, Overrides, PretrainRequest, overrides_of, settings_in
@@ -132,12 +132,12 @@ class RecipesRun:
     def _train(self, key: Key) -> dict[str, Any]:
         request = self.runs[key]
 
-        def start(*, resume: bool) -> None:
-            one = replace(request, resume=resume, overwrite=not resume)
-            pretrain(one, self.configure(one))
+        def begin(request: PretrainRequest) -> None:
+            pretrain(request, self.configure(request))
 
         assert request.out is not None
-        return self._taken(once(request.out, cell_of(request, self.data), start, overwrite=self.overwrite))
+        run = starting(begin, request)
+        return self._taken(once(request.out, cell_of(request, self.data), run, overwrite=self.overwrite))
 
     def _finished(self, key: Key) -> dict[str, Any] | None:
         request = self.runs[key]

@@ -7,8 +7,9 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pipeline.console import typed
 from pipeline.console.progress import write
@@ -21,7 +22,7 @@ from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
 from pipeline.tracking.history import read_metrics
 from pipeline.training.progress import quiet
-from pipeline.training.requests import FineTuneRequest
+from pipeline.training.requests import FineTuneRequest, PretrainRequest
 from pipeline.training.run_folder import SIGN, check_place, lock_run
 
 Cell = dict[str, Any]  # what the metrics of a run depend on
@@ -38,6 +39,18 @@ class Runs(Protocol):
     """Writes `metrics.json` into its folder; `resume`: continue a run of the same that was stopped."""
 
     def __call__(self, *, resume: bool) -> None: ...
+
+
+R = TypeVar("R", FineTuneRequest, PretrainRequest)
+
+
+def starting(run: Callable[[R], object], request: R) -> Runs:
+    """What `once` calls: a request, begun anew or resumed."""
+
+    def start(*, resume: bool) -> None:
+        run(replace(request, resume=resume, overwrite=not resume))
+
+    return start
 
 
 def cell_of(request: FineTuneRequest) -> Cell:
