@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from tasks.errors import UserError
 
-__all__ = ["Interrupted", "UserError", "is_out_of_memory"]
+__all__ = ["Diverged", "Interrupted", "UserError", "is_out_of_memory"]
 
 # What Python, torch (its allocators, CUDA and its products) and tokenizers say when memory runs out.
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "STATUS_ALLOC_FAILED")
+
+
+class Diverged(UserError):
+    """A loss or a gradient is not finite."""
 
 
 class Interrupted(BaseException):

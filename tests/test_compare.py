@@ -24,7 +24,7 @@ from pipeline.cli.task_template import new_task
 from pipeline.errors import UserError
 from pipeline.experiments import comparison
 from pipeline.experiments import grid as compare
-from pipeline.experiments.run_cache import cell_of, once
+from pipeline.experiments.run_cache import cell_of, once, with_contents
 from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import clear, put_back
@@ -242,6 +242,17 @@ def test_files_of_a_fine_tune_are_part_of_what_it_is(tmp_path: Path) -> None:
     assert asked != text
     (tmp_path / "prompts.yaml").write_text(asked)
     assert found["same"] == found["comment"] == recipe(tmp_path / "prompts.yaml") != found["more"]
+
+
+def test_a_file_that_a_setting_names_is_part_of_what_a_run_is(tmp_path: Path) -> None:
+    file = tmp_path / "optimization.yaml"
+    flags = [f"--model.optimization={file}", "--precision", "32-true", "--data.x=" + "long " * 100]
+    assert with_contents(flags) == flags  # no file
+    file.write_text("learning_rate: 1")
+    before = with_contents(flags)
+    file.write_text("learning_rate: 2")
+    assert before[:-1] == flags
+    assert with_contents(flags) != before
 
 
 def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

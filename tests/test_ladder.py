@@ -174,6 +174,19 @@ def test_a_product_of_choices_is_a_ladder(tmp_path: Path) -> None:
     assert (sizes["heads"], sizes["layers"]) == (2, 2)
 
 
+@pytest.mark.slow
+def test_a_rate_that_diverges_does_not_end_the_ladder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = write(tmp_path, rates=[1e30, 1], trial=0.25, rungs=[UNIFORM, GPT])
+    run("ladder", "--name", name)
+    assert "gpt: The loss is not finite" in "".join(capsys.readouterr())
+    models = json.loads((tmp_path / "runs/ladder/toy/ladder.json").read_text())["models"]
+    [gpt] = [row for row in models if row["name"] == "gpt"]
+    assert gpt["learning_rate"] == 0.002
+    assert [rate["learning_rate"] for rate in gpt["rates"]] == [0.002]
+    with pytest.raises(UserError, match="No rate of the rung gpt leads to a model"):
+        run("ladder", "--name", write(tmp_path, rates=[1e30, 2e30], rungs=[GPT]), "--out", str(tmp_path / "none"))
+
+
 def test_rates_are_tried_on_a_share_of_the_tokens(tmp_path: Path) -> None:
     made = ladder.load(Path(write(tmp_path, rates=[1, 0.5], trial=0.25, seeds=2)))
     plan = ladder_plan.plans(made, tmp_path, pretraining, ())["gpt"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console.progress import write
-from pipeline.errors import UserError
+from pipeline.errors import Diverged, UserError
 from pipeline.experiments.ladder_plan import BITS, Configure, Plan
 from pipeline.experiments.pretraining_run import pretrain
-from pipeline.experiments.run_cache import BEGUN, finished, finite, once, starting
+from pipeline.experiments.run_cache import finished, finite, once, starting
 from pipeline.training.requests import PretrainRequest
 
 
@@ -86,13 +86,11 @@ def train(
         return metrics
 
     def attempt(request: PretrainRequest) -> float:
-        """Bits per byte; infinite where the rate was too high for the run to end."""
+        """Bits per byte; infinite where the rate is too high."""
         try:
             return finite(run(request), BITS)
-        except UserError as error:
-            if request.out is None or not any((request.out / name).is_file() for name in BEGUN):
-                raise  # refused
-            write(f"{request.out.name}: {error}")
+        except Diverged as error:
+            write(f"{plan.rung.name}: {error}")
             return math.inf
 
     factors, trials = plan.ladder.rates_of(plan.rung), plan.trials()

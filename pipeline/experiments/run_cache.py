@@ -70,9 +70,14 @@ def cell_of(request: FineTuneRequest) -> Cell:
 
 def with_contents(overrides: Sequence[str]) -> list[str]:
     """Settings, and of each one whose value names a file or an encoder folder a hash of its content."""
-    places = [Path(word.partition("=")[2] or word) for word in overrides]
-    files = [place / "model.safetensors" if place.is_dir() else place for place in places]
-    return [*overrides, *(file_hash(file) for file in files if file.is_file())]
+    hashes = []
+    for word in overrides:
+        place = Path(word.partition("=")[2] or word)
+        with contextlib.suppress(OSError):  # most values are no names of files, and some are too long for one
+            file = place / "model.safetensors" if place.is_dir() else place
+            if file.is_file():
+                hashes.append(file_hash(file))
+    return [*overrides, *hashes]
 
 
 def encoder_files(request: FineTuneRequest) -> list[Path]:
@@ -155,7 +160,8 @@ def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken)
         put_back(aside, folder)
         raise
     except Interrupted:
-        raise Interrupted("the same command" + f" without {typed.flag('overwrite')}" * overwrite) from None
+        again = f" without {typed.flag('overwrite')}" if overwrite else ""
+        raise Interrupted(f"the same command{again}") from None
     remove(aside)
     try:
         return taken(read_metrics(folder))

@@ -133,9 +133,8 @@ def measure(
     if len(request.shots) > 1:
         raise UserError(f"A curve over words has one number of shots: set {typed.flag('shots', request.shots[0])}.")
     check_place(out)
-    asked = {name: repr(getattr(request, name)) for name in ("shots", "limit", "seed")}
-    groups = repr([getattr(task, "groups", []), request.unigram])
-    asked |= {"files": recipe(file), "prompts": repr(task.prompts), "groups": groups}
+    asked = {name: repr(getattr(request, name)) for name in ("shots", "limit", "seed", "unigram")}
+    asked |= {"files": recipe(file), "prompts": repr(task.prompts)}
     data = content_of(task, request.data)
     with progress(total=sum(len(curve.saved) for curve in curves), desc="zeroshot", unit="encoder") as bar:
         for curve in curves:

@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 
 from pipeline.console import typed
-from pipeline.errors import UserError
+from pipeline.errors import Diverged, UserError
 from pipeline.models.base import Encoder
 from pipeline.models.inputs import flatten_pairs
 from pipeline.models.losses import Loss
@@ -184,7 +184,7 @@ class Training(lightning.LightningModule):
         """Means since the last call, over all processes: NAME_loss, and NAME_accuracy and NAME_spelling if known.
 
         Raises:
-            UserError: a loss of a validation or test is not finite; that of training is noticed at its step.
+            Diverged: a loss of a validation or test is not finite; that of training is noticed at its step.
         """
         strategy = self.trainer.strategy
         device = strategy.root_device  # the module is back on the CPU when a test has ended
@@ -194,7 +194,7 @@ class Training(lightning.LightningModule):
         )
         if split != "train" and not all(math.isfinite(total) for total, _ in results.values()):
             part = {"val": "validation"}.get(split, split)
-            raise UserError(
+            raise Diverged(
                 f"The loss on the {part} part is not finite at step {self.global_step}. Lower "
                 f"model.optimization.learning_rate or lengthen the warm-up, and start over with "
                 f"{typed.flag('overwrite')}."
@@ -248,7 +248,7 @@ class Training(lightning.LightningModule):
         if self.optimization.average_share and is_sharded(self.trainer):
             raise UserError("model.optimization.average_share needs whole weights in each process, as with ddp.")
         span = [self.optimization.average_share, self.total_steps]
-        if self.mean.count != self.averaged_steps and self.mean.span != span:  # resumed with others
+        if self.mean.count != self.averaged_steps and self.mean.span != span:  # other steps or another share
             self.print(f"Note: the mean of the weights begins anew at step {self.global_step:,}.")
             self.mean = WeightMean()
         self.mean.span = span

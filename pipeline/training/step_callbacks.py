@@ -10,7 +10,7 @@ import lightning
 from torch import Tensor
 
 from pipeline.console import typed
-from pipeline.errors import UserError
+from pipeline.errors import Diverged
 from pipeline.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ class NonFiniteGuard(StepCallback):
             self._stop(trainer, module, "gradient" if math.isfinite(module.last_loss) else "loss")
 
     def _stop(self, trainer: lightning.Trainer, module: Training, what: str) -> None:
-        """Raises: UserError, always."""
+        """Raises: Diverged, always."""
         remedy = "Lower model.optimization.learning_rate or lengthen the warm-up"
         where = f"The {what} is not finite at step {module.global_step}"
         if module.checkpoint_file is None:
-            raise UserError(f"{where}. {remedy}.")
+            raise Diverged(f"{where}. {remedy}.")
         self._rewind(trainer, module)
         trainer.save_checkpoint(module.checkpoint_file)
         file = module.checkpoint_file.parent.parent / "not_finite.json"
@@ -58,7 +58,7 @@ class NonFiniteGuard(StepCallback):
             texts = [text for batch in self.batches for text in module.texts_of(batch)]
             content = {"step": module.global_step, "what": what, "rows": rows, "texts": texts}
             write_atomically(file, json.dumps(content, indent=2) + "\n")
-        raise UserError(
+        raise Diverged(
             f"{where}; the state before this step is in {module.checkpoint_file}, the rows of its batch in {file}. "
             f"{remedy}, and continue with {typed.flag('resume')}."
         )
