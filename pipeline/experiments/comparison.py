@@ -35,14 +35,14 @@ class Gain:
     half: float | None
 
     @property
-    def is_certain(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.half is not None and self.mean > self.half
-
-    @property
     def is_open(self) -> bool:
         """Whether the runs do not tell a gain from a loss: a single pair has no interval."""
         return self.half is None or abs(self.mean) <= self.half
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.mean > 0 and not self.is_open
 
     def __str__(self) -> str:
         if self.half is None:

@@ -120,9 +120,7 @@ def _add_legend(figure: Any, lines: Sequence[Line], tuned: str | None) -> None:
     figure.legend(marks.values(), marks.keys(), loc="outside upper left", ncols=3, **options)
     if tuned:
         gains = {
-            "over scratch (hollow: open, the interval holds 0 or there is none)": Line2D(
-                [], [], marker="o", color=plots.COLORS[0]
-            ),
+            "over scratch (hollow: open)": Line2D([], [], marker="o", color=plots.COLORS[0]),
             "over the best baseline": Line2D([], [], **bar),
         }
         figure.legend(gains.values(), gains.keys(), loc="outside upper right", **options)

@@ -75,7 +75,7 @@ def _plots(lines: Sequence[Line]) -> list[Block]:
         if any(line.gain_over_scratch for line in group):
             svg = charts.dot_plot([_gains(line) for line in group], x_label=f"difference of {first.metric}", zero=True)
             keys = [("key dotted s0", "over scratch"), ("key dotted s5", "over the best baseline")]
-            caption = f"{first.task_name}: what pretraining gained, with 95 % intervals; hollow: the interval holds 0."
+            caption = f"{first.task_name}: what pretraining gained, with 95 % intervals; hollow: open, it holds 0."
             drawn.append(Chart(svg, caption, keys))
     return [Charts(drawn)] if drawn else []
 
@@ -106,7 +106,7 @@ def _gains(line: Line) -> charts.DotLine:
 
 def _gain_mark(gain: Gain, color: str, label: str) -> charts.Mark:
     half = gain.half or 0.0
-    return charts.Mark(gain.mean, color, label, gain.mean - half, gain.mean + half, hollow=not gain.is_certain)
+    return charts.Mark(gain.mean, color, label, gain.mean - half, gain.mean + half, hollow=gain.is_open)
 
 
 def curves_section(runs: Sequence[RunRecord], lines: Sequence[Line]) -> Section:
