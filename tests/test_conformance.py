@@ -101,6 +101,30 @@ def test_neither_padding_nor_company_nor_order_matters(fresh: Encoder) -> None:
         torch.testing.assert_close(fresh.pooled(together)[row], fresh.pooled(alone)[0], rtol=0, atol=1e-5)
 
 
+@trained
+def test_the_top_layer_at_some_positions_is_that_of_all(fresh: Encoder, model: str) -> None:
+    batch = fresh.collate(fresh.tokenize(TEXTS))
+    pooled = fresh.pooled_positions(batch["mask"])
+    if pooled is None:
+        assert model not in ("bert", "gpt")
+        pytest.skip("it reads all positions")
+    asked = torch.cat([pooled, torch.tensor([i for i in (3, 1, 8) if i not in pooled.tolist()])])
+    gradients, tops = [], []
+    for inputs in (batch, {**batch, "top_positions": asked}):
+        fresh.zero_grad()
+        encoded = fresh(inputs)
+        (encoded.layers[-1].flatten(0, 1)[asked].square().sum() + fresh.pooled(encoded).sum()).backward()
+        tops.append(encoded.layers[-1].flatten(0, 1))
+        gradients.append({name: p.grad.clone() for name, p in fresh.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(tops[1][asked], tops[0][asked], rtol=0, atol=1e-5)
+    others = torch.ones(len(tops[1]), dtype=torch.bool)
+    others[asked] = False
+    assert tops[1][others].isnan().all()
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-4, msg=name)
+
+
 def changed_words(encoder: Encoder) -> tuple[list[str], int]:
     """`WORDS` with another word in the middle that has as many pieces, and its number."""
     middle = len(WORDS) // 2

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
@@ -21,10 +22,12 @@ from pipeline.data.synthetic.tasks import sentiment
 from pipeline.data.token_store import TokenStore
 from pipeline.models.bert import Bert
 from pipeline.objectives.batch import Batch
+from pipeline.objectives.causal_rows import MaskedAndCausalLM
 from pipeline.objectives.mask_checks import positions_of, unmasked
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.masking import mask_tokens
 from pipeline.objectives.pair_checks import SIGNS, accuracy_by
+from pipeline.objectives.quick_thoughts import QuickThoughts
 from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.sentence_pairs import _shorter, excess, pair_count, sentence_pairs, swapped_pairs
 from pipeline.tokenization.base import Tokenizer
@@ -95,6 +98,29 @@ def test_whole_words_stay_whole(world: tuple[TokenStore, Tokenizer]) -> None:
                 assert not splits.any()
             broken += int(splits.sum())
     assert broken > 0  # the check can fail: without whole_word words are torn
+
+
+@pytest.mark.parametrize("objective", [MaskedLM(), MaskedLM(next_sentence="off"), QuickThoughts(), MaskedAndCausalLM()])
+def test_the_top_layer_is_computed_only_where_a_loss_reads_it(
+    world: tuple[TokenStore, Tokenizer], objective: MaskedLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = StepBatches(objective, *world, length=32, batch_size=16, seed=1)(0)
+    sizes = {"size": 16, "layers": 2, "heads": 2, "inner_size": 16, "max_length": 32}
+    bert = Bert(world[1], **sizes, dropout=0.0, attention_dropout=0.0, **objective.model_options)  # type: ignore[arg-type]
+    losses, gradients, computed = [], [], []
+    bert.blocks[-1].down.register_forward_hook(lambda module, given, result: computed.append(result[..., 0].numel()))
+    for _ in range(2):
+        bert.zero_grad()
+        found = objective(bert, batch)
+        torch.stack([loss.sum for loss in found.values()]).sum().backward()
+        losses.append({name: float(loss.sum.detach()) for name, loss in found.items()})
+        gradients.append({name: p.grad.clone() for name, p in bert.named_parameters() if p.grad is not None})
+        monkeypatch.setattr(Bert, "pooled_positions", lambda self, mask: None)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for name, gradient in gradients[1].items():
+        torch.testing.assert_close(gradients[0][name], gradient, rtol=1e-3, atol=1e-3, msg=name)
+    assert computed[1] == batch.mask.numel()
+    assert computed[0] == (computed[1] if "clm" in losses[0] else len(batch) + len(positions_of(batch)))
 
 
 def test_a_batch_without_a_mask_has_a_loss_of_zero(tmp_path: Path) -> None:

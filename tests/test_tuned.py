@@ -63,6 +63,20 @@ def bert(pretrained: Path) -> Bert:
     return found
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt"])
+@pytest.mark.parametrize("changes", [{}, {"lstm": 4}, {"mix": True}])
+def test_a_head_of_one_vector_has_the_top_layer_computed_there_alone(
+    family: str, changes: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    model = FineTunedModel(request.getfixturevalue(family), labels=["no", "yes"], options=options(**changes)).eval()
+    texts = model.encoder.tokenize(["a small text", "words and words and a text"])
+    batch = model.encoder.collate(texts)
+    (some, encoded), (whole, all_of_it) = model(batch), model(batch, whole=True)
+    torch.testing.assert_close(some, whole, rtol=0, atol=1e-6)
+    assert bool(encoded.layers[-1].isnan().any()) == (not changes)
+    assert not all_of_it.layers[-1].isnan().any()
+
+
 @pytest.mark.parametrize("by_word", [False, True])
 @pytest.mark.parametrize("family", ["bert", "gpt"])
 def test_a_tuned_model_opens_in_transformers(

@@ -52,9 +52,13 @@ class FineTunedModel(nn.Module):
         bias = self.layout is None or self.layout.bias
         self.head = kind(encoder, outputs=len(labels), options=options, bias=bias)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Encoded]:
-        """-> the head's outputs, (B, C) or by word (B, W, C), and the encoder's."""
-        encoded = self.head.encoded(self.encoder, batch)
+    def forward(self, batch: Batch, *, whole: bool = False) -> tuple[Tensor, Encoded]:
+        """-> the head's outputs, (B, C) or by word (B, W, C), and the encoder's.
+
+        Args:
+            whole: the encoder's top layer at all positions, also where the head reads only some.
+        """
+        encoded = self.head.encoded(self.encoder, batch, whole=whole)
         return self.head(self.encoder, batch, encoded), encoded
 
     def features(self, texts: Sequence[Any]) -> list[Feature]:

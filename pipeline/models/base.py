@@ -225,6 +225,14 @@ class Encoder(nn.Module):
     def pooled(self, encoded: Encoded) -> Tensor:
         """(B, D): the representation of a whole text, the head's input."""
 
+    def pooled_positions(self, mask: Tensor) -> Tensor | None:
+        """(B,) the position b T + t of each row of a `mask` (B, T) that `pooled` reads of the top layer alone.
+
+        None: it reads more. With a position, `forward` takes `top_positions` (N,) in a batch: different positions of
+        which the top layer is asked for; it saves most of what the others cost in the last block, and is NaN there.
+        """
+        return None
+
     @property
     def hf_heads(self) -> dict[str, HeadLayout]:
         """`sentence` and `token` -> the class of transformers that has the same head, where there is one."""

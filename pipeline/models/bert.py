@@ -21,7 +21,7 @@ from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, first_segment_length
 from pipeline.models.layers.attention import padding_bias
 from pipeline.models.layers.dropout import Dropout
-from pipeline.models.layers.transformer_block import ACTIVATIONS, Block
+from pipeline.models.layers.transformer_block import ACTIVATIONS, Block, put_back
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -174,8 +174,8 @@ class Bert(Encoder):
     def forward(self, batch: Batch, state: None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> D-wide layers.
 
-        Optional: `token_type_ids` (B, T), and `causal` (B,): rows in which a token sees only itself and those before
-        it.
+        Optional: `token_type_ids` (B, T); `causal` (B,): rows in which a token sees only itself and those before it;
+        `top_positions` (N,): different positions b T + t of which the top layer is asked for, NaN elsewhere.
         """
         ids, mask = batch["input_ids"], batch["mask"]
         segments = batch.get("token_type_ids")
@@ -188,8 +188,10 @@ class Bert(Encoder):
             hidden = torch.zeros(len(ids), 1, *future.shape, device=ids.device)
             hidden.masked_fill_(future & batch["causal"][:, None, None, None], -1e9)
             bias = hidden if bias is None else bias + hidden
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             layers.append(block(layers[-1], bias))
+        only = batch.get("top_positions")
+        layers.append(put_back(self.blocks[-1](layers[-1], bias, only=only), only, layers[-1]))
         return Encoded(layers=layers, mask=mask, input_ids=ids)
 
     @property
@@ -217,6 +219,9 @@ class Bert(Encoder):
     def before_logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., D), the input of the output matrix."""
         return self.lm_norm(self.activation(self.lm_transform(hidden)))
+
+    def pooled_positions(self, mask: Tensor) -> Tensor:
+        return torch.arange(0, mask.numel(), mask.shape[1], device=mask.device)
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """[CLS] of the top layer through the pretrained pooler, where there is one (Devlin et al. 2018, 3.2)."""

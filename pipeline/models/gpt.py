@@ -21,7 +21,7 @@ from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
-from pipeline.models.layers.transformer_block import Block
+from pipeline.models.layers.transformer_block import Block, put_back
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -150,7 +150,8 @@ class Gpt(Encoder):
 
         With `documents` (B, T) in the batch, attention and positions restart with each document. With `state` the
         tokens follow those that it has seen, and are added to it. `positions` (B, T) replaces those of the order, and
-        `attend` (B, T, T) narrows what a token may see.
+        `attend` (B, T, T) narrows what a token may see. `top_positions` (N,): different positions b T + t of which the
+        top layer is asked for, NaN elsewhere.
         """
         ids, mask = batch["input_ids"], batch["mask"]
         seen = 0 if state is None else state.length
@@ -170,10 +171,13 @@ class Gpt(Encoder):
             bias = state.advance(ids, bias)
         x = self.dropout(self.embed(batch) + self.position_embedding(positions))
         layers = [x]
+        only, top = batch.get("top_positions"), len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
-            layers.append(block(layers[-1], bias, causal=True, past=state, layer=index))
+            asked = only if index == top else None
+            layers.append(block(layers[-1], bias, causal=True, past=state, layer=index, only=asked))
         if self.final_norm is not None:
             layers[-1] = self.final_norm(layers[-1])
+        layers[-1] = put_back(layers[-1], only, x)
         return Encoded(layers=layers, mask=mask, input_ids=ids, state=state)
 
     @property
@@ -195,10 +199,12 @@ class Gpt(Encoder):
     def token_embedding(self) -> nn.Embedding:
         return self.word_embedding
 
+    def pooled_positions(self, mask: Tensor) -> Tensor:
+        return torch.arange(0, mask.numel(), mask.shape[1], device=mask.device) + mask.sum(1) - 1
+
     def pooled(self, encoded: Encoded) -> Tensor:
         """The last token of the top layer, which has seen the whole text (Radford et al. 2018, 3.2)."""
-        last = encoded.mask.sum(1) - 1
-        return encoded.layers[-1][torch.arange(len(last), device=last.device), last]
+        return encoded.layers[-1].flatten(0, 1)[self.pooled_positions(encoded.mask)]
 
     @property
     def num_layers(self) -> int:

@@ -67,6 +67,9 @@ class MaskedAndCausalLM(MaskedLM):
             return batch
         return with_causal_rows(batch, spread(len(batch), self.causal_share, begin=rng.random()))
 
+    def top_positions(self, model: Encoder, batch: Batch) -> torch.Tensor | None:
+        return None if "clm" in batch.targets else super().top_positions(model, batch)
+
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
         losses = super().losses(model, encoded, batch)
         if (target := batch.targets.get("clm")) is not None:

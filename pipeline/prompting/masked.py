@@ -109,5 +109,7 @@ def score_masks(
         batch = {name: value.to(device) for name, value in encoder.collate([copies[i] for i in chosen]).items()}
         columns = torch.tensor([special.prefix + places[i][0] for i in chosen], device=device)
         labels = torch.tensor([places[i][1] for i in chosen], device=device)
-        hidden = encoder(batch).layers[-1][torch.arange(len(chosen), device=device), columns]
+        rows, length = batch["mask"].shape
+        asked = torch.arange(0, rows * length, length, device=device) + columns
+        hidden = encoder({**batch, "top_positions": asked}).layers[-1].flatten(0, 1)[asked]
         yield from zip(chosen, *(part.tolist() for part in log_probs_of(encoder, hidden, labels)), strict=True)

@@ -80,9 +80,20 @@ class Head(nn.Module):
 
     # ------------------------------------------------------------------ what each head says
 
-    def encoded(self, encoder: Encoder, batch: Batch) -> Encoded:
-        """What of the encoder it reads."""
-        return encoder(flatten_pairs(batch))
+    @property
+    def reads_pooled(self) -> bool:
+        """Whether all that it reads is what the encoder has pooled."""
+        return False
+
+    def encoded(self, encoder: Encoder, batch: Batch, *, whole: bool = False) -> Encoded:
+        """What of the encoder it reads.
+
+        Args:
+            whole: the top layer at all positions, also where the head reads only some.
+        """
+        rows = flatten_pairs(batch)
+        asked = encoder.pooled_positions(rows["mask"]) if self.reads_pooled and not whole else None
+        return encoder(rows if asked is None else {**rows, "top_positions": asked})
 
     @classmethod
     def collate(cls, encoder: Encoder, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:

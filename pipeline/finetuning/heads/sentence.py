@@ -52,9 +52,13 @@ class SentenceHead(LinearHead):
         vector = self.represent(encoder, encoded)
         return matching_features(*sides(vector)) if batch["mask"].ndim == 3 else vector
 
+    @property
+    def reads_pooled(self) -> bool:
+        return self.mix is None and self.lstm is None and self.attention is None
+
     def represent(self, encoder: Encoder, encoded: Encoded) -> Tensor:
         """(B, N)."""
-        if self.mix is None and self.lstm is None:
+        if self.reads_pooled:
             return encoder.pooled(encoded)
         mask = encoded.mask[..., None]
         return (self.hidden(encoded) * mask).sum(1) / mask.sum(1)

@@ -92,7 +92,9 @@ class Block(nn.Module):
         for part in (self.out, self.down):
             nn.init.zeros_(part.weight)
 
-    def attend(self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None, layer: int) -> Tensor:
+    def attend(
+        self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None, layer: int, only: Tensor | None
+    ) -> Tensor:
         batch, length, size = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if past is not None:
@@ -100,7 +102,7 @@ class Block(nn.Module):
             if len(k) < batch:  # rows that share keys are further queries
                 q = q.reshape(len(k), -1, self.heads, q.shape[-1]).transpose(1, 2)
         mixed = attention(q, k, v, bias, self.attention_dropout, causal=causal and length > 1)
-        return self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, size)))
+        return self.dropout(self.out(_picked(mixed.transpose(1, 2).reshape(batch, length, size), only)))
 
     def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """The top of an encoder (S, T, D) -> keys and values of cross-attention, (S, H, T, d) each."""
@@ -128,6 +130,7 @@ class Block(nn.Module):
         past: KeyValues | None = None,
         memory: Memory | None = None,
         layer: int = 0,
+        only: Tensor | None = None,
     ) -> Tensor:
         """(B, T, D) -> (B, T, D).
 
@@ -136,20 +139,44 @@ class Block(nn.Module):
             past: keys and values of the tokens before; those of x are added.
             memory: what a decoder attends to.
             layer: the number of this block in both.
+            only: (N,) positions b T + t whose output is asked for; the result has these alone, (N, D). Keys and values
+                are of all positions, the rest is saved. Not beside a memory.
         """
+        inputs = (x, bias, causal, past, memory, layer, only)
         if self.recompute and self.training and torch.is_grad_enabled():
-            return checkpoint(self.compute, x, bias, causal, past, memory, layer, use_reentrant=False)  # type: ignore[return-value]
-        return self.compute(x, bias, causal, past, memory, layer)
+            return checkpoint(self.compute, *inputs, use_reentrant=False)  # type: ignore[return-value]
+        return self.compute(*inputs)
 
     def compute(
-        self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None, memory: Memory | None, layer: int
+        self,
+        x: Tensor,
+        bias: Tensor | None,
+        causal: bool,
+        past: KeyValues | None,
+        memory: Memory | None,
+        layer: int,
+        only: Tensor | None,
     ) -> Tensor:
         if self.pre:
-            x = x + self.attend(self.norm_attention(x), bias, causal, past, layer)
+            x = _picked(x, only) + self.attend(self.norm_attention(x), bias, causal, past, layer, only)
             if memory is not None:
                 x = x + self.attend_memory(self.norm_cross(x), memory, layer)
             return x + self.feed_forward(self.norm_feed_forward(x))
-        x = self.norm_attention(x + self.attend(x, bias, causal, past, layer))
+        x = self.norm_attention(_picked(x, only) + self.attend(x, bias, causal, past, layer, only))
         if memory is not None:
             x = self.norm_cross(x + self.attend_memory(x, memory, layer))
         return self.norm_feed_forward(x + self.feed_forward(x))
+
+
+def _picked(x: Tensor, only: Tensor | None) -> Tensor:
+    """(B, T, D) -> (N, D), the positions that are asked for; all of x without them."""
+    return x if only is None else x.flatten(0, 1)[only]
+
+
+def put_back(top: Tensor, only: Tensor | None, below: Tensor) -> Tensor:
+    """What a block gives of different positions (N, D) -> (B, T, D) as `below`; NaN elsewhere, so that no loss can read
+    it unseen.
+    """
+    if only is None:
+        return top
+    return top.new_full(below.shape, torch.nan).flatten(0, 1).index_copy(0, only, top).view(below.shape)
