@@ -187,11 +187,14 @@ def toy_data(home: Path, folder: Path) -> None:
         place = folder / f"wikipedia-en/{corpus}.jsonl"
         place.parent.mkdir(exist_ok=True)
         place.write_text("".join(json.dumps({"text": text}) + "\n" for text in prose.split("\n\n") if text))
-    grid = yaml.safe_load((presets.CONFIGS / "compare/real.yaml").read_text())["tasks"]
-    places = {name: [home / "data" / place, folder / "data" / place] for name, place in grid.items()}
+    grids = [
+        yaml.safe_load((presets.CONFIGS / f"compare/{name}.yaml").read_text())["tasks"] for name in ("real", "pairs")
+    ]
+    tasks = {name: place for grid in grids for name, place in grid.items()}
+    places = {name: [home / "data" / place, folder / "data" / place] for name, place in tasks.items()}
     places["sst2"].append(home / "sst2")
     places["sick"].append(home / "sick")
-    places["mnli-7k"] = [home / "mnli-7k"]
+    places["mnli-7k"].append(home / "mnli-7k")
     places["ud-pos"].append(folder / "ud-ewt")
     for name, copies in places.items():
         task = presets.task_of(presets.task_file(name))

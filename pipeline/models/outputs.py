@@ -17,7 +17,8 @@ class Encoded:
     """What an encoder returns.
 
     Attributes:
-        layers: [(B, T, D)] from the embeddings to the top.
+        layers: [(B, T, D)] from the embeddings to the top, which is NaN where a batch with `top_positions` asks for
+            nothing.
         mask: (B, T) bool, true on tokens, false on padding.
         input_ids: (B, T).
         logits: (B, T, V) if requested; ELMo: (B, T, 2, V), forward and backward, as log-probabilities.
