@@ -106,11 +106,12 @@ class CausalScorer(Scorer):
         """Nats of each continuation of each row, and whether it is the greedy one; `state` has seen `read` tokens."""
         batch, places = _batch(rows, read)
         device = self.encoder.device
-        batch = {name: value.to(device) for name, value in batch.items()}
+        length = batch["mask"].shape[1]
+        at = torch.tensor([row * length + place for row, columns in places for place in columns])
+        batch = {name: value.to(device) for name, value in {**batch, "top_positions": at.unique()}.items()}
         encoded = self.encoder(batch, copies(state, len(rows)))
-        at = torch.tensor([(row, place) for row, columns in places for place in columns], device=device)
         labels = torch.tensor([token for row in rows for target in row.targets for token in target], device=device)
-        log_probs, greedy = log_probs_of(self.encoder, encoded.layers[-1][at[:, 0], at[:, 1]], labels)
+        log_probs, greedy = log_probs_of(self.encoder, encoded.layers[-1].flatten(0, 1)[at.to(device)], labels)
         sizes = [len(columns) for _, columns in places]
         results = iter(
             (float(nats.double().sum()), bool(best.all()))
