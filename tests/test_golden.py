@@ -45,7 +45,7 @@ RUNS = {
     "bidirectional_lm": ("elmo", []),
     "bidirectional_lm, state carried": ("elmo", [f"{MADE}.stateful=true"]),
 }
-# What BERT's recipe has that the recorded runs had not.
+# What the recipes of BERT and ELMo have that the recorded runs had not.
 BEFORE = [
     f"{MADE}.first_mask_rate=null",
     *(f"--model.optimization.{one}" for one in ("optimizer=adamw", "learning_rate=1e-3")),
@@ -230,7 +230,7 @@ def pretrain(model: str, folder: Path, *flags: str) -> None:
     small += ["--model.optimization.warmup_steps=2", "--validate_every=100"]
     small += [f"--data.tokenizer.vocab_size={40 if model == 'elmo' else 300}"]  # so few that words are unknown
     small += [f"--model.encoder.init_args.{size}" for size in SIZES[model]]
-    small += BEFORE if model == "bert" else []
+    small += {"bert": BEFORE, "elmo": BEFORE[1:2]}.get(model, [])
     where = ["--corpus", str(folder / "corpus.txt"), "--out", str(folder / "run")]
     run("pretrain", "--model", model, *where, *small, *STEPS, *flags)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import subprocess
@@ -71,7 +72,7 @@ def test_a_head_of_one_vector_has_the_top_layer_computed_there_alone(
     model = FineTunedModel(request.getfixturevalue(family), labels=["no", "yes"], options=options(**changes)).eval()
     texts = model.encoder.tokenize(["a small text", "words and words and a text"])
     batch = model.encoder.collate(texts)
-    (some, encoded), (whole, all_of_it) = model(batch), model(batch, whole=True)
+    (some, encoded), (whole, all_of_it) = model(batch, whole=False), model(batch)
     torch.testing.assert_close(some, whole, rtol=0, atol=1e-6)
     assert bool(encoded.layers[-1].isnan().any()) == (not changes)
     assert not all_of_it.layers[-1].isnan().any()
@@ -307,6 +308,16 @@ def test_frozen_layers_do_not_move(pretrained: Path, tmp_path: Path) -> None:
     moved = [any(not torch.equal(a, b) for a, b in zip(*pair, strict=True)) for pair in zip(before, after, strict=True)]
     assert moved == [False, False, False]
     assert figures(tmp_path / "run")["steps"] == 4
+
+
+def test_the_auxiliary_lm_loss_has_all_positions(toys: Callable[[str], Path], tmp_path: Path) -> None:
+    flags = ["--data.epochs=1", "--model.recipe.lm_weight=0.5", "--trainer.log_every_n_steps=1"]
+    run("finetune", "--model", "gpt", "--from", str(toys("gpt") / "encoder"), "--out", str(tmp_path), *TINY, *flags)
+    losses = [
+        float(row["train/lm_loss"]) for row in csv.DictReader((tmp_path / "metrics.csv").open()) if row["train/lm_loss"]
+    ]
+    assert len(losses) == 2
+    assert all(0 < loss < 7 for loss in losses)
 
 
 def test_what_does_not_go_together(pretrained: Path, tmp_path: Path) -> None:

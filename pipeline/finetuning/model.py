@@ -52,7 +52,7 @@ class FineTunedModel(nn.Module):
         bias = self.layout is None or self.layout.bias
         self.head = kind(encoder, outputs=len(labels), options=options, bias=bias)
 
-    def forward(self, batch: Batch, *, whole: bool = False) -> tuple[Tensor, Encoded]:
+    def forward(self, batch: Batch, *, whole: bool = True) -> tuple[Tensor, Encoded]:
         """-> the head's outputs, (B, C) or by word (B, W, C), and the encoder's.
 
         Args:
@@ -112,7 +112,7 @@ class FineTunedModel(nn.Module):
             rows = order[begin : begin + batch_size]
             batch = collate(self.encoder, [features[i] for i in rows])
             batch = {name: value.to(self.encoder.device) for name, value in batch.items()}
-            result += zip(rows, self.head.decode(self(batch)[0], batch), strict=True)
+            result += zip(rows, self.head.decode(self(batch, whole=False)[0], batch), strict=True)
         return predictions_of(result, features, texts, join=self.head.join)
 
     # ------------------------------------------------------------------ folders

@@ -45,7 +45,7 @@ class Encoder(nn.Module):
         special: how many special tokens a row has.
         offers: further capabilities: `next_sentence`, `packing` (reads `documents` in a batch), `attend` (reads
             `positions` (B, T) and `attend` (B, T, T): what a token may see), `state` (gives one without being handed
-            one, and of one size: rows may continue those of the batch before).
+            one, and of one size: rows may continue those of the batch before), `top_positions` (see `asked`).
         token_input: the input that says which token is where (B, T).
         shared_inputs: inputs that do not have a row for each row of the batch.
         shardable: whether each process may hold a part of the weights only.
@@ -226,12 +226,21 @@ class Encoder(nn.Module):
         """(B, D): the representation of a whole text, the head's input."""
 
     def pooled_positions(self, mask: Tensor) -> Tensor | None:
-        """(B,) the position b T + t of each row of a `mask` (B, T) that `pooled` reads of the top layer alone.
+        """(B,) the position b T + t of each row of a `mask` (B, T) that `pooled` reads of the top layer; None: more.
 
-        None: it reads more. With a position, `forward` takes `top_positions` (N,) in a batch: different positions of
-        which the top layer is asked for; it saves most of what the others cost in the last block, and is NaN there.
+        A subclass whose `pooled` reads others than its parent's says so here too.
         """
         return None
+
+    def asked(self, batch: Batch, positions: Tensor | None) -> Batch:
+        """The batch with `top_positions`, where the encoder offers that.
+
+        Args:
+            positions: (N,) different positions b T + t of which the top layer is read; it is NaN elsewhere. None: all.
+        """
+        if positions is None or "top_positions" not in self.offers:
+            return batch
+        return {**batch, "top_positions": positions}
 
     @property
     def hf_heads(self) -> dict[str, HeadLayout]:

@@ -66,7 +66,7 @@ class Bert(Encoder):
     context = ("full",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
     learned_positions = True
-    offers = ("next_sentence", "causal_rows")
+    offers = ("next_sentence", "causal_rows", "top_positions")
     schema = BertConfig
     heads, lm_head = ("cls.", "bert.pooler."), ("cls.predictions.",)
 
@@ -188,10 +188,10 @@ class Bert(Encoder):
             hidden = torch.zeros(len(ids), 1, *future.shape, device=ids.device)
             hidden.masked_fill_(future & batch["causal"][:, None, None, None], -1e9)
             bias = hidden if bias is None else bias + hidden
-        for block in self.blocks[:-1]:
-            layers.append(block(layers[-1], bias))
-        only = batch.get("top_positions")
-        layers.append(put_back(self.blocks[-1](layers[-1], bias, only=only), only, layers[-1]))
+        only, top = batch.get("top_positions"), len(self.blocks) - 1
+        for index, block in enumerate(self.blocks):
+            layers.append(block(layers[-1], bias, only=only if index == top else None))
+        layers[-1] = put_back(layers[-1], only, x)
         return Encoded(layers=layers, mask=mask, input_ids=ids)
 
     @property

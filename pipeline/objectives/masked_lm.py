@@ -129,15 +129,17 @@ class MaskedLM(Objective):
         return trim(batch.part(index, parts))
 
     def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
-        asked = self.top_positions(model, batch)
-        inputs = batch.inputs if asked is None else {**batch.inputs, "top_positions": asked}
+        inputs = model.asked(batch.inputs, self.top_positions(model, batch))
         return self.losses(model, model(inputs), batch)
 
     def top_positions(self, model: Encoder, batch: Batch) -> torch.Tensor | None:
-        """(N,) the positions b T + t whose top layer `losses` reads, as [CLS] and what is masked; None: all of them."""
+        """(N,) the positions b T + t whose top layer `losses` reads, as [CLS] and what is masked; None: all of them.
+
+        A subclass whose `losses` reads others says so here.
+        """
         pooled, masked = model.pooled_positions(batch.mask), batch.targets["mlm"].positions
         assert masked is not None
-        return None if pooled is None else torch.cat([pooled, masked])
+        return None if pooled is None else torch.cat([pooled, masked])  # a special token is never masked
 
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
         """The losses of what the model made of the batch."""

@@ -108,7 +108,7 @@ class CausalScorer(Scorer):
         device = self.encoder.device
         length = batch["mask"].shape[1]
         at = torch.tensor([row * length + place for row, columns in places for place in columns])
-        batch = {name: value.to(device) for name, value in {**batch, "top_positions": at.unique()}.items()}
+        batch = {name: value.to(device) for name, value in self.encoder.asked(batch, at.unique()).items()}
         encoded = self.encoder(batch, copies(state, len(rows)))
         labels = torch.tensor([token for row in rows for target in row.targets for token in target], device=device)
         log_probs, greedy = log_probs_of(self.encoder, encoded.layers[-1].flatten(0, 1)[at.to(device)], labels)

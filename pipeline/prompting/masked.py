@@ -111,5 +111,5 @@ def score_masks(
         labels = torch.tensor([places[i][1] for i in chosen], device=device)
         rows, length = batch["mask"].shape
         asked = torch.arange(0, rows * length, length, device=device) + columns
-        hidden = encoder({**batch, "top_positions": asked}).layers[-1].flatten(0, 1)[asked]
+        hidden = encoder(encoder.asked(batch, asked)).layers[-1].flatten(0, 1)[asked]
         yield from zip(chosen, *(part.tolist() for part in log_probs_of(encoder, hidden, labels)), strict=True)

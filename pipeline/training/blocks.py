@@ -9,6 +9,8 @@ from torch import nn
 
 from pipeline.errors import UserError
 
+VARIANTS = 16  # of a block: in training or not, with padding or not, some positions or all, lengths fixed or not
+
 
 def blocks_of(model: nn.Module) -> list[Any]:
     """The modules that know `recompute` (see layers/transformer_block.py)."""
@@ -37,6 +39,8 @@ class RecomputedBlocks(lightning.Callback):
 class CompiledBlocks(lightning.Callback):
     """Compiles the blocks by torch.compile: one is compiled, and its code serves all; a whole network takes minutes.
 
+    The top block is compiled once more where only some of its positions are asked for.
+
     From the second batch on, since `Speed` counts the operations of the first one, and nothing compiles meanwhile. When
     the training ends they are as before: samples and scores have other shapes.
     """
@@ -47,6 +51,9 @@ class CompiledBlocks(lightning.Callback):
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *args: Any) -> None:
         if not self.compiled:
             self.compiled = True
+            from torch._dynamo import config
+
+            config.recompile_limit = max(VARIANTS, config.recompile_limit)
             for block in blocks_of(module.trained):
                 block.compile(backend=self.backend)
 

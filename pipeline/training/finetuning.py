@@ -245,7 +245,7 @@ class FineTuning(Training):
 
     def loss(self, batch: Batch) -> tuple[Loss, Tensor, Encoded]:
         """The head's loss and outputs of a batch, and what the encoder returned."""
-        outputs, encoded = self.model(batch.inputs | batch.shared, whole=self.recipe.lm_weight > 0)
+        outputs, encoded = self.model(batch.inputs | batch.shared, whole=self.training and self.recipe.lm_weight > 0)
         options: dict[str, Any] = {}
         if self.training:
             options = {"weights": self.class_weights, "smoothing": self.recipe.label_smoothing}

@@ -82,10 +82,10 @@ class Head(nn.Module):
 
     @property
     def reads_pooled(self) -> bool:
-        """Whether all that it reads is what the encoder has pooled."""
+        """Whether all that it reads is what the encoder has pooled: a subclass that reads more says no."""
         return False
 
-    def encoded(self, encoder: Encoder, batch: Batch, *, whole: bool = False) -> Encoded:
+    def encoded(self, encoder: Encoder, batch: Batch, *, whole: bool = True) -> Encoded:
         """What of the encoder it reads.
 
         Args:
@@ -93,7 +93,7 @@ class Head(nn.Module):
         """
         rows = flatten_pairs(batch)
         asked = encoder.pooled_positions(rows["mask"]) if self.reads_pooled and not whole else None
-        return encoder(rows if asked is None else {**rows, "top_positions": asked})
+        return encoder(encoder.asked(rows, asked))
 
     @classmethod
     def collate(cls, encoder: Encoder, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:

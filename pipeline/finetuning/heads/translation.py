@@ -65,7 +65,7 @@ class TranslationHead(Head):
         self.options, self.mix = options, None
         cast(EncoderDecoder, encoder).set_languages(*options.languages)
 
-    def encoded(self, encoder: Encoder, batch: Batch, *, whole: bool = False) -> Encoded:
+    def encoded(self, encoder: Encoder, batch: Batch, *, whole: bool = True) -> Encoded:
         return cast(EncoderDecoder, encoder).read(batch)
 
     @classmethod
