@@ -39,6 +39,7 @@ from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS, SpelledWords
 from pipeline.tokenization.wordpiece import WordPiece
+from pipeline.training.blocks import make_room_for_variants
 from pipeline.training.hardware import best_precision
 
 IGNORED = -100  # transformers' label for positions without a prediction
@@ -121,6 +122,7 @@ def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool 
         loss().backward()
     encoder.zero_grad()
     if compiled:
+        make_room_for_variants()
         for block in encoder.modules():
             if isinstance(block, Block):
                 block.compile()

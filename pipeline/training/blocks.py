@@ -24,6 +24,13 @@ def check_blocks(model: nn.Module, *, compiled: bool, recomputed: bool) -> None:
         raise UserError(f"This model has no Transformer blocks, which {what} is for; leave {what} out.")
 
 
+def make_room_for_variants() -> None:
+    """Lets torch compile a block for more than its 8 variants; what is beyond would run uncompiled."""
+    from torch._dynamo import config
+
+    config.recompile_limit = max(VARIANTS, config.recompile_limit)
+
+
 class RecomputedBlocks(lightning.Callback):
     """Keeps only the input of each block, and computes the rest again in the backward pass (Chen et al. 2016)."""
 
@@ -51,9 +58,7 @@ class CompiledBlocks(lightning.Callback):
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *args: Any) -> None:
         if not self.compiled:
             self.compiled = True
-            from torch._dynamo import config
-
-            config.recompile_limit = max(VARIANTS, config.recompile_limit)
+            make_room_for_variants()
             for block in blocks_of(module.trained):
                 block.compile(backend=self.backend)
 
