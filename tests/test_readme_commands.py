@@ -88,7 +88,7 @@ def blocks(language: str, *pages: Path) -> list[str]:
     text = "\n".join(page.read_text() for page in pages or PAGES)
     text = re.sub(r"(max_steps=|--steps )\d+", r"\g<1>8", text)
     text = re.sub(r"\bSEEDS=\d+", "SEEDS=2", text)
-    text = re.sub(r"--labels [\w,]+", "--labels 10,24", text)
+    text = re.sub(r"--labels \d+(,\d+)*", "--labels 10,24", text)
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.S | re.M)
 
 

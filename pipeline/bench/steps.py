@@ -26,7 +26,6 @@ from pipeline.models.elmo import Elmo
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.gpt import Gpt
 from pipeline.models.layers.spelled_words import collate_words
-from pipeline.models.layers.transformer_block import Block
 from pipeline.models.transformer import Transformer
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch, Target
@@ -39,7 +38,7 @@ from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS, SpelledWords
 from pipeline.tokenization.wordpiece import WordPiece
-from pipeline.training.blocks import make_room_for_variants
+from pipeline.training.blocks import compile_blocks
 from pipeline.training.hardware import best_precision
 
 IGNORED = -100  # transformers' label for positions without a prediction
@@ -122,10 +121,7 @@ def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool 
         loss().backward()
     encoder.zero_grad()
     if compiled:
-        make_room_for_variants()
-        for block in encoder.modules():
-            if isinstance(block, Block):
-                block.compile()
+        compile_blocks(encoder)
     with torch.no_grad():
         losses = {"float32": float(loss(False)), "bf16": float(loss())}
     step = training_step(encoder.train(), loss, fused=True)

@@ -24,11 +24,13 @@ def check_blocks(model: nn.Module, *, compiled: bool, recomputed: bool) -> None:
         raise UserError(f"This model has no Transformer blocks, which {what} is for; leave {what} out.")
 
 
-def make_room_for_variants() -> None:
-    """Lets torch compile a block for more than its 8 variants; what is beyond would run uncompiled."""
+def compile_blocks(model: nn.Module, **options: Any) -> None:
+    """Compiles the blocks, for more than torch's 8 variants: what is beyond would run uncompiled."""
     from torch._dynamo import config
 
     config.recompile_limit = max(VARIANTS, config.recompile_limit)
+    for block in blocks_of(model):
+        block.compile(**options)
 
 
 class RecomputedBlocks(lightning.Callback):
@@ -58,9 +60,7 @@ class CompiledBlocks(lightning.Callback):
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *args: Any) -> None:
         if not self.compiled:
             self.compiled = True
-            make_room_for_variants()
-            for block in blocks_of(module.trained):
-                block.compile(backend=self.backend)
+            compile_blocks(module.trained, backend=self.backend)
 
     def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
         for block in blocks_of(module.trained):
