@@ -207,7 +207,7 @@ def recipe() -> Recipe:
         "pair": "auto",
         "reinit_layers": 0,
     }
-    return Recipe(dropout=0.1, mix_dropout=0.0, lstm=0, unfreeze_share=0.0, **shared)
+    return Recipe(dropout=0.1, layers="auto", mix_dropout=0.0, lstm=0, unfreeze_share=0.0, **shared)
 
 
 @pytest.mark.parametrize(("arm", "limit"), [("full", {"max_epochs": 2}), ("scratch", {"max_steps": 3})])

@@ -120,6 +120,15 @@ def test_layers_without_a_gradient_stay_and_rates_differ_by_layer() -> None:
     assert rates == {1e-2, 5e-3}
 
 
+def test_the_encoder_has_its_own_share_of_the_rate() -> None:
+    options = Optimization(**(SETTINGS | {"layer_decay": 0.5, "encoder_rate": 0.1}))
+    low, top, head = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+    layers = [list(low.parameters()), list(top.parameters())]
+    built = optim.build(options, layers, head.parameters(), total=9, decay_parameters=set(), half=False)
+    rates = {id(p): group["initial_lr"] for group in built["optimizer"].param_groups for p in group["params"]}
+    assert [rates[id(module.weight)] for module in (low, top, head)] == pytest.approx([5e-4, 1e-3, 1e-2])
+
+
 def test_sharded_matrices_are_refused_before_anything_is_done(tmp_path: Path) -> None:
     flags = ["--out", str(tmp_path / "run"), "--model.optimization.optimizer=muon", "--trainer.strategy=fsdp"]
     with pytest.raises(UserError, match="Muon needs whole matrices"):

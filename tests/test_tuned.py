@@ -278,6 +278,9 @@ CRAFT = [
     ("sentiment", "full", ["--model.recipe.class_weights=balanced", "--model.recipe.label_smoothing=0.1"]),
     ("sentiment", "full", ["--model.recipe.unfreeze_share=0.5", *MUON]),
     ("sentiment", "random", ["--patience=1", "--data.cut=both"]),
+    ("entailment", "full", ["--model.recipe.pair=attended", "--model.optimization.encoder_rate=0.1"]),
+    ("sentiment", "full", ["--model.recipe.layers=mix", "--model.recipe.mix_dropout=0.2"]),
+    ("tagging", "frozen", ["--model.recipe.layers=top"]),
 ]
 
 
@@ -291,6 +294,9 @@ def test_craft(pretrained: Path, tmp_path: Path, task: str, arm: str, flags: lis
     [answer] = model.predict([text])
     key = "tags" if task == "tagging" else "label"
     assert answer[key] == row[key]
+    mixes = arm != "full" or not {"--model.recipe.pair=attended", "--model.recipe.layers=mix"}.isdisjoint(flags)
+    mixes = mixes and "--model.recipe.layers=top" not in flags
+    assert (model.head.mix is not None) == mixes == (tmp_path / "run/mix.png").exists()
 
 
 def test_layers_join_from_the_top() -> None:

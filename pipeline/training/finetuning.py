@@ -44,7 +44,10 @@ class Recipe:
 
     Args:
         dropout: in the encoder and before the head's linear layer.
-        mix_dropout: rate at which a layer is left out of the frozen arm's scalar mix.
+        layers: what of the encoder the head sees: its `top` layer, or a scalar `mix` of all (Peters et al. 2018,
+            equation 1); `auto`: the mix where the encoder is not trained, and where tokens of two texts are aligned:
+            a top layer that was trained long to predict words says less of which word stands there.
+        mix_dropout: rate at which a layer is left out of the scalar mix.
         lstm: cells of a biLSTM in each direction between encoder and head; 0: none.
         words: what of a word a tagger sees: its `first` piece, or the `mean` of its pieces.
         crf: let a tagger score whole sequences of tags.
@@ -61,6 +64,7 @@ class Recipe:
     """
 
     dropout: float
+    layers: Literal["auto", "top", "mix"]
     mix_dropout: float
     lstm: int
     words: Literal["first", "mean"]
@@ -84,7 +88,9 @@ class Recipe:
     @property
     def particular(self) -> list[str]:
         """The settings that are not those of every head, see REFUSED."""
-        plain = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0, "pair": "auto"}
+        plain = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0} | dict.fromkeys(
+            ("pair", "layers"), "auto"
+        )
         return [name for name, value in plain.items() if getattr(self, name) != value]
 
 
@@ -125,6 +131,12 @@ class FineTuning(Training):
         self.refreshed: list[str] = []  # modules of the encoder that have begun with fresh weights, see `refresh`
         self.predictions: list[Numbered] = []
         self.test_loss = math.nan
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the head sees a mix of all layers."""
+        recipe = self.recipe
+        return self.frozen or recipe.pair == "attended" if recipe.layers == "auto" else recipe.layers == "mix"
 
     # ------------------------------------------------------------------ before the first step
 
@@ -185,7 +197,7 @@ class FineTuning(Training):
             pairs=data.has_pairs,
             pair=None if recipe.pair == "auto" else recipe.pair,
             columns={role: task.columns.get(role, role) for role in roles},
-            mix=self.frozen,
+            mix=self.mixes,
             mix_dropout=recipe.mix_dropout,
             lstm=recipe.lstm,
             dropout=recipe.dropout,
@@ -214,13 +226,16 @@ class FineTuning(Training):
                 "model.recipe.lm_weight needs an encoder that predicts from left to right, as GPT; "
                 f"{encoder.model_type} does not."
             )
-        if self.frozen and (recipe.lm_weight or recipe.unfreeze_share or self.optimization.layer_decay != 1):
+        rates = {self.optimization.layer_decay, self.optimization.encoder_rate}
+        if self.frozen and (recipe.lm_weight or recipe.unfreeze_share or rates != {1.0}):
             raise UserError(
-                "model.recipe.lm_weight, unfreeze_share and model.optimization.layer_decay are about how an encoder is "
-                f"trained; the arm '{self.arm}' does not train it."
+                "model.recipe.lm_weight, unfreeze_share and model.optimization.layer_decay and encoder_rate are about "
+                f"how an encoder is trained; the arm '{self.arm}' does not train it."
             )
-        if recipe.mix_dropout and not self.frozen:
-            raise UserError(f"model.recipe.mix_dropout is for a mix of frozen layers; the arm '{self.arm}' has none.")
+        if recipe.mix_dropout and not self.mixes:
+            raise UserError(
+                "model.recipe.mix_dropout is for a mix of layers; this head sees the top one (model.recipe.layers)."
+            )
         takes = data.head.takes if data.has_pairs else data.head.takes - {"pair"}
         if refused := [name for name in recipe.particular if name not in takes]:
             raise UserError(f"model.recipe.{REFUSED[refused[0]]}")

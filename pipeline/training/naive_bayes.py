@@ -22,6 +22,7 @@ from pipeline.training.task_data import TaskData
 
 PLAIN = Recipe(
     dropout=0,
+    layers="auto",
     mix_dropout=0,
     lstm=0,
     words="first",

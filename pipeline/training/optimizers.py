@@ -29,6 +29,8 @@ class Optimization:
         betas: of AdamW: how slowly the means of gradients and of their squares change.
         eps: of AdamW: added to the divisor of an update, against division by zero.
         layer_decay: ratio of a layer's rate to that of the layer above (1: all equal).
+        encoder_rate: ratio of the rate of the encoder's top layer to that of what is above the encoder: a head of
+            fresh weights wants a higher rate than weights that pretraining has found.
         optimizer: `adamw`, or `muon` for the matrices of the layers and AdamW for all other parameters: embeddings,
             ELMo's character network, biases, norms, heads.
         cautious_decay: of Muon: weight decay only where the update makes a weight smaller too (Chen et al. 2025,
@@ -43,6 +45,7 @@ class Optimization:
     betas: tuple[float, float]
     eps: float
     layer_decay: float = 1.0
+    encoder_rate: float = 1.0
     optimizer: Literal["adamw", "muon"] = "adamw"
     cautious_decay: bool = False
     average_share: float = 0.0
@@ -55,6 +58,7 @@ class Optimization:
             ("betas", all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1"),
             ("eps", self.eps > 0, "above 0"),
             ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
+            ("encoder_rate", 0 < self.encoder_rate < math.inf, "above 0"),
             ("average_share", 0 <= self.average_share <= 1, "a share, from 0 to 1"),
         ):
             if not is_valid:
@@ -88,7 +92,9 @@ def build(
     if options.optimizer == "adamw":
         by_muon.clear()
     for depth, parameters in enumerate(reversed([*layers, list(rest)])):
-        rate = options.learning_rate * options.layer_decay ** max(0, depth - 1)
+        rate = options.learning_rate
+        if depth:  # of the encoder
+            rate *= options.encoder_rate * options.layer_decay ** (depth - 1)
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         for muon, decayed in ((True, True), (False, True), (False, False)):
             chosen = [p for p in trainable if (id(p) in by_muon, id(p) in decay_parameters) == (muon, decayed)]
