@@ -297,6 +297,9 @@ def test_craft(pretrained: Path, tmp_path: Path, task: str, arm: str, flags: lis
     mixes = arm != "full" or not {"--model.recipe.pair=attended", "--model.recipe.layers=mix"}.isdisjoint(flags)
     mixes = mixes and "--model.recipe.layers=top" not in flags
     assert (model.head.mix is not None) == mixes == (tmp_path / "run/mix.png").exists()
+    assert mixes == ("sees a learned mix" in (tmp_path / "run/load_report.txt").read_text())
+    card = (tmp_path / "run/model/README.md").read_text()
+    assert ("the encoder's share of the rate" in card) == any("encoder_rate" in flag for flag in flags)
 
 
 def test_layers_join_from_the_top() -> None:

@@ -120,7 +120,8 @@ def data_section(model: FineTunedModel, record: TrainingRecord, task: TaskFacts,
 
 def recipe(record: TrainingRecord, arm: str) -> dict[str, Any]:
     """The settings of fine-tuning."""
-    plain = {"lstm": 0, "words": "first", "crf": False, "class_weights": "none", "pair": "auto"}  # of every head
+    # What every head has unless it is told otherwise.
+    plain = {"lstm": 0, "words": "first", "crf": False, "class_weights": "none", "pair": "auto", "layers": "auto"}
     options = record.setting("model.recipe") or {}
     particular = {name: value for name, value in options.items() if value and plain.get(name) != value}
     return {

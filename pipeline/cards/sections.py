@@ -151,6 +151,11 @@ def optimization(record: TrainingRecord) -> dict[str, Any]:
     options = record.setting("model.optimization") or {}
     names = {"optimizer": "optimizer", "learning_rate": "learning rate", "schedule": "schedule"}
     names |= {"warmup_steps": "warm-up steps", "weight_decay": "weight decay", "betas": "betas"}
+    shares = {
+        "encoder_rate": "the encoder's share of the rate",
+        "layer_decay": "share of the rate of the layer above",
+    }
+    names |= {name: shown for name, shown in shares.items() if options.get(name, 1.0) != 1.0}
     return {shown: options[name] for name, shown in names.items() if options.get(name) is not None}
 
 

@@ -51,6 +51,8 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
         lines.append(f"            fresh weights in the top {count:,} of its layers: {', '.join(module.refreshed)}")
     if (pair := module.model.options.pair) is not None:
         lines.append(f"            pairs are {pair}: {PAIRS[pair]}")
+    if module.model.head.mix is not None:
+        lines.append("            the head sees a learned mix of all layers")
     if folder is not None and (before := lineage.tasks_of(lineage.read(folder))):
         what = "its head is not taken" if module.arm not in FRESH else "neither its weights nor its head are taken"
         lines.append(f"            it was fine-tuned on {', then '.join(before)}: {what}")
