@@ -226,8 +226,11 @@ class FineTuning(Training):
                 "model.recipe.lm_weight needs an encoder that predicts from left to right, as GPT; "
                 f"{encoder.model_type} does not."
             )
-        rates = {self.optimization.layer_decay, self.optimization.encoder_rate}
-        if self.frozen and (recipe.lm_weight or recipe.unfreeze_share or rates != {1.0}):
+        if self.frozen and (
+            recipe.lm_weight
+            or recipe.unfreeze_share
+            or (self.optimization.layer_decay, self.optimization.encoder_rate) != (1, 1)
+        ):
             raise UserError(
                 "model.recipe.lm_weight, unfreeze_share and model.optimization.layer_decay and encoder_rate are about "
                 f"how an encoder is trained; the arm '{self.arm}' does not train it."
