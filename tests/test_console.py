@@ -61,6 +61,18 @@ def test_short_work_leaves_nothing_in_a_log_file(monkeypatch: pytest.MonkeyPatch
     assert log.getvalue() == ""
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_quiet_bar_counts_what_was_finished(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(log, "isatty", lambda: terminal)
+    monkeypatch.setattr(bars.sys, "stderr", log)
+    monkeypatch.setattr(bars, "level", lambda: bars.Level.QUIET)
+    with bars.progress(total=3, desc="compare", unit="run") as bar:
+        bar.initial += 1  # of an earlier command
+        bar.update()
+    assert (bar.initial, log.getvalue()) == (1, "")
+
+
 def test_a_name_that_was_meant() -> None:
     assert did_you_mean("pretrian", ["finetune", "pretrain"]) == " Did you mean pretrain?"
     assert did_you_mean("zzz", ["finetune", "pretrain"]) == ""

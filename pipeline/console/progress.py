@@ -58,9 +58,12 @@ def progress(steps: Iterable[Any] | None = None, *, desc: str, unit: str, **opti
     """
     terminal = sys.stderr.isatty()
     shown: dict[str, Any] = {"desc": desc, "unit": unit, "file": sys.stderr, "disable": level() == Level.QUIET}
-    if not terminal:
-        return Lines(steps, **shown, **{name: value for name, value in options.items() if name != "delay"})
-    return tqdm(steps, **shown, **{"mininterval": 0.5, "dynamic_ncols": True, **options})
+    if terminal:
+        bar = tqdm(steps, **shown, **{"mininterval": 0.5, "dynamic_ncols": True, **options})
+    else:
+        bar = Lines(steps, **shown, **{name: value for name, value in options.items() if name != "delay"})
+    bar.initial = options.get("initial", 0)  # tqdm leaves it out of a disabled bar
+    return bar
 
 
 def write(text: str) -> None:
