@@ -11,7 +11,12 @@ from typing import Any
 from tasks.bio import spans
 from tasks.metrics import span_scores, standard_error
 
-__all__ = ["majority", "mean_and_deviation", "paired_gain", "span_scores", "spans", "standard_error"]
+__all__ = ["majority", "mean_and_deviation", "paired_gain", "sign", "span_scores", "spans", "standard_error"]
+
+
+def sign(mode: str | None) -> int:
+    """By what a score is multiplied so that more is better: -1 where `mode` is `min`, else 1."""
+    return -1 if mode == "min" else 1
 
 
 def majority(labels: Sequence[Any]) -> float:

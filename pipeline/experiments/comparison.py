@@ -76,7 +76,7 @@ class Line:
     @property
     def sign(self) -> int:
         """1 where more of the metric is better, -1 where less is: a gain is positive where pretraining helped."""
-        return -1 if self.rows[0].get("mode") == "min" else 1
+        return metrics.sign(self.rows[0].get("mode"))
 
     @property
     def best_arm(self) -> str | None:

@@ -31,6 +31,9 @@ def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
             axes.set_xlabel("labels")
         if len(tasks) > 1:
             pair[0].set_title(found.title, loc="left")
+    for row, place in zip(zip(*pairs, strict=True), ("outside lower left", "outside lower right"), strict=True):
+        names = {label: mark for axes in row for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(names.values(), names.keys(), loc=place, ncols=3, fontsize="small", frameon=False)
     figure.suptitle(f"{title}: the labels that pretraining saves")
     plots.save_figure(figure, file)
 
@@ -44,7 +47,6 @@ def draw_scores(axes: Any, found: LabelsSaved) -> None:
         means, spread = zip(*(metrics.mean_and_deviation(found.arms[arm][size]) for size in found.sizes), strict=True)
         axes.errorbar(found.sizes, means, yerr=spread, marker="o", capsize=3, color=plots.COLORS[number], label=name)
     axes.set_ylabel(f"{plots.readable(found.metric)} on the test part")
-    axes.legend(fontsize="small")
 
 
 def draw_needs(axes: Any, found: LabelsSaved) -> None:
@@ -64,4 +66,3 @@ def draw_needs(axes: Any, found: LabelsSaved) -> None:
     axes.set_yscale("log")
     axes.set_yticks(sizes, [f"{size:,}" for size in sizes])
     axes.set_ylabel("labels that scratch needs for the score of full")
-    axes.legend(fontsize="small", loc="best")

@@ -84,7 +84,7 @@ class LabelsSaved:
     @property
     def sign(self) -> int:
         """1 where more of the metric is better, -1 where less is."""
-        return 1 if self.mode == "max" else -1
+        return metrics.sign(self.mode)
 
     @property
     def arms(self) -> dict[str, dict[int, list[float]]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from pipeline import metrics
 from pipeline.console import typed
 from pipeline.presets import DEFAULT_MODEL
 
@@ -22,7 +23,7 @@ def saved(out: Path, made: Path | None = None) -> str:
 
 def not_better(score: float, baselines: Mapping[str, float], *, mode: str) -> str | None:
     """A warning where a score does not beat each baseline; `mode` is `max` where more is better, else `min`."""
-    sign = 1 if mode == "max" else -1
+    sign = metrics.sign(mode)
     above = {name: value for name, value in baselines.items() if not math.isnan(value) and sign * (score - value) <= 0}
     if not above:
         return None
