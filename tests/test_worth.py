@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from pipeline.data.splits import nested
 from pipeline.errors import UserError
 from pipeline.experiments import data_efficiency as worth
-from pipeline.experiments import labels_saved
+from pipeline.experiments import labels_plot, labels_saved
 from tests.conftest import assert_plot, figures, run
 
 pytestmark = pytest.mark.slow
@@ -93,6 +95,23 @@ def test_labels_of_a_metric_of_which_less_is_better() -> None:
     error = {size: [-value for value in values] for size, values in SCRATCH.items()}
     found = measured({size: [-0.8] * 2 for size in SCRATCH}, error, mode="min")
     assert found.needs[10].labels == pytest.approx(1000)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_the_plot_of_labels_has_each_legend_once_and_apart(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
+    full = {10: [0.7, 0.8], 100: [0.8, 0.8], 1000: [0.95, 0.95], 10_000: [0.95, 0.95]}  # the last two: more than tried
+    found = measured(full, SCRATCH, baselines=dict.fromkeys(SCRATCH, 0.5))
+    drawn: list[Any] = []
+    monkeypatch.setattr(labels_plot.plots, "save_figure", lambda figure, file: drawn.append(figure))
+    labels_plot.plot([found] * tasks, Path("worth.png"), title="bert")
+    (figure,) = drawn
+    figure.canvas.draw()
+    names = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert len(names) == len(set(names)) == 6
+    assert not any(axes.get_legend() for axes in figure.axes)
+    places = [part.get_window_extent() for part in (*figure.legends, *(axes.yaxis.label for axes in figure.axes))]
+    title = figure._suptitle.get_window_extent()
+    assert not any(a.overlaps(b) for a, b in itertools.combinations([title, *places], 2))
 
 
 def test_labels_below_the_best_baseline_are_no_headline() -> None:

@@ -18,7 +18,7 @@ NAMES = {"full": "pretrained (full)", "scratch": "fresh weights (scratch)"}
 
 def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
     """Of each task the scores, and the labels needed: of one side by side, of several in a column each."""
-    shape, size = ((1, 2), (11, 4.4)) if len(tasks) == 1 else ((2, len(tasks)), (4.2 * len(tasks), 8))
+    shape, size = ((1, 2), (11, 4.9)) if len(tasks) == 1 else ((2, len(tasks)), (4.2 * len(tasks), 8))
     figure, grid = plots.subplots(*shape, figsize=size, squeeze=False)
     pairs = [grid[0]] if len(tasks) == 1 else grid.T
     for found, pair in zip(tasks, pairs, strict=True):
@@ -33,7 +33,7 @@ def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
             pair[0].set_title(found.title, loc="left")
     for row, place in zip(zip(*pairs, strict=True), ("outside lower left", "outside lower right"), strict=True):
         names = {label: mark for axes in row for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.legend(names.values(), names.keys(), loc=place, ncols=3, fontsize="small", frameon=False)
+        figure.legend(names.values(), names.keys(), loc=place, fontsize="small", frameon=False)
     figure.suptitle(f"{title}: the labels that pretraining saves")
     plots.save_figure(figure, file)
 
@@ -65,4 +65,4 @@ def draw_needs(axes: Any, found: LabelsSaved) -> None:
             axes.plot([size, size], [low, high], color=plots.COLORS[1], linewidth=1.2, alpha=0.6)
     axes.set_yscale("log")
     axes.set_yticks(sizes, [f"{size:,}" for size in sizes])
-    axes.set_ylabel("labels that scratch needs for the score of full")
+    axes.set_ylabel("labels that scratch needs\nfor the score of full")
