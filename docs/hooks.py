@@ -31,11 +31,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Figures lie beside docs/ in the repository (so that they show there), and inside it in the site."""
-    if page.file.src_uri == "ladder.md":
-        markdown = markdown.replace("<!-- ladders -->", ladders())
-    if page.file.src_uri == "recipes.md":
-        markdown = markdown.replace("<!-- recipes -->", recipes())
+    """Figures lie beside docs/ in the repository (so that they show there), and inside it in the site.
+
+    What stands between `<!-- NAME: ... -->` and `<!-- end -->` is for readers of the repository: links to the tables.
+    """
+    for name, make in (("ladders", ladders), ("recipes", recipes)):
+        markdown = re.sub(rf"<!-- {name}:.*?<!-- end -->", lambda _, make=make: make(), markdown, flags=re.S)
     return re.sub(
         r"\]\((?:\.\./)+results/", lambda _: "](" + "../" * page.file.src_uri.count("/") + "results/", markdown
     )

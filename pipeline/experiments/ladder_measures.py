@@ -25,14 +25,13 @@ from pipeline.prompting.report import metrics_of_run
 from pipeline.prompting.run import read
 from pipeline.storage.atomic import open_atomically, write_atomically
 from pipeline.storage.validation import read_json
-from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.base import PARTIAL, Tokenizer, printable
 from pipeline.tracking.groups import THEIRS, by_column, published
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.throughput import flop_counter
 from tasks.dataset import DataSet, Row
 
 BLIMP, PHENOMENON = "blimp", "linguistics_term"
-PARTIAL = "\N{REPLACEMENT CHARACTER}"  # what a decoder gives for a part of a character
 ARRAYS = ("tokens", "log_probs", "context", "documents", "spelling")  # of TokenLogProbs
 
 
@@ -121,11 +120,6 @@ def continuation(encoder: Encoder, prompt: str, tokens: int) -> str:
 def random_tokens(tokenizer: Tokenizer, tokens: int) -> str:
     """Tokens drawn from the uniform distribution, with a fixed seed."""
     return printable(tokenizer.decode(np.random.default_rng(0).integers(len(tokenizer), size=tokens).tolist()))
-
-
-def printable(text: str) -> str:
-    """A text without control characters, which a model of bytes may draw."""
-    return "".join(char if char.isprintable() or char in "\n\t" else PARTIAL for char in text)
 
 
 # ---------------------------------------------------------------------- minimal pairs, operations

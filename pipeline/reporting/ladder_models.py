@@ -84,8 +84,3 @@ def operations(flops: float) -> str:
         return "0"
     power = math.floor(math.log10(flops))
     return f"{flops / 10**power:.1f} × 10{str(power).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
-
-
-def readable(text: str) -> str:
-    """Without control characters; what a byte-level model drew that is no character stays a replacement character."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text)

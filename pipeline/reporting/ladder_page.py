@@ -16,13 +16,13 @@ from pipeline.reporting.ladder_models import (
     count,
     has_axes,
     is_finite,
-    readable,
     titles_of,
 )
 from pipeline.reporting.ladder_overview import figures, overview_section
 from pipeline.reporting.ladder_reading import paragraph_section
 from pipeline.reporting.page import Block, Code, Page, Section, Table, Text
 from pipeline.storage.atomic import write_atomically
+from pipeline.tokenization.base import printable
 
 
 def write_page(ladder: Mapping[str, Any], file: Path) -> None:
@@ -76,7 +76,7 @@ def _continuations(ladder: Mapping[str, Any]) -> Section:
         if model.get("continuation"):
             bits = model.get("bits_per_byte")
             about = f"{model['year']}" + (f", {bits:.2f} bits per byte" if is_finite(bits) else "")
-            texts.append((model["title"], about, readable(model["continuation"])))
+            texts.append((model["title"], about, printable(model["continuation"])))
     if not texts:
         return Section("One prompt", [])
     text = (

@@ -10,8 +10,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.reporting.ladder_models import best_of, is_finite, is_trained, readable
+from pipeline.reporting.ladder_models import best_of, is_finite, is_trained
 from pipeline.reporting.page import Section, Text
+from pipeline.tokenization.base import printable
 
 MOST_MARKED = 3000  # tokens of the paragraph in all its fixed copies: the page stays small
 BITS = 1.5  # of a step of the color of surprisal
@@ -44,7 +45,7 @@ def paragraph_section(ladder: Mapping[str, Any]) -> Section:
     models = [m for m in ladder["models"] if paragraph and m["name"] in paragraph["nats"]]
     if not paragraph or not models:
         return Section(title, [])
-    tokens = [readable(token).replace("\n", "↵\n") for token in paragraph["tokens"]]
+    tokens = [printable(token).replace("\n", "↵\n") for token in paragraph["tokens"]]
     bits = {m["name"]: [_bits(nats) for nats in paragraph["nats"][m["name"]]] for m in models}
     finite = [model for model in models if is_finite(model.get("bits_per_byte"))]
     best = best_of(finite) or models[-1]

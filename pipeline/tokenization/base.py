@@ -23,6 +23,12 @@ from pipeline.storage.json_lines import repair_surrogates
 from pipeline.tokenization.overlong_words import count_overlong, split_overlong
 
 CONTINUES = "##"  # prefix of a piece that continues a word, in WordPiece and in spelled words
+PARTIAL = "\N{REPLACEMENT CHARACTER}"  # what a decoder gives for a part of a character
+
+
+def printable(text: str) -> str:
+    """A text without control characters, which a model of bytes may write: no font and no page has them."""
+    return "".join(char if char.isprintable() or char in "\n\t" else PARTIAL for char in text)
 
 
 class Tokenizer:

@@ -22,6 +22,7 @@ from pipeline.models.generation import Search
 from pipeline.models.inputs import Batch
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
+from pipeline.tokenization.base import printable
 from tasks.base import Prediction
 from tasks.plots import alignments
 
@@ -110,7 +111,7 @@ class TranslationHead(Head):
                 targets = {name: value.to(model.device) for name, value in model.collate_targets([target]).items()}
                 weights = model.alignment({**batch, **targets})[0].float().cpu()
             written, read = (
-                [decode([token], skip_special_tokens=False) for token in ids.tolist()]
+                [printable(decode([token], skip_special_tokens=False)) for token in ids.tolist()]
                 for ids in (targets["labels"][0], batch["input_ids"][0])
             )
             drawn.append((weights, written, read))
