@@ -196,8 +196,10 @@ def test_a_moved_run_knows_its_best_checkpoint(tmp_path: Path, now: str) -> None
     before = ModelCheckpoint(tmp_path / "here", "best", monitor="val/loss")
     best = before.dirpath + "/best.ckpt"
     before.best_model_path, before.best_model_score, before.best_k_models = best, torch.tensor(0.5), {best: 0.5}
-    checkpoint = {"callbacks": {before.state_key: before.state_dict()}}
-    checkpoints.move(checkpoint, Path(now))  # relative to the working directory
+    own = ModelCheckpoint(tmp_path / "mine", monitor="val/lm_loss")  # a callback of the user
+    checkpoint = {"callbacks": {own.state_key: own.state_dict(), before.state_key: before.state_dict()}}
+    checkpoints.move(checkpoint, Path(now), before.state_key)  # relative to the working directory
+    assert checkpoint["callbacks"][own.state_key]["dirpath"] == own.dirpath
     after = ModelCheckpoint(Path(now), "best", monitor="val/loss")
     after.load_state_dict(checkpoint["callbacks"][before.state_key])
     assert after.best_model_score == 0.5

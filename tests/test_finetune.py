@@ -101,6 +101,8 @@ def test_stopped_early_then_killed_before_the_test(pretrained: Path, tmp_path: P
     again = figures(tmp_path / "run")
     for name in ("steps", "best_step", "val/best_accuracy", "test/accuracy", "val/accuracy", "test/loss"):
         assert again[name] == pytest.approx(first[name]), name
+    run("finetune", *flags, "--resume", "--patience=20")  # in place of that of the checkpoint
+    assert figures(tmp_path / "run")["steps"] > first["steps"]
 
 
 @pytest.mark.parametrize("arm", ["full", "scratch", "frozen", "random"])

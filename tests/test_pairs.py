@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 import pipeline
 from pipeline.errors import UserError
+from pipeline.experiments import grid as grids
 from pipeline.experiments.feasible import effective
 from pipeline.finetuning.heads.decomposable_attention import DecomposableAttention
-from tests.conftest import run
+from tests.conftest import REPOSITORY, run
 
 TINY = ["--validations=1", "--precision=32-true", "--data.max_length=24", "--data.train_rows=32", "--data.epochs=1"]
 
@@ -55,7 +57,16 @@ def scored(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("task", "pair", "arm", "answer"),
-    [("entailment", "compared", "full", "label"), ("sts-b", "attended", "frozen", "score")],
+    [
+        ("entailment", "compared", "full", "label"),
+        (
+            "entailment",
+            "compared",
+            "scratch",
+            "label",
+        ),  # with a pooler that is trained and has no weights of its folder
+        ("sts-b", "attended", "frozen", "score"),
+    ],
 )
 def test_a_pair_is_read_as_it_was_trained(
     pretrained: Path, scored: Path, task: str, pair: str, arm: str, answer: str
@@ -70,6 +81,8 @@ def test_a_pair_is_read_as_it_was_trained(
     assert "transformers has no such head for pairs" in card
     row = json.loads((out / "predictions.jsonl").read_text().splitlines()[0])
     [found] = pipeline.load(out / "model").predict([tuple(row["text"])])
+    if answer == "label":
+        assert found["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
     assert found[answer] == (pytest.approx(row[answer], abs=1e-4) if answer == "score" else row[answer])
 
 
@@ -83,9 +96,17 @@ def test_what_reads_no_pairs_refuses_the_setting(pretrained: Path, tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
-def test_a_comparison_chooses_it_for_tasks_with_pairs() -> None:
+def test_a_comparison_chooses_it_for_tasks_with_pairs(tmp_path: Path) -> None:
     tried = ("--model.recipe.pair=attended", "--data.epochs=2")
     assert effective(tried, "gradient", "sick", "full") == tried
     assert effective(tried, "gradient", "sst2", "full") == ("--data.epochs=2",)
     assert effective(tried, "gradient", "ud-pos", "full") == ("--data.epochs=2",)
     assert effective(tried, "counting", "sick", "full") == ()
+    tags = grids.load(REPOSITORY / "configs/compare/real.yaml", tasks=["ud-pos", "wnut17"], models=["bert"])
+    grids.check_settings(tags)  # a part of a file that has pairs in the other
+    assert len(tags.settings(("ud-pos", "bert", "full"))) == 2  # rates
+    content = yaml.safe_load((REPOSITORY / "configs/compare/real.yaml").read_text())
+    del content["tasks"]["sick"]
+    (tmp_path / "tags.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match="no task here has pairs of texts"):
+        grids.load(tmp_path / "tags.yaml")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from pipeline.errors import UserError
 from pipeline.presets import REPOSITORY
@@ -183,23 +184,27 @@ def test_energy_is_read_or_marked_as_an_estimate(tmp_path: Path, monkeypatch: py
     for name in ("intel-rapl:0", "intel-rapl:0:0"):  # a package, and a part of it
         (tmp_path / name).mkdir()
         (tmp_path / name / "energy_uj").write_text("1000000")
+        (tmp_path / name / "max_energy_range_uj").write_text(str(7200 * 10**6))
     meter.on_train_start(trainer, None)
     (tmp_path / "intel-rapl:0/energy_uj").write_text(str(3600 * 10**6 + 10**6))
     assert meter.metrics() == {"energy_wh": 1.0, "energy_source": "rapl"}
+    (tmp_path / "intel-rapl:0/energy_uj").write_text("1000000")  # it has come to its range, and begun again
+    assert meter.metrics() == {"energy_wh": 2.0, "energy_source": "rapl"}
     meter.load_state_dict({"energy_wh": 2.0, "energy_source": "rapl"})  # of the part before the run was resumed
-    assert meter.state_dict() == {"energy_wh": 3.0, "energy_source": "rapl"}
+    assert meter.state_dict() == {"energy_wh": 4.0, "energy_source": "rapl"}
     meter.load_state_dict({"energy_wh": 2.0, "energy_source": "estimate"})
     assert meter.metrics()["energy_source"] == "estimate"
 
-    used = {"joules": 0.0}
-    nvml = SimpleNamespace(NVMLError=OSError, nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda index: index)
-    nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: used["joules"] * 1e3
+    used = {"GPU-b": 0.0, "GPU-c": 0.0}  # of the machine's GPU-a to GPU-d, the two that torch sees
+    nvml = SimpleNamespace(NVMLError=OSError, nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: uuid)
+    nvml.nvmlDeviceGetTotalEnergyConsumption = lambda uuid: used[uuid] * 1e3
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    trainer.strategy.root_device = SimpleNamespace(type="cuda", index=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="bc"[index]))
+    trainer.strategy.root_device, trainer.device_ids = SimpleNamespace(type="cuda", index=0), [0, 1]
     meter = energy.Energy()
     meter.on_train_start(trainer, None)
-    used["joules"] = 7200.0
-    assert meter.metrics() == {"energy_wh": 2.0, "energy_source": "nvml"}
+    used |= {"GPU-b": 7200.0, "GPU-c": 3600.0}
+    assert meter.metrics() == {"energy_wh": 3.0, "energy_source": "nvml"}
 
 
 def test_the_energy_of_a_run_is_in_its_metrics(tuned: Path) -> None:

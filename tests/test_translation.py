@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,6 +160,36 @@ def test_a_recurrent_model_with_and_without_attention(pairs: Path, tmp_path: Pat
         setting = f"--model.encoder.init_args.attention={attention}"
         finetune(pairs, out, "--arm=scratch", setting, *sizes, "--epochs=0.2", model="rnn-seq2seq")
         assert (out / "alignment.png").exists() == (attention == "additive")
+        moments = torch.load(out / "checkpoints/last.ckpt", weights_only=True)["optimizer_states"][0]["state"]
+        assert len(moments) == len(list(pipeline.load(out / "model").parameters()))  # the output layer's too
+
+
+@pytest.mark.parametrize("task", ["multi30k", "sentiment"])
+def test_fresh_weights_in_the_sizes_of_a_folder_are_saved_whole(
+    translator: Path, pairs: Path, tmp_path: Path, task: str
+) -> None:
+    """Also the decoder, which a classifier does not read; blocks that it does not read have no part in its rates."""
+    data = ["--data", str(pairs)] if task == "multi30k" else []
+    more = ["--precision=32-true", "--validations=1", "--epochs=0.2", "--model.optimization.layer_decay=0.5"]
+    where = ["--from", str(translator / "model"), "--out", str(tmp_path / "run"), "--arm=scratch"]
+    run("finetune", "--model", "transformer", "--task", task, *where, *data, *more, "--learning-rate=1e-3")
+    row = next(row for row in lines_of(tmp_path / "run/predictions.jsonl") if row.get("output") != "")
+    [found] = pipeline.load(tmp_path / "run/model").predict([row["source" if task == "multi30k" else "text"]])
+    if task == "multi30k":  # of an untrained model, which ends at the longest that its batch may have
+        assert row["output"].startswith(found["translation"][:8])
+    else:
+        assert found["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
+    groups = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)["optimizer_states"][0]
+    rates = {1e-3, 5e-4, 2.5e-4} if task == "multi30k" else {1e-3, 5e-4}  # head and top block, embeddings
+    assert {group["initial_lr"] for group in groups["param_groups"]} == rates
+
+
+def test_targets_that_are_cut_are_counted(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["--model.encoder.init_args.max_length=8", "--model.tokenizer.vocab_size=270", "--epochs=0.1"]
+    finetune(pairs, tmp_path / "run", "--arm=scratch", *SMALL, *short)
+    assert re.search(
+        r"train 800 rows \(([\d,]+ cut to 8 tokens, )?[\d,]+ targets cut to 8 tok", capsys.readouterr().out
+    )
 
 
 def test_any_task_from_fresh_weights_needs_no_folder(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -139,6 +139,9 @@ def load(file: Path, **changes: Any) -> Grid:
         grid.arms = {arm: grid.arms[arm] for arm in arms}
     for arm in grid.arms.values():
         arm.seeds = seeds or arm.seeds
+    # Of all its arms and tasks: where some are taken, what a file chooses for the others is left out.
+    chosen = {name for options in content["arms"].values() for name in options.get("choose", ())}
+    check_used(chosen, content["arms"], [*grid.tasks, *(places if isinstance(places, dict | list) else ())])
     names = [Path(task).stem for task in grid.tasks]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(
@@ -168,11 +171,15 @@ def check_settings(grid: Grid) -> None:
                 f"({', '.join(grid.arms)}). Leave it out, compare one kind ({typed.flag('arms')}), or name it under "
                 "`choose` of an arm in a grid's file."
             )
-    chosen = shared.union(*(arm.choose for arm in grid.arms.values()))
-    if REINIT in chosen and "full" not in grid.arms:
+    check_used(shared, grid.arms, grid.tasks)
+    check_many_runs(shared.union(*(arm.choose for arm in grid.arms.values())))
+
+
+def check_used(settings: Collection[str], arms: Collection[str], tasks: Iterable[str]) -> None:
+    """Raises: UserError, a setting has no effect in any of these arms and tasks."""
+    if REINIT in settings and "full" not in arms:
         raise UserError(f"{REINIT} has no effect: it is for the arm full. Leave it out.")
-    check_pairs(chosen, grid.tasks)
-    check_many_runs(chosen)
+    check_pairs(settings, tasks)
 
 
 def check_pairs(settings: Iterable[str], tasks: Iterable[str]) -> None:

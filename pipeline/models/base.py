@@ -285,7 +285,15 @@ class Encoder(nn.Module):
 
     @abstractmethod
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Parameters from the embeddings to the top layer, for per-layer rates and unfreezing."""
+        """Parameters from the embeddings to the top layer, for per-layer rates and unfreezing.
+
+        Those of the `num_layers` layers that heads read come first.
+        """
+
+    def above_layers(self) -> list[nn.Parameter]:
+        """Parameters of no layer: of output layers, which give probabilities."""
+        inside = {id(parameter) for group in self.layer_groups() for parameter in group}
+        return [parameter for parameter in self.parameters() if id(parameter) not in inside]
 
     @abstractmethod
     def collate(self, texts: Sequence[Any]) -> Batch:
@@ -329,6 +337,13 @@ class Encoder(nn.Module):
         self.untrained = frozenset(name for name in new if name.startswith(self.heads))
         return LoadReport(loaded=loaded, new=new, unused=sorted(theirs.keys() - ours.keys()))
 
+    def has_trained(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Takes the tensors of these parameters out of `untrained`: a folder has them."""
+        storages = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        state = self.export_state()
+        kept = [name for name in self.untrained if state[name].untyped_storage().data_ptr() not in storages]
+        self.untrained = frozenset(kept)
+
     def check_lm(self) -> None:
         """Raises UserError where `logits` would be random."""
         if lacking := sorted(name for name in self.untrained if name.startswith(self.lm_head)):
@@ -346,7 +361,9 @@ class Encoder(nn.Module):
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = rate
-        self.config.update({key: rate for key in self.config if key.endswith(("dropout_prob", "_pdrop", "dropout"))})
+        for key in self.config:
+            if key.endswith(("dropout_prob", "_pdrop", "dropout")) and key != "activation_dropout":  # blocks have none
+                self.config[key] = rate
 
     # ------------------------------------------------------------------ texts in, layers out
 

@@ -251,12 +251,12 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """Of the encoder's blocks, then those of the decoder's: it is on top."""
-        blocks = [list(block.parameters()) for block in (*self.encoder_blocks, *self.decoder_blocks)]
-        inside = {id(parameter) for group in blocks for parameter in group}
-        last = [p for norm in (self.encoder_norm, self.decoder_norm) if norm is not None for p in norm.parameters()]
-        blocks[-1] += last
-        inside |= {id(parameter) for parameter in last}
-        return [[parameter for parameter in self.parameters() if id(parameter) not in inside], *blocks]
+        groups: list[list[nn.Parameter]] = []
+        for blocks, norm in ((self.encoder_blocks, self.encoder_norm), (self.decoder_blocks, self.decoder_norm)):
+            groups += [list(block.parameters()) for block in blocks]
+            groups[-1] += [] if norm is None else norm.parameters()
+        inside = {id(parameter) for group in groups for parameter in group}
+        return [[parameter for parameter in self.parameters() if id(parameter) not in inside], *groups]
 
     # ------------------------------------------------------------------ Hugging Face's layout
 

@@ -85,8 +85,9 @@ class Denoising(Objective):
         return TextRows(store, length - SPECIAL, phase=phase)
 
     def words_per_token(self, rows: TextRows, store: TokenStore) -> float:
-        """A target has special tokens beside those of a window."""
-        return store.meta["words"] / (store.meta["tokens"] + SPECIAL * len(rows))
+        """A target has its prefix and an end beside the tokens of a window."""
+        [model] = self._model
+        return store.meta["words"] / (store.meta["tokens"] + (len(model.target_prefix) + 1) * len(rows))
 
     def noisy(self, tokens: np.ndarray, inner: np.ndarray, tokenizer: Tokenizer, rng: np.random.Generator) -> Infilled:
         """A text (N,), with sentences that begin at `inner` too -> its noisy copy."""

@@ -52,6 +52,7 @@ class Training(lightning.LightningModule):
         sums: losses since the last log line.
         tokens_seen: by the whole run, over all processes.
         checkpoint_file: where a run saves its state; None: outside of a run folder.
+        best_key: under which checkpoints have the state of the callback that keeps the run's best one; empty: none.
         identity: configuration and data of the run, which a checkpoint repeats.
         mean: of the weights, where `optimization.average_share` asks for one.
         figures: metrics of the last validation, as checkpoints keep them.
@@ -71,6 +72,7 @@ class Training(lightning.LightningModule):
         self.weights: dict[str, float] = {}
         self.sums, self.mean = LossSums(), WeightMean()
         self.checkpoint_file: Path | None = None
+        self.best_key = ""
         self.identity: dict[str, Any] = {}
         self.figures: dict[str, float] = {}
         self.seconds_before, self.started = 0.0, time.monotonic()  # of the parts of a resumed run
@@ -304,7 +306,7 @@ class Training(lightning.LightningModule):
         first = self.global_rank == 0  # one process continues the sums of all
         self.sums.sums.update({name: values if first else list(EMPTY) for name, values in checkpoint["sums"].items()})
         if self.checkpoint_file is not None:
-            checkpoints.move(checkpoint, self.checkpoint_file.parent)
+            checkpoints.move(checkpoint, self.checkpoint_file.parent, self.best_key)
 
 
 def seed_generators(seed: int, device: torch.device) -> None:

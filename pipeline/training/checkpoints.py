@@ -18,6 +18,7 @@ from typing import IO, Any
 import lightning
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
@@ -197,21 +198,31 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def move(checkpoint: dict[str, Any], folder: Path) -> None:
-    """Updates the paths of Lightning's checkpoint callbacks: in a moved run they would forget the best checkpoint."""
+def move(checkpoint: dict[str, Any], folder: Path, key: str) -> None:
+    """Updates the paths of the callback that keeps the best checkpoint: in a moved run it would forget it.
+
+    Args:
+        folder: where the run's checkpoints are now.
+        key: of the callback's state. Those of the user's own callbacks are elsewhere, and stay there.
+    """
     now = os.path.realpath(folder)  # as Lightning writes it
-    for state in checkpoint["callbacks"].values():
-        if isinstance(state, dict) and (old := state.get("dirpath")) and old != now:
-            place = lambda path, old=old: path.replace(old, now, 1)  # noqa: E731
-            for name in ("dirpath", "best_model_path", "kth_best_model_path", "last_model_path"):
-                state[name] = place(state[name])
-            state["best_k_models"] = {place(path): score for path, score in state["best_k_models"].items()}
+    state = checkpoint["callbacks"].get(key, {})
+    if (old := state.get("dirpath")) and old != now:
+        for name in ("dirpath", "best_model_path", "kth_best_model_path", "last_model_path"):
+            state[name] = state[name].replace(old, now, 1)
+        state["best_k_models"] = {path.replace(old, now, 1): score for path, score in state["best_k_models"].items()}
 
 
-def callback_value(checkpoint: dict[str, Any], name: str) -> Any:
-    """A value in the state that callbacks have saved in a checkpoint; None: none has it."""
-    states = [state for state in checkpoint["callbacks"].values() if isinstance(state, dict) and name in state]
-    return states[0][name] if states else None
+def callback_value(checkpoint: dict[str, Any], callback: lightning.Callback, name: str) -> Any:
+    """A value in the state that a callback has saved in a checkpoint; None: it has none."""
+    return checkpoint.get("callbacks", {}).get(callback.state_key, {}).get(name)
+
+
+class EarlyStopping(callbacks.EarlyStopping):
+    """Lightning's; a resumed run has the patience of its configuration, not that of its checkpoint."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({**state_dict, "patience": self.patience})
 
 
 class Latest(StepCallback, Checkpoint):

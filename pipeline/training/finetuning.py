@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline import encoders
 from pipeline.errors import UserError
@@ -214,6 +214,10 @@ class FineTuning(Training):
         self.train()  # a loaded encoder is in eval mode, and the trainer leaves each module in its own
         if self.frozen:
             warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")  # as it should be
+        if self.predicts_tokens:
+            encoder.untrained = frozenset()
+        else:  # a pooler of fresh weights, for instance
+            encoder.has_trained(parameter for group in encoder.layer_groups() for parameter in group)
         self.record_decay_names()
         if recipe.class_weights == "balanced":
             self.class_weights = balanced(data)
@@ -255,6 +259,23 @@ class FineTuning(Training):
             self.model.encoder.eval()  # frozen features: no dropout inside either
         return self
 
+    # ------------------------------------------------------------------ what is trained
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the loss reads the encoder's own probabilities."""
+        return self.model.head.requires is not None or self.recipe.lm_weight > 0
+
+    def layers(self) -> list[list[nn.Parameter]]:
+        """Parameters of the encoder's layers from the embeddings up, as far as the loss reads them."""
+        encoder = self.model.encoder
+        groups = encoder.layer_groups()
+        return groups if self.predicts_tokens else groups[: encoder.num_layers]
+
+    def above(self) -> list[nn.Parameter]:
+        """Parameters above the layers: output layers, where the loss reads them, and the head's."""
+        return [*(self.model.encoder.above_layers() if self.predicts_tokens else ()), *self.model.head.parameters()]
+
     # ------------------------------------------------------------------ steps
 
     @property
@@ -280,7 +301,7 @@ class FineTuning(Training):
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Layers that are not yet unfrozen have no gradient, so the optimizer leaves them and their moments alone."""
-        groups = self.model.encoder.layer_groups()
+        groups = self.layers()
         for depth, parameters in enumerate(reversed(groups)):
             begins = schedules.unfreezes_at(depth, len(groups), self.total_steps, self.recipe.unfreeze_share)
             if self.global_step < begins:
@@ -292,7 +313,7 @@ class FineTuning(Training):
 
     def configure_optimizers(self) -> Any:
         options = replace(self.optimization, warmup_steps=self.warmup_steps(self.total_steps))
-        return self.optimizers_of(options, self.model.encoder.layer_groups(), self.model.head.parameters())
+        return self.optimizers_of(options, self.layers(), self.above())
 
     # ------------------------------------------------------------------ validation and test
 

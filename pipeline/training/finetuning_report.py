@@ -34,8 +34,8 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
     if module.model.encoder.learning == "counting":
         return format_counting(folder, module)
     fresh = listed([f"head.{name}" for name, _ in module.model.head.named_parameters()], most=6)
-    parts = [*([] if module.frozen else module.model.encoder.layer_groups()), module.model.head.parameters()]
-    trained = sum({id(p): p.numel() for part in parts for p in part}.values())  # not the output layer of pretraining
+    parts = [*module.layers(), module.above()]
+    trained = sum({id(p): p.numel() for part in parts for p in part if p.requires_grad}.values())
     tokenizer = module.model.encoder.tokenizer
     lines = [
         f"encoder     {folder} ({module.arm}): {report}; {trained:,} parameters are trained",

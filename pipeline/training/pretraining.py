@@ -235,10 +235,8 @@ class Pretraining(Training):
         return whole
 
     def configure_optimizers(self) -> Any:
-        groups = self.encoder.layer_groups()
-        inside = {id(parameter) for group in groups for parameter in group}
-        heads = [parameter for parameter in self.encoder.parameters() if id(parameter) not in inside]
-        return self.optimizers_of(self.optimization, groups, [*heads, *self.objective.parameters()])
+        above = [*self.encoder.above_layers(), *self.objective.parameters()]
+        return self.optimizers_of(self.optimization, self.encoder.layer_groups(), above)
 
 
 def take_over(encoder: Encoder, folder: Path) -> LoadReport:

@@ -17,7 +17,7 @@ from typing import Any
 
 import lightning
 import yaml
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 
 from pipeline.cards.sections import TrainingRecord
@@ -124,6 +124,7 @@ class Run:
         self.wandb: ResumableWandb | None = None
         self.named: list[Logger] = []  # beside these, by trainer.logger
         self.energy = Energy()
+        self.stopping: checkpoints.EarlyStopping | None = None
         self.ended = False  # a run that had trained to its end when it was resumed
 
         stages = record.stages
@@ -221,8 +222,10 @@ class Run:
             max_steps=steps,
             val_check_interval=every * trainer.accumulate_grad_batches,
         )
-        waited = checkpoints.callback_value(self.state, "wait_count") if self.state and patience is not None else None
-        self.ended = self.resume_step >= steps or (waited or 0) >= (patience or math.inf)
+        waited = 0
+        if self.stopping is not None:
+            waited = checkpoints.callback_value(self.state, self.stopping, "wait_count") or 0
+        self.ended = self.resume_step >= steps or waited >= (patience or math.inf)
         if not self.ended:
             self.state = {}  # its tensors would keep a file that is removed on the disk
             self._train(steps)
@@ -254,9 +257,11 @@ class Run:
         if best is not None:
             monitor, mode = best
             if patience is not None:
-                callbacks.append(EarlyStopping(monitor, mode=mode, patience=patience))
+                self.stopping = checkpoints.EarlyStopping(monitor, mode=mode, patience=patience)
+                callbacks.append(self.stopping)
             place = self.last.parent
             self.best = ModelCheckpoint(place, "best", monitor=monitor, mode=mode, enable_version_counter=False)
+            self.module.best_key = self.best.state_key
             callbacks.append(self.best)
         return callbacks
 
@@ -305,7 +310,7 @@ class Run:
         """The best metric of a validation."""
         score = self.best.best_model_score
         if self.ended:
-            score = checkpoints.callback_value(self.state, "best_model_score")
+            score = checkpoints.callback_value(self.state, self.best, "best_model_score")
         return None if score is None else float(score)
 
     def metrics(self) -> dict[str, Any]:

@@ -166,6 +166,8 @@ class TaskData(lightning.LightningDataModule):
         features = self.features[split]
         if cut := sum(feature.was_cut for feature in features):
             yield f"{cut:,} cut to {self.longest} tokens"
+        if cut := self.head.cut_labels(self.encoder, [example.label for example in self.examples[split]]):
+            yield f"{cut:,} targets cut to {self.encoder.max_length} tokens"
         if windows := len(features) - len({feature.text for feature in features}):
             yield f"{windows:,} more windows of {self.longest} tokens"
         if empty := sum(not any(example.text) for example in self.examples[split]):

@@ -101,6 +101,11 @@ class Head(nn.Module):
         """Labels of the texts of a batch -> a tensor with a row for each feature, and the number of predictions ()."""
         raise NotImplementedError
 
+    @classmethod
+    def cut_labels(cls, encoder: Encoder, labels: Sequence[Any]) -> int:
+        """How many labels are texts that the encoder has too few positions for."""
+        return 0
+
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
         """-> outputs: (B, C) of texts, (B, W, C) of words."""
         raise NotImplementedError

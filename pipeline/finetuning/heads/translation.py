@@ -76,6 +76,12 @@ class TranslationHead(Head):
         ids = model.collate_targets(model.tokenize(labels))["labels"]
         return ids, (ids >= 0).sum()
 
+    @classmethod
+    def cut_labels(cls, encoder: Encoder, labels: Sequence[str]) -> int:
+        model = cast(EncoderDecoder, encoder)
+        longest = model.max_length - len(model.target_prefix) - 1
+        return sum(len(ids) > longest for ids in model.tokenize(labels))
+
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Any:
         return Sources(cast(EncoderDecoder, encoder), batch, encoded)
 
