@@ -85,6 +85,12 @@ def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     assert "†: the number of runs" in text
 
 
+def test_gains_are_of_the_same_seeds() -> None:
+    rows = line([0.70, 0.90, 0.80], [0.5, 0.88, 0.78], [0.5] * 3).rows
+    without = [row for row in rows if (row["arm"], row["seed"]) != ("scratch", 0)]
+    assert str(comparison.lines_of(without)[0].gain_over_scratch) == "**+0.020 [+0.020, +0.020]**"
+
+
 def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tmp_path / "mine.yaml"
     grid.write_text(

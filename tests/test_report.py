@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.experiments.run_cache import NOTE
 from pipeline.presets import REPOSITORY
 from pipeline.reporting import charts, finetuning, render, shared
 from pipeline.reporting.page import Figure, Page, Section, Table
@@ -79,6 +80,74 @@ def test_a_run_and_what_grew_from_it(pretrained: Path, tuned: Path, tmp_path: Pa
     assert "Task tagging" in page
     run("report", "--from", str(pretrained), "--search", str(tmp_path / "nothing"), "--out", str(out))
     assert "No fine-tune or zero-shot run of this encoder was found" in page_in(out)
+
+
+def finished(
+    folder: Path, score: float, *, arm: str = "full", seed: int = 0, rate: float = 1e-3, encoder: str = "e", **more: Any
+) -> Path:
+    """The folder of a fine-tune that has ended; `more` metrics."""
+    folder.mkdir(parents=True)
+    run_stage = {"stage": "finetune", "seed": seed, "version": "1"}
+    stages = [{"stage": "encoder", "sha256": encoder}, {"stage": "task", "name": "sick"}, run_stage]
+    (folder / "lineage.json").write_text(json.dumps(stages))
+    config = {"model": {"arm": arm, "seed": seed, "optimization": {"learning_rate": rate}}, "data": {"seed": seed}}
+    (folder / "config.yaml").write_text(json.dumps(config))
+    metrics = {"test/accuracy": score, "val/best_accuracy": score, "baseline/majority": 0.5, "tokens": 1, "seconds": 60}
+    (folder / "metrics.json").write_text(json.dumps({**metrics, **more}))
+    return folder
+
+
+def grown_from(encoder: Path, search: Path, out: Path) -> str:
+    """The tables of the page of an encoder."""
+    run("report", "--from", str(encoder), "--search", str(search), "--out", str(out))
+    return (out / "report.md").read_text()
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    """A pretraining run without files that a page can do without."""
+    folder = tmp_path / "pretrain"
+    folder.mkdir()
+    (folder / "lineage.json").write_text('[{"stage": "pretrain"}, {"stage": "encoder", "sha256": "e"}]')
+    (folder / "metrics.json").write_text('{"steps": 1}')
+    return folder
+
+
+def test_runs_that_grew_are_paired_by_seed(encoder: Path, tmp_path: Path) -> None:
+    for seed, score in enumerate((0.70, 0.90, 0.80)):
+        finished(tmp_path / f"runs/full-{seed}", score, seed=seed)
+    for seed, score in ((1, 0.88), (2, 0.78)):
+        finished(tmp_path / f"runs/scratch-{seed}", score, arm="scratch", seed=seed)
+    text = grown_from(encoder, tmp_path / "runs", tmp_path / "page")
+    assert "**+0.020 [+0.020, +0.020]**" in text
+    assert "Left out" not in text
+
+
+def test_runs_of_other_settings_and_of_experiments_are_no_further_seeds(encoder: Path, tmp_path: Path) -> None:
+    for seed, score in enumerate((0.70, 0.80)):
+        finished(tmp_path / f"runs/full-{seed}", score, seed=seed)
+    finished(tmp_path / "runs/other-rate", 0.1, rate=1.0)
+    finished(tmp_path / "runs/same-seed", 0.80, seed=1)
+    part = finished(tmp_path / "runs/worth/runs/full-10-0", 0.2)
+    (part / NOTE).write_text("{}")
+    text = grown_from(encoder, tmp_path / "runs", tmp_path / "page")
+    assert "| sick (accuracy) | model | **0.750 ± 0.071** |" in text
+    assert f"Left out: {tmp_path}/runs/full-1, {tmp_path}/runs/other-rate." in text
+    assert f"in their own tables: {tmp_path}/runs/worth." in text
+    [shown] = re.findall(r"[0-9.]+ accuracy", (tmp_path / "page/report.html").read_text().partition("Lineage")[2])
+    assert shown == "0.750 accuracy"
+
+
+def test_an_encoder_all_of_whose_runs_are_in_a_comparison_says_where(encoder: Path, tmp_path: Path) -> None:
+    (finished(tmp_path / "pairs/runs/model-sick-full-0", 0.7) / NOTE).write_text("{}")
+    assert "0.700" not in grown_from(encoder, tmp_path / "pairs", tmp_path / "page")
+    assert f"in their own tables: {tmp_path}/pairs." in (tmp_path / "page/report.html").read_text()
+
+
+def test_the_best_baseline_is_one_that_all_runs_have(encoder: Path, tmp_path: Path) -> None:
+    finished(tmp_path / "runs/full", 0.7, **{"baseline/bag_of_words": 0.6, "baseline/of_an_older_version": 0.9})
+    finished(tmp_path / "runs/scratch", 0.6, arm="scratch", **{"baseline/bag_of_words": 0.6})
+    assert "0.600 (bag of words)" in grown_from(encoder, tmp_path / "runs", tmp_path / "page")
 
 
 def test_a_model_that_counts_has_no_steps(toys: Callable[[str], Path], tmp_path: Path) -> None:

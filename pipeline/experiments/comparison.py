@@ -87,8 +87,11 @@ class Line:
 
     @property
     def best_baseline(self) -> tuple[str, list[float]] | None:
-        """The name of the baseline with the best mean, and its score beside each run: training rows may differ."""
-        names = [name for name in self.rows[0] if is_baseline(name)]
+        """The name of the baseline with the best mean, and its score beside each run: training rows may differ.
+
+        Of those that all runs have: another version may know another one.
+        """
+        names = [name for name in self.rows[0] if is_baseline(name) and all(name in row for row in self.rows)]
         scores = {name: [float(row[name]) for row in self.rows] for name in names}
         if not scores:
             return None
@@ -97,20 +100,25 @@ class Line:
 
     @property
     def gain_over_scratch(self) -> Gain | None:
-        """Of the arm that pretraining is judged by."""
+        """Of the arm that pretraining is judged by, over the seeds that both arms have."""
         arm = pretrained_arm(list(self.arms))
-        return None if arm is None else self._gain(self.arms[arm], self.arms["scratch"])
+        if arm is None:
+            return None
+        ours, scratch = (
+            {row["seed"]: row["score"] for row in self.rows if row["arm"] == name} for name in (arm, "scratch")
+        )
+        return self._gain([(score, scratch[seed]) for seed, score in ours.items() if seed in scratch])
 
     @property
     def gain_over_baseline(self) -> Gain | None:
         arm, best = pretrained_arm(list(self.arms)), self.best_baseline
         if arm is None or best is None:
             return None
-        beside = [value for value, row in zip(best[1], self.rows, strict=True) if row["arm"] == arm]
-        return self._gain(self.arms[arm], beside)
+        beside = zip(self.rows, best[1], strict=True)
+        return self._gain([(row["score"], value) for row, value in beside if row["arm"] == arm])
 
-    def _gain(self, scores: Sequence[float], others: Sequence[float]) -> Gain | None:
-        pairs = list(zip(scores, others, strict=False))
+    def _gain(self, pairs: Sequence[tuple[float, float]]) -> Gain | None:
+        """Of scores, each with the one beside it."""
         if not pairs:
             return None
         mean, half = metrics.paired_gain(*([self.sign * value for value in side] for side in zip(*pairs, strict=True)))
