@@ -180,6 +180,8 @@ def test_a_comparison(tmp_path: Path) -> None:
 def test_a_place_without_a_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no folder nowhere"):
         run("report", "--from", "nowhere/run")
+    with pytest.raises(UserError, match=r"There is no folder .*results/sample/typo"):  # not the comparison above it
+        run("report", "--from", str(REPOSITORY / "results/sample/typo"), "--out", str(tmp_path / "page"))
     (tmp_path / "runs/a").mkdir(parents=True)
     (tmp_path / "runs/a/metrics.json").write_text("{}")
     with pytest.raises(UserError, match=r"name one, for example .*runs/a"):
