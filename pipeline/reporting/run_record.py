@@ -134,7 +134,9 @@ class RunRecord:
 
     @property
     def is_lower_better(self) -> bool:
-        """Whether the best validation is the lowest."""
+        """Whether less of the metric is better; of older runs whether the best validation is the lowest."""
+        if "mode" in self.metrics:
+            return bool(self.metrics["mode"] == "min")
         best = self.metrics.get(f"val/best_{self.metric}")
         values = self.history.series(f"val/{self.metric}")[1]
         return bool(values) and best is not None and abs(best - min(values)) < abs(best - max(values))
