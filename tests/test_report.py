@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.experiments import comparison
 from pipeline.experiments.run_cache import NOTE
 from pipeline.presets import REPOSITORY
 from pipeline.reporting import charts, finetuning, render, shared
@@ -175,6 +176,31 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert titles(page) == ["Scores", "Every run", "Time and energy", "Repeat it"]
     assert page.count("<svg") == 6  # scores and gains of three tasks
     assert "\\toprule" in (tmp_path / "report.tex").read_text()
+
+
+def compared(out: Path, scores: dict[str, float], *, chosen: str) -> None:
+    """A comparison of one arm and seed whose settings had these scores."""
+    flags = [f"--model.optimization.learning_rate={rate}" for rate in scores]
+    for number, score in enumerate(scores.values()):
+        folder = finished(out / f"runs/bert-sick-full-0-{number}", score)
+        (folder / NOTE).write_text("{}")
+        (folder / "command.txt").write_text(f"python -m pipeline finetune {flags[number]}\n")
+        (folder / "metrics.csv").write_text(f"step,val/accuracy\n1,0.{number + 1}\n2,0.5\n")
+    row = {"model": "bert", "task": "sick", "arm": "full", "seed": 0, "metric": "accuracy", "score": scores[chosen]}
+    row |= {"flags": flags[list(scores).index(chosen)], "chosen_by": 0.5, "degenerate": False}
+    row |= {"tokens": 1.0, "minutes": 1.0}
+    comparison.report([row], out)
+
+
+@pytest.mark.parametrize("other", [0.7, 0.8])  # two settings may have the same score
+def test_a_comparison_draws_the_runs_of_its_table(other: float, tmp_path: Path) -> None:
+    compared(tmp_path / "grid", {"1": other, "2": 0.8}, chosen="2")
+    run("report", "--from", str(tmp_path / "grid"), "--out", str(tmp_path / "page"))
+    page = (tmp_path / "page/report.html").read_text()
+    assert "full: 0.2 at 1" in page
+    assert "full: 0.1 at 1" not in page
+    assert "0.800 accuracy" in page
+    assert "1 run<" in page  # of the lineage
 
 
 def test_a_place_without_a_run_is_said(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def page(folder: Path) -> Page:
             *score_sections(rows, title="Scores", notes=footnotes(folder)),
             curves_section(runs, lines),
             runs_section(rows),
-            lineage_section(runs),
+            lineage_section([run for row in rows if (run := run_of(row, runs))]),
             cost_section(rows, runs),
             commands_section(folder, rows, runs),
         ],
@@ -110,12 +111,13 @@ def _gain_mark(gain: Gain, color: str, label: str) -> charts.Mark:
 
 
 def curves_section(runs: Sequence[RunRecord], lines: Sequence[Line]) -> Section:
-    """How the metric of the validation part rose in each arm, seed 0, for each task and model."""
+    """How the metric of the validation part moved in the run of seed 0 of each arm, for each task and model."""
     drawn = []
     for line in lines:
         series = []
         for arm in line.arms:
-            run = next((run for run in runs if _is_of(run, line, arm)), None)
+            rows = [row for row in line.rows if (row["arm"], row["seed"]) == (arm, 0)]
+            run = run_of(rows[0], runs) if rows else None
             if run is None or run.metric is None:
                 continue
             steps, values = run.history.series(f"val/{run.metric}")
@@ -132,8 +134,16 @@ def curves_section(runs: Sequence[RunRecord], lines: Sequence[Line]) -> Section:
     return Section("Learning curves", [Charts(drawn)] if drawn else [])
 
 
-def _is_of(run: RunRecord, line: Line, arm: str) -> bool:
-    return run.folder.name.startswith(f"{line.model}-{line.task_name}-{arm}-0")
+def run_of(row: dict[str, Any], runs: Sequence[RunRecord]) -> RunRecord | None:
+    """The run that a row of the table is of: with seed 0 there are others, of settings that were not chosen."""
+    name = re.escape("-".join([row["model"], Path(row["task"]).stem, row["arm"], str(row["seed"])]))
+    found = [
+        run
+        for run in runs
+        if re.fullmatch(rf"{name}(-\d+)?", run.folder.name) and run.metrics.get(f"test/{row['metric']}") == row["score"]
+    ]
+    flags = str(row.get("flags") or "")
+    return next((run for run in found if flags in run.text("command.txt")), next(iter(found), None))
 
 
 def runs_section(rows: comparison.Rows) -> Section:
