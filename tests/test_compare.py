@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -302,6 +303,23 @@ def test_wrong_grids(tmp_path: Path) -> None:
     grid.write_text("{models: [bert], tasks: [a/mine.yaml, b/mine.yaml], encoders: x, arms: {full: {seeds: 1}}}")
     with pytest.raises(UserError, match="Two of the tasks are called 'mine'"):
         compare.load(grid)
+
+
+def test_a_missing_encoder_is_said_before_any_run(pretrained: Path, tmp_path: Path) -> None:
+    """With a command that makes it where the grid expects it."""
+    grid, folder = tmp_path / "mine.yaml", tmp_path / "runs"
+    grid.write_text(
+        f"models: [bert, gpt]\ntasks: [sentiment]\narms: {{scratch: {{seeds: 1}}}}\ncorpus: some-text\n"
+        f"encoders: {folder}/{{model}}/encoder\n"
+    )
+    shutil.copytree(pretrained / "encoder", folder / "bert/encoder")
+    flags = ["--name", str(grid), "--models", "bert gpt", "--out", str(tmp_path / "out")]
+    again = f"results {shlex.join(flags)} --precision=32-true"
+    with pytest.raises(UserError, match=f"no encoder in {folder}/gpt/encoder; `.*{again}` pretrains what is missing"):
+        run("compare", *flags, "--precision=32-true")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="some-text, and there is no such corpus"):
+        run(*shlex.split(again))
 
 
 @pytest.mark.parametrize(

@@ -91,10 +91,7 @@ def encoder_files(request: FineTuneRequest) -> list[Path]:
         rooms = ("pretrain", f"tasks/{task_file(request.task).stem}")
         return [file for room in rooms if (file := named_config(room, request.model)) is not None]
     if encoder is None or not (encoder / "model.safetensors").is_file():
-        raise UserError(
-            f"There is no encoder in {encoder}; run `{typed.command('pretrain')}` for it first, or set "
-            f"{typed.flag('from')}."
-        )
+        raise UserError(f"There is no encoder in {encoder}; pretrain one there, or set {typed.flag('from')}.")
     names = ["config.json", "tokenizer.json", *([] if request.arm in FRESH else ["model.safetensors"])]
     return [encoder / name for name in names if (encoder / name).is_file()]
 
