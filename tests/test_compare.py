@@ -133,6 +133,11 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     # With other flags the rest is not of the same: it is left out. With the same, a part of the grid keeps the rest.
     assert len(list(csv.DictReader((tmp_path / "out/compare.csv").open()))) == 1
     run("compare", *flags, "--tasks", "tagging", "--arms", "full")
+    noted = [shlex.split(line) for line in comparison.commands_in(tmp_path / "out")]
+    common = ["python", "-m", "pipeline", "compare", f"--name={grid}"]
+    given = [f"--from={pretrained}/encoder", f"--out={tmp_path}/out", *TINY]
+    parts = [["--tasks=sentiment", "--arms=full scratch"], [], ["--tasks=tagging", "--arms=full"]]
+    assert noted == [[*common, *part, *given] for part in parts]
     kept = list(csv.DictReader((tmp_path / "out/compare.csv").open()))
     assert [row for row in rows if (row["task"], row["arm"]) != ("sentiment", "frozen")] == kept
     run("compare", *flags, "--tasks", "tagging", "--arms", "full", "--seeds", "1")  # takes no seed away
@@ -269,9 +274,16 @@ def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "gain of full over scratch" in out
     assert f"in {tmp_path / 'run'}" in out
     assert len(list((tmp_path / "run/runs").glob("[!.]*"))) == 4
+    run(*shlex.split((tmp_path / "run/command.txt").read_text())[3:])  # finds all that it would run
+    again = capsys.readouterr()
+    assert "run again" not in again.err
+    assert "gain of full over scratch" in again.out
     (tmp_path / "run/config.yaml").write_text("{}")
     with pytest.raises(UserError, match="holds a single run"):
         run("finetune", *where, "--seeds", "2", *TINY)
+    shutil.copytree(pretrained, tmp_path / "pretrain")
+    with pytest.raises(UserError, match=r"pretrain is the folder of a run, whose command\.txt this would change"):
+        run("compare", "--from", str(pretrained / "encoder"), "--models", "bert", "--out", str(tmp_path / "pretrain"))
 
 
 def test_wrong_grids(tmp_path: Path) -> None:

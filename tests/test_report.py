@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -173,7 +175,7 @@ def test_a_comparison(tmp_path: Path) -> None:
     """The one in the repository, which has its table but no runs."""
     run("report", "--from", str(REPOSITORY / "results/sample"), "--out", str(tmp_path))
     page = page_in(tmp_path)
-    assert titles(page) == ["Scores", "Every run", "Time and energy", "Repeat it"]
+    assert titles(page) == ["Scores", "Every run", "Time and energy"]  # an older version noted no command
     assert page.count("<svg") == 6  # scores and gains of three tasks
     assert "\\toprule" in (tmp_path / "report.tex").read_text()
 
@@ -201,6 +203,25 @@ def test_a_comparison_draws_the_runs_of_its_table(other: float, tmp_path: Path) 
     assert "full: 0.1 at 1" not in page
     assert "0.800 accuracy" in page
     assert "1 run<" in page  # of the lineage
+
+
+def printed(out: Path, commands: list[str]) -> list[str]:
+    """The commands on the page of a comparison that was written by some."""
+    compared(out, {"1": 0.8}, chosen="1")
+    shutil.rmtree(out / "runs")
+    for command in commands:
+        comparison.note_command(out, command)
+    run("report", "--from", str(out))
+    found = re.findall(r"<pre[^>]*>(?:<code>)?(.*?)<", page_in(out), flags=re.S)
+    return html.unescape("".join(found)).splitlines()
+
+
+def test_a_page_has_the_commands_that_made_its_table(tmp_path: Path) -> None:
+    whole, other = "python -m pipeline compare --name=a --out=b", "python -m pipeline compare --name=a --out=b --x=1"
+    parts = [f"{whole} --models=bert --seeds=2", f"{whole} '--tasks=sick sst2'"]
+    assert printed(tmp_path / "a", [*parts, whole]) == [whole]  # which makes all
+    assert printed(tmp_path / "b", [parts[0], other, *parts, *parts]) == parts  # rows of other settings are not kept
+    assert printed(tmp_path / "c", [*parts, other]) == [other]
 
 
 def test_a_place_without_a_run_is_said(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,13 @@ from pipeline.experiments import comparison_plot, conditions
 from pipeline.presets import ARMS
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
+from pipeline.storage.validation import read_text
 from pipeline.tracking.tables import markdown_table
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid.summary)
 NUMBERS = {"seed": int, "score": float, "chosen_by": float, "tokens": float, "minutes": float}
+COMMANDS = "command.txt"  # those that have written a table, a line each
+PART = re.compile(r" ('?)--(models|tasks|arms|seeds)=.*?\1(?= |$)")  # of a grid, in a line of a shell
 
 
 def is_baseline(name: str) -> bool:
@@ -186,6 +190,23 @@ def read(file: Path) -> Rows:
                 raise UserError(f"{file}, line {reader.line_num}, is damaged; run the comparison again.") from None
             rows.append({**known, **numbers, **words, "degenerate": words["degenerate"] == "True"})
     return rows
+
+
+def note_command(out: Path, command: str) -> None:
+    """Adds a command to those that have written the table in `out`."""
+    file = out / COMMANDS
+    before = read_text(file).splitlines() if file.is_file() else []
+    write_atomically(file, "\n".join([*(line for line in before if line != command), command]) + "\n")
+
+
+def commands_in(out: Path) -> list[str]:
+    """The commands that make the table again: the last one, and where it made a part, those of other parts of the same
+    grid. None of a table that an older version has written."""
+    file = out / COMMANDS
+    lines = read_text(file).splitlines() if file.is_file() else []
+    last = "".join(lines[-1:])
+    is_part = PART.search(last) is not None
+    return [line for line in lines if line == last or (is_part and PART.sub("", line) == PART.sub("", last))]
 
 
 def show(out: Path) -> None:

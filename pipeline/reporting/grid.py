@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from pipeline.experiments import comparison
 from pipeline.experiments.comparison import Gain, Line
 from pipeline.reporting import charts, shared
-from pipeline.reporting.page import Block, Chart, Charts, Figure, Node, Page, Section, Table, Text, Tree
+from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Node, Page, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
 from pipeline.reporting.score_table import Footnote, footnotes, score_table
 
@@ -24,6 +23,7 @@ def page(folder: Path) -> Page:
     rows = comparison.read(folder / "compare.csv")
     lines = comparison.lines_of(rows)
     runs = [run for run in runs_under([folder / "runs"]) if run.kind == "finetune"]
+    shown = [run for row in rows if (run := run_of(row, runs))]
     arms = comparison.arms_of(rows)
     certain = [line for line in lines if line.gain_over_scratch and line.gain_over_scratch.is_certain]
     figures = [Figure("Fine-tunes", f"{len(rows):,}", f"{sum(row['minutes'] for row in rows) / 60:.1f} hours in all")]
@@ -47,9 +47,9 @@ def page(folder: Path) -> Page:
             *score_sections(rows, title="Scores", notes=footnotes(folder)),
             curves_section(runs, lines),
             runs_section(rows),
-            lineage_section([run for row in rows if (run := run_of(row, runs))]),
+            lineage_section(shown),
             cost_section(rows, runs),
-            commands_section(folder, rows, runs),
+            commands_section(folder, shown),
         ],
     )
 
@@ -206,12 +206,10 @@ def cost_section(rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
     )
 
 
-def commands_section(folder: Path, rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
-    name = folder.resolve().name
-    words: list[Any] = ["python", "-m", "pipeline", "compare", "--name", name, "--out", str(folder)]
-    first = next((shared.command_of(run) for run in runs), "")
-    section = shared.commands_section(shlex.join(words), first)
-    if not section.blocks:
-        return section
-    text = "The first line runs what is missing and writes the table again; the second is one of its runs alone."
-    return Section(section.title, [Text(text if first else "This runs what is missing."), *section.blocks[1:]])
+def commands_section(folder: Path, runs: Sequence[RunRecord]) -> Section:
+    blocks: list[Block] = []
+    if lines := comparison.commands_in(folder):
+        blocks += [Text("This runs what is missing, and writes the table again."), Code("\n".join(lines))]
+    if runs:
+        blocks += [Text("This is one of its runs alone."), Code(shared.command_of(runs[0]))]
+    return Section("Repeat it", blocks)

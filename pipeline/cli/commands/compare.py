@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +45,16 @@ def run(options: argparse.Namespace) -> None:
     if grid.corpus == "sample" and not options.encoders:  # minutes; other corpora take hours: make results
         pretrain_missing(grid)
     check_encoders(grid, options)
-    compare(grid, out, finetune, overwrite=options.overwrite, whole=whole)
+    compare(grid, out, finetune, command=command_of(options, out), overwrite=options.overwrite, whole=whole)
     show(out)
+
+
+def command_of(options: argparse.Namespace, out: Path) -> str:
+    """The command as a line of a shell, to make the same table elsewhere."""
+    names = ("name", "corpus", "data", *PARTS, "seeds")
+    given = {name: getattr(options, name, None) for name in names} | {"from": options.encoders, "out": out}
+    words = [f"--{name}={value}" for name, value in given.items() if value]
+    return shlex.join(["python", "-m", "pipeline", options.command, *words, *options.overrides])
 
 
 def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
