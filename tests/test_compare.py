@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -85,6 +86,12 @@ def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     assert "†: the number of runs" in text
 
 
+def test_gains_are_of_the_same_seeds() -> None:
+    rows = line([0.70, 0.90, 0.80], [0.5, 0.88, 0.78], [0.5] * 3).rows
+    without = [row for row in rows if (row["arm"], row["seed"]) != ("scratch", 0)]
+    assert str(comparison.lines_of(without)[0].gain_over_scratch) == "**+0.020 [+0.020, +0.020]**"
+
+
 def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tmp_path / "mine.yaml"
     grid.write_text(
@@ -126,6 +133,11 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     # With other flags the rest is not of the same: it is left out. With the same, a part of the grid keeps the rest.
     assert len(list(csv.DictReader((tmp_path / "out/compare.csv").open()))) == 1
     run("compare", *flags, "--tasks", "tagging", "--arms", "full")
+    noted = [shlex.split(line) for line in comparison.commands_in(tmp_path / "out")]
+    common = ["python", "-m", "pipeline", "compare", f"--name={grid}"]
+    given = [f"--from={pretrained}/encoder", f"--out={tmp_path}/out", *TINY]
+    parts = [["--tasks=sentiment", "--arms=full scratch"], [], ["--tasks=tagging", "--arms=full"]]
+    assert noted == [[*common, *part, *given] for part in parts]
     kept = list(csv.DictReader((tmp_path / "out/compare.csv").open()))
     assert [row for row in rows if (row["task"], row["arm"]) != ("sentiment", "frozen")] == kept
     run("compare", *flags, "--tasks", "tagging", "--arms", "full", "--seeds", "1")  # takes no seed away
@@ -262,9 +274,16 @@ def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "gain of full over scratch" in out
     assert f"in {tmp_path / 'run'}" in out
     assert len(list((tmp_path / "run/runs").glob("[!.]*"))) == 4
+    run(*shlex.split((tmp_path / "run/command.txt").read_text())[3:])  # finds all that it would run
+    again = capsys.readouterr()
+    assert "run again" not in again.err
+    assert "gain of full over scratch" in again.out
     (tmp_path / "run/config.yaml").write_text("{}")
     with pytest.raises(UserError, match="holds a single run"):
         run("finetune", *where, "--seeds", "2", *TINY)
+    shutil.copytree(pretrained, tmp_path / "pretrain")
+    with pytest.raises(UserError, match=r"pretrain is the folder of a run, whose command\.txt this would change"):
+        run("compare", "--from", str(pretrained / "encoder"), "--models", "bert", "--out", str(tmp_path / "pretrain"))
 
 
 def test_wrong_grids(tmp_path: Path) -> None:
@@ -296,6 +315,23 @@ def test_wrong_grids(tmp_path: Path) -> None:
     grid.write_text("{models: [bert], tasks: [a/mine.yaml, b/mine.yaml], encoders: x, arms: {full: {seeds: 1}}}")
     with pytest.raises(UserError, match="Two of the tasks are called 'mine'"):
         compare.load(grid)
+
+
+def test_a_missing_encoder_is_said_before_any_run(pretrained: Path, tmp_path: Path) -> None:
+    """With a command that makes it where the grid expects it."""
+    grid, folder = tmp_path / "mine.yaml", tmp_path / "runs"
+    grid.write_text(
+        f"models: [bert, gpt]\ntasks: [sentiment]\narms: {{scratch: {{seeds: 1}}}}\ncorpus: some-text\n"
+        f"encoders: {folder}/{{model}}/encoder\n"
+    )
+    shutil.copytree(pretrained / "encoder", folder / "bert/encoder")
+    flags = ["--name", str(grid), "--models", "bert gpt", "--out", str(tmp_path / "out")]
+    again = f"results {shlex.join(flags)} --precision=32-true"
+    with pytest.raises(UserError, match=f"no encoder in {folder}/gpt/encoder; `.*{again}` pretrains what is missing"):
+        run("compare", *flags, "--precision=32-true")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="some-text, and there is no such corpus"):
+        run(*shlex.split(again))
 
 
 @pytest.mark.parametrize(

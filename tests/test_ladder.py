@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,21 @@ def test_a_ladder_is_climbed_once(
     assert {**again, "date": ""} == {**found, "date": ""}
     with pytest.raises(UserError, match=r"holds a ladder of other settings \(tokens\): choose another --out"):
         run("ladder", "--name", name, "--tokens", "20000")
+
+
+@pytest.mark.slow
+def test_a_ladder_prints_the_command_that_makes_the_same(tmp_path: Path) -> None:
+    flags = [
+        f"--name={write(tmp_path, rungs=[UNIFORM, TRIGRAM])}",
+        "--models=uniform trigram",
+        "--seeds=2",
+        "--out=mine",
+    ]
+    run("ladder", *flags)
+    command = json.loads(Path("mine/ladder.json").read_text())["command"]
+    assert shlex.split(command) == ["python", "-m", "pipeline", "ladder", *flags]
+    for name in ("ladder.md", "ladder.html"):
+        assert command in html.unescape(Path("mine", name).read_text())
 
 
 @pytest.mark.slow

@@ -148,11 +148,26 @@ def test_what_cannot_be_learned(similar: Path, pretrained: Path, tmp_path: Path)
         run("finetune", "--task", "sts-b", "--data", str(similar), *flags, *SMALL)
 
 
+ERROR = (
+    "data:\n  task:\n    class_path: tasks.regression.Regression\n"
+    "    init_args: {choose_by: mse, splits: {train: train, valid: dev, test: test}}\n  epochs: 1\n"
+)
+
+
+def test_a_page_knows_that_less_is_better_after_one_validation(similar: Path, pretrained: Path, tmp_path: Path) -> None:
+    (tmp_path / "error.yaml").write_text(ERROR)
+    out = tmp_path / "run"
+    run("finetune", "--task", "error.yaml", "--data", str(similar), *where(pretrained, out), *SMALL, "--validations=1")
+    end = figures(out)
+    run("report", "--from", str(out))
+    least, most = sorted(end[f"baseline/{name}"] for name in ("mean", "bag_of_words"))
+    assert f"- Best baseline: **{least:.3f}**" in (out / "report.md").read_text()
+    assert least < most
+    assert "Lower is better." in (out / "report.html").read_text()
+
+
 def test_a_grid_takes_the_smallest_error(similar: Path, pretrained: Path, tmp_path: Path) -> None:
-    (tmp_path / "error.yaml").write_text(
-        "data:\n  task:\n    class_path: tasks.regression.Regression\n"
-        "    init_args: {choose_by: mse, splits: {train: train, valid: dev, test: test}}\n  epochs: 1\n"
-    )
+    (tmp_path / "error.yaml").write_text(ERROR)
     (tmp_path / "grid.yaml").write_text(
         f"models: [bert]\ntasks: {{error.yaml: {similar}}}\nencoders: {pretrained / 'encoder'}\n"
         "arms:\n  full: {seeds: 1, choose: {model.optimization.learning_rate: [1.0e-3, 1.0e-7]}}\n"

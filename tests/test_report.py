@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 import torch
 
 from pipeline.errors import UserError
+from pipeline.experiments import comparison
+from pipeline.experiments.run_cache import NOTE
 from pipeline.presets import REPOSITORY
 from pipeline.reporting import charts, finetuning, render, shared
 from pipeline.reporting.page import Figure, Page, Section, Table
@@ -82,6 +86,74 @@ def test_a_run_and_what_grew_from_it(pretrained: Path, tuned: Path, tmp_path: Pa
     assert "No fine-tune or zero-shot run of this encoder was found" in page_in(out)
 
 
+def finished(
+    folder: Path, score: float, *, arm: str = "full", seed: int = 0, rate: float = 1e-3, encoder: str = "e", **more: Any
+) -> Path:
+    """The folder of a fine-tune that has ended; `more` metrics."""
+    folder.mkdir(parents=True)
+    run_stage = {"stage": "finetune", "seed": seed, "version": "1"}
+    stages = [{"stage": "encoder", "sha256": encoder}, {"stage": "task", "name": "sick"}, run_stage]
+    (folder / "lineage.json").write_text(json.dumps(stages))
+    config = {"model": {"arm": arm, "seed": seed, "optimization": {"learning_rate": rate}}, "data": {"seed": seed}}
+    (folder / "config.yaml").write_text(json.dumps(config))
+    metrics = {"test/accuracy": score, "val/best_accuracy": score, "baseline/majority": 0.5, "tokens": 1, "seconds": 60}
+    (folder / "metrics.json").write_text(json.dumps({**metrics, **more}))
+    return folder
+
+
+def grown_from(encoder: Path, search: Path, out: Path) -> str:
+    """The tables of the page of an encoder."""
+    run("report", "--from", str(encoder), "--search", str(search), "--out", str(out))
+    return (out / "report.md").read_text()
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    """A pretraining run without files that a page can do without."""
+    folder = tmp_path / "pretrain"
+    folder.mkdir()
+    (folder / "lineage.json").write_text('[{"stage": "pretrain"}, {"stage": "encoder", "sha256": "e"}]')
+    (folder / "metrics.json").write_text('{"steps": 1}')
+    return folder
+
+
+def test_runs_that_grew_are_paired_by_seed(encoder: Path, tmp_path: Path) -> None:
+    for seed, score in enumerate((0.70, 0.90, 0.80)):
+        finished(tmp_path / f"runs/full-{seed}", score, seed=seed)
+    for seed, score in ((1, 0.88), (2, 0.78)):
+        finished(tmp_path / f"runs/scratch-{seed}", score, arm="scratch", seed=seed)
+    text = grown_from(encoder, tmp_path / "runs", tmp_path / "page")
+    assert "**+0.020 [+0.020, +0.020]**" in text
+    assert "Left out" not in text
+
+
+def test_runs_of_other_settings_and_of_experiments_are_no_further_seeds(encoder: Path, tmp_path: Path) -> None:
+    for seed, score in enumerate((0.70, 0.80)):
+        finished(tmp_path / f"runs/full-{seed}", score, seed=seed)
+    finished(tmp_path / "runs/other-rate", 0.1, rate=1.0)
+    finished(tmp_path / "runs/same-seed", 0.80, seed=1)
+    part = finished(tmp_path / "runs/worth/runs/full-10-0", 0.2)
+    (part / NOTE).write_text("{}")
+    text = grown_from(encoder, tmp_path / "runs", tmp_path / "page")
+    assert "| sick (accuracy) | model | **0.750 ± 0.071** |" in text
+    assert f"Left out: {tmp_path}/runs/full-1, {tmp_path}/runs/other-rate." in text
+    assert f"in their own tables: {tmp_path}/runs/worth." in text
+    [shown] = re.findall(r"[0-9.]+ accuracy", (tmp_path / "page/report.html").read_text().partition("Lineage")[2])
+    assert shown == "0.750 accuracy"
+
+
+def test_an_encoder_all_of_whose_runs_are_in_a_comparison_says_where(encoder: Path, tmp_path: Path) -> None:
+    (finished(tmp_path / "pairs/runs/model-sick-full-0", 0.7) / NOTE).write_text("{}")
+    assert "0.700" not in grown_from(encoder, tmp_path / "pairs", tmp_path / "page")
+    assert f"in their own tables: {tmp_path}/pairs." in (tmp_path / "page/report.html").read_text()
+
+
+def test_the_best_baseline_is_one_that_all_runs_have(encoder: Path, tmp_path: Path) -> None:
+    finished(tmp_path / "runs/full", 0.7, **{"baseline/bag_of_words": 0.6, "baseline/of_an_older_version": 0.9})
+    finished(tmp_path / "runs/scratch", 0.6, arm="scratch", **{"baseline/bag_of_words": 0.6})
+    assert "0.600 (bag of words)" in grown_from(encoder, tmp_path / "runs", tmp_path / "page")
+
+
 def test_a_model_that_counts_has_no_steps(toys: Callable[[str], Path], tmp_path: Path) -> None:
     run("report", "--from", str(toys("ngram")), "--out", str(tmp_path))
     page = page_in(tmp_path)
@@ -104,14 +176,60 @@ def test_a_comparison(tmp_path: Path) -> None:
     """The one in the repository, which has its table but no runs."""
     run("report", "--from", str(REPOSITORY / "results/sample"), "--out", str(tmp_path))
     page = page_in(tmp_path)
-    assert titles(page) == ["Scores", "Every run", "Time and energy", "Repeat it"]
+    assert titles(page) == ["Scores", "Every run", "Time and energy"]  # an older version noted no command
     assert page.count("<svg") == 6  # scores and gains of three tasks
     assert "\\toprule" in (tmp_path / "report.tex").read_text()
+
+
+def compared(out: Path, scores: dict[str, float], *, chosen: str) -> None:
+    """A comparison of one arm and seed whose settings had these scores."""
+    flags = [f"--model.optimization.learning_rate={rate}" for rate in scores]
+    for number, score in enumerate(scores.values()):
+        folder = finished(out / f"runs/bert-sick-full-0-{number}", score)
+        (folder / NOTE).write_text("{}")
+        (folder / "command.txt").write_text(f"python -m pipeline finetune {flags[number]}\n")
+        (folder / "metrics.csv").write_text(f"step,val/accuracy\n1,0.{number + 1}\n2,0.5\n")
+    row = {"model": "bert", "task": "sick", "arm": "full", "seed": 0, "metric": "accuracy", "score": scores[chosen]}
+    row |= {"flags": flags[list(scores).index(chosen)], "chosen_by": 0.5, "degenerate": False}
+    row |= {"tokens": 1.0, "minutes": 1.0}
+    comparison.report([row], out)
+
+
+@pytest.mark.parametrize("other", [0.7, 0.8])  # two settings may have the same score
+def test_a_comparison_draws_the_runs_of_its_table(other: float, tmp_path: Path) -> None:
+    compared(tmp_path / "grid", {"1": other, "2": 0.8}, chosen="2")
+    run("report", "--from", str(tmp_path / "grid"), "--out", str(tmp_path / "page"))
+    page = (tmp_path / "page/report.html").read_text()
+    assert "full: 0.2 at 1" in page
+    assert "full: 0.1 at 1" not in page
+    assert "0.800 accuracy" in page
+    assert "1 run<" in page  # of the lineage
+
+
+def printed(out: Path, commands: list[str]) -> list[str]:
+    """The commands on the page of a comparison that was written by some."""
+    compared(out, {"1": 0.8}, chosen="1")
+    shutil.rmtree(out / "runs")
+    for command in commands:
+        comparison.note_command(out, command)
+    run("report", "--from", str(out))
+    found = re.findall(r"<pre[^>]*>(?:<code>)?(.*?)<", page_in(out), flags=re.S)
+    return html.unescape("".join(found)).splitlines()
+
+
+def test_a_page_has_the_commands_that_made_its_table(tmp_path: Path) -> None:
+    whole, other = "python -m pipeline compare --name=a --out=b", "python -m pipeline compare --name=a --out=b --x=1"
+    parts = [f"{whole} --models=bert --seeds=2", f"{whole} '--tasks=sick sst2'"]
+    assert printed(tmp_path / "a", [*parts, whole]) == [whole]  # which makes all
+    assert printed(tmp_path / "b", [parts[0], other, *parts, *parts]) == parts  # rows of other settings are not kept
+    assert printed(tmp_path / "c", [*parts, other]) == [other]
 
 
 def test_a_place_without_a_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no folder nowhere"):
         run("report", "--from", "nowhere/run")
+    with pytest.raises(UserError, match=r"There is no folder .*results/sample/typo"):  # not the comparison above it
+        run("report", "--from", str(REPOSITORY / "results/sample/typo"), "--out", str(tmp_path / "page"))
     (tmp_path / "runs/a").mkdir(parents=True)
     (tmp_path / "runs/a/metrics.json").write_text("{}")
     with pytest.raises(UserError, match=r"name one, for example .*runs/a"):

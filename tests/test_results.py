@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,9 +54,12 @@ def test_what_is_missing_is_run_and_the_page_is_written(
     version = read_metrics(tmp_path / "out/runs/bert-sentiment-full-0").get("version")
     assert rows[0].get("version") == version
     assert "Learning curves" in page
+    command = (tmp_path / "out/command.txt").read_text().strip()
+    assert shlex.split(command)[3:] == ["results", f"--name={grid}", "--corpus=sample", f"--out={tmp_path}/out", *TINY]
+    assert command in page
     (tmp_path / "out/notes.yaml").write_text("- {task: sentiment, text: A caveat of the task.}\n- {text: Of all.}\n")
     monkeypatch.setattr(compare, "finetune", None)  # nothing is left to run
-    run("results", *flags, "--corpus", "sample")
+    run(*shlex.split(command)[3:])
     text = (tmp_path / "out/report.md").read_text()
     assert "| bert¹ |" in text
     assert "¹ A caveat of the task." in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,13 @@ from pipeline.experiments import comparison_plot, conditions
 from pipeline.presets import ARMS
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
+from pipeline.storage.validation import read_text
 from pipeline.tracking.tables import markdown_table
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid.summary)
 NUMBERS = {"seed": int, "score": float, "chosen_by": float, "tokens": float, "minutes": float}
+COMMANDS = "command.txt"  # those that have written a table, a line each
+PART = re.compile(r" ('?)--(models|tasks|arms|seeds)=.*?\1(?= |$)")  # of a grid, in a line of a shell
 
 
 def is_baseline(name: str) -> bool:
@@ -87,8 +91,11 @@ class Line:
 
     @property
     def best_baseline(self) -> tuple[str, list[float]] | None:
-        """The name of the baseline with the best mean, and its score beside each run: training rows may differ."""
-        names = [name for name in self.rows[0] if is_baseline(name)]
+        """The name of the baseline with the best mean, and its score beside each run: training rows may differ.
+
+        Of those that all runs have: another version may know another one.
+        """
+        names = [name for name in self.rows[0] if is_baseline(name) and all(name in row for row in self.rows)]
         scores = {name: [float(row[name]) for row in self.rows] for name in names}
         if not scores:
             return None
@@ -97,20 +104,25 @@ class Line:
 
     @property
     def gain_over_scratch(self) -> Gain | None:
-        """Of the arm that pretraining is judged by."""
+        """Of the arm that pretraining is judged by, over the seeds that both arms have."""
         arm = pretrained_arm(list(self.arms))
-        return None if arm is None else self._gain(self.arms[arm], self.arms["scratch"])
+        if arm is None:
+            return None
+        ours, scratch = (
+            {row["seed"]: row["score"] for row in self.rows if row["arm"] == name} for name in (arm, "scratch")
+        )
+        return self._gain([(score, scratch[seed]) for seed, score in ours.items() if seed in scratch])
 
     @property
     def gain_over_baseline(self) -> Gain | None:
         arm, best = pretrained_arm(list(self.arms)), self.best_baseline
         if arm is None or best is None:
             return None
-        beside = [value for value, row in zip(best[1], self.rows, strict=True) if row["arm"] == arm]
-        return self._gain(self.arms[arm], beside)
+        beside = zip(self.rows, best[1], strict=True)
+        return self._gain([(row["score"], value) for row, value in beside if row["arm"] == arm])
 
-    def _gain(self, scores: Sequence[float], others: Sequence[float]) -> Gain | None:
-        pairs = list(zip(scores, others, strict=False))
+    def _gain(self, pairs: Sequence[tuple[float, float]]) -> Gain | None:
+        """Of scores, each with the one beside it."""
         if not pairs:
             return None
         mean, half = metrics.paired_gain(*([self.sign * value for value in side] for side in zip(*pairs, strict=True)))
@@ -178,6 +190,23 @@ def read(file: Path) -> Rows:
                 raise UserError(f"{file}, line {reader.line_num}, is damaged; run the comparison again.") from None
             rows.append({**known, **numbers, **words, "degenerate": words["degenerate"] == "True"})
     return rows
+
+
+def note_command(out: Path, command: str) -> None:
+    """Adds a command to those that have written the table in `out`."""
+    file = out / COMMANDS
+    before = read_text(file).splitlines() if file.is_file() else []
+    write_atomically(file, "\n".join([*(line for line in before if line != command), command]) + "\n")
+
+
+def commands_in(out: Path) -> list[str]:
+    """The commands that make the table again: the last one, and where it made a part, those of other parts of the same
+    grid. None of a table that an older version has written."""
+    file = out / COMMANDS
+    lines = read_text(file).splitlines() if file.is_file() else []
+    last = "".join(lines[-1:])
+    is_part = PART.search(last) is not None
+    return [line for line in lines if line == last or (is_part and PART.sub("", line) == PART.sub("", last))]
 
 
 def show(out: Path) -> None:

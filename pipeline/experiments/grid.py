@@ -29,7 +29,7 @@ from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.tracking.grids import log_grid
 from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of, settings_in
-from pipeline.training.run_folder import check_place
+from pipeline.training.run_folder import SIGN, check_place, elsewhere
 from tasks.base import Task
 
 # Settings that mean different things for frozen and trained encoders.
@@ -261,10 +261,19 @@ def rows_of(
     yield from (row(seed, best) for seed in range(1, seeds))
 
 
-def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = False, whole: Grid | None = None) -> None:
+def compare(
+    grid: Grid,
+    out: Path,
+    finetune: FineTune,
+    *,
+    command: str = "",
+    overwrite: bool = False,
+    whole: Grid | None = None,
+) -> None:
     """Runs what is not yet finished; writes compare.csv, compare.md and compare.png into `out`.
 
     Args:
+        command: that makes the same comparison, which is noted beside the table.
         overwrite: run what is finished too.
         whole: the grid that `grid` is a part of; what is finished of the rest is in the table too.
 
@@ -272,6 +281,8 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
         UserError: a run is refused, or another process runs it.
     """
     check_place(out)
+    if (out / SIGN).exists():
+        raise UserError(f"{out} is the folder of a run, whose command.txt this would change; {elsewhere()}.")
     check_settings(grid)
     out.mkdir(parents=True, exist_ok=True)
     whole = whole or grid
@@ -308,6 +319,8 @@ def compare(grid: Grid, out: Path, finetune: FineTune, *, overwrite: bool = Fals
             if seeds < all_seeds:  # those that are finished stay
                 rows[cell] = max(rows[cell], finished_rows(cell), key=len)
             comparison.report([row for cell in cells for row in rows[cell]], out)
+            if command:  # only now: one that is refused has written nothing
+                comparison.note_command(out, command)
     if found := [row for cell in cells for row in rows[cell]]:
         log_grid(out, found, kind="compare")
 

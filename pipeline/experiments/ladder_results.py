@@ -23,6 +23,7 @@ from pipeline.inspection.context_loss import loss_by_context
 from pipeline.inspection.mixture import mix
 from pipeline.inspection.token_log_probs import TokenLogProbs
 from pipeline.models.base import Encoder
+from pipeline.models.folder import FILES
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking.history import History
@@ -162,8 +163,7 @@ class Measured:
 
     def __init__(self, plan: Plan, folder: Path, kept: Path, name: str) -> None:
         self.plan, self.folder = plan, folder
-        files = [folder / name for name in ("config.json", "tokenizer.json", "model.safetensors")]
-        key = digest([file_hash(file) for file in files], plan.data.valid.meta["corpus"], plan.data.length)
+        key = digest([file_hash(folder / name) for name in FILES], plan.data.valid.meta["corpus"], plan.data.length)
         self.kept = measures.Kept(kept, name, key)
 
     @cached_property

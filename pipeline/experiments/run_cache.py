@@ -15,6 +15,7 @@ from pipeline.console import typed
 from pipeline.console.progress import write
 from pipeline.data.labeled import content_of
 from pipeline.errors import Interrupted, UserError
+from pipeline.models.folder import FILES
 from pipeline.presets import FRESH, named_config, recipe, task_file, task_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
@@ -91,11 +92,8 @@ def encoder_files(request: FineTuneRequest) -> list[Path]:
         rooms = ("pretrain", f"tasks/{task_file(request.task).stem}")
         return [file for room in rooms if (file := named_config(room, request.model)) is not None]
     if encoder is None or not (encoder / "model.safetensors").is_file():
-        raise UserError(
-            f"There is no encoder in {encoder}; run `{typed.command('pretrain')}` for it first, or set "
-            f"{typed.flag('from')}."
-        )
-    names = ["config.json", "tokenizer.json", *([] if request.arm in FRESH else ["model.safetensors"])]
+        raise UserError(f"There is no encoder in {encoder}; pretrain one there, or set {typed.flag('from')}.")
+    names = [name for name in FILES if request.arm not in FRESH or name != "model.safetensors"]
     return [encoder / name for name in names if (encoder / name).is_file()]
 
 

@@ -16,7 +16,7 @@ from pipeline.data.labeled import content_of
 from pipeline.errors import UserError
 from pipeline.experiments import words_plot
 from pipeline.experiments.run_cache import Cell, finite, once
-from pipeline.models.folder import read_config
+from pipeline.models.folder import FILES, read_config
 from pipeline.presets import named_config, recipe, task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
@@ -140,7 +140,7 @@ def measure(
         for curve in curves:
             for saved in curve.saved:
                 folder = out / "runs" / f"{curve.name}-{name_of(saved.words)}"
-                cell: Cell = {"encoder": digest([file_hash(path) for path in files_of(saved.folder)]), "data": data}
+                cell: Cell = {"encoder": digest([file_hash(saved.folder / name) for name in FILES]), "data": data}
                 one = replace(request, model=model_of(saved.folder), encoder=saved.folder, out=folder, overwrite=True)
                 run = partial(ask, zeroshot, one)
                 curve.metrics.append(once(folder, cell | asked, run, overwrite=overwrite, taken=answers))
@@ -150,11 +150,6 @@ def measure(
 
 def ask(zeroshot: ZeroShot, request: ZeroShotRequest, *, resume: bool) -> None:
     zeroshot(request)
-
-
-def files_of(folder: Path) -> list[Path]:
-    """The files of an encoder folder on which its answers depend."""
-    return [folder / name for name in ("config.json", "tokenizer.json", "model.safetensors")]
 
 
 def answers(metrics: dict[str, Any]) -> dict[str, Any]:

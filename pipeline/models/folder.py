@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Size = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
+FILES = ("config.json", "tokenizer.json", "model.safetensors")  # that an encoder is made of
 BUFFER = re.compile(r"(.*\.)?(position_ids|attn\.(bias|masked_bias))")  # constants that some folders contain
 LARGEST = torch.finfo(torch.float32).max
 INTEGERS = (torch.int16, torch.int32, torch.int64)
@@ -69,7 +70,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"There is no folder {folder} of an encoder or model; pretrain one, or name another ({typed.flag('from')})."
         )
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+    for name in FILES:
         if not (folder / name).is_file():
             inside = next((folder / part for part in ("encoder", "model") if (folder / part).is_dir()), None)
             hint = f"; did you mean {inside}?" if inside else "."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import shlex
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.experiments import comparison
 from pipeline.experiments.comparison import Gain, Line
 from pipeline.reporting import charts, shared
-from pipeline.reporting.page import Block, Chart, Charts, Figure, Node, Page, Section, Table, Text, Tree
+from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Node, Page, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
 from pipeline.reporting.score_table import Footnote, footnotes, score_table
 
@@ -23,6 +23,7 @@ def page(folder: Path) -> Page:
     rows = comparison.read(folder / "compare.csv")
     lines = comparison.lines_of(rows)
     runs = [run for run in runs_under([folder / "runs"]) if run.kind == "finetune"]
+    shown = [run for row in rows if (run := run_of(row, runs))]
     arms = comparison.arms_of(rows)
     certain = [line for line in lines if line.gain_over_scratch and line.gain_over_scratch.is_certain]
     figures = [Figure("Fine-tunes", f"{len(rows):,}", f"{sum(row['minutes'] for row in rows) / 60:.1f} hours in all")]
@@ -46,9 +47,9 @@ def page(folder: Path) -> Page:
             *score_sections(rows, title="Scores", notes=footnotes(folder)),
             curves_section(runs, lines),
             runs_section(rows),
-            lineage_section(runs),
+            lineage_section(shown),
             cost_section(rows, runs),
-            commands_section(folder, rows, runs),
+            commands_section(folder, shown),
         ],
     )
 
@@ -110,12 +111,13 @@ def _gain_mark(gain: Gain, color: str, label: str) -> charts.Mark:
 
 
 def curves_section(runs: Sequence[RunRecord], lines: Sequence[Line]) -> Section:
-    """How the metric of the validation part rose in each arm, seed 0, for each task and model."""
+    """How the metric of the validation part moved in the run of seed 0 of each arm, for each task and model."""
     drawn = []
     for line in lines:
         series = []
         for arm in line.arms:
-            run = next((run for run in runs if _is_of(run, line, arm)), None)
+            rows = [row for row in line.rows if (row["arm"], row["seed"]) == (arm, 0)]
+            run = run_of(rows[0], runs) if rows else None
             if run is None or run.metric is None:
                 continue
             steps, values = run.history.series(f"val/{run.metric}")
@@ -132,8 +134,16 @@ def curves_section(runs: Sequence[RunRecord], lines: Sequence[Line]) -> Section:
     return Section("Learning curves", [Charts(drawn)] if drawn else [])
 
 
-def _is_of(run: RunRecord, line: Line, arm: str) -> bool:
-    return run.folder.name.startswith(f"{line.model}-{line.task_name}-{arm}-0")
+def run_of(row: dict[str, Any], runs: Sequence[RunRecord]) -> RunRecord | None:
+    """The run that a row of the table is of: with seed 0 there are others, of settings that were not chosen."""
+    name = re.escape("-".join([row["model"], Path(row["task"]).stem, row["arm"], str(row["seed"])]))
+    found = [
+        run
+        for run in runs
+        if re.fullmatch(rf"{name}(-\d+)?", run.folder.name) and run.metrics.get(f"test/{row['metric']}") == row["score"]
+    ]
+    flags = str(row.get("flags") or "")
+    return next((run for run in found if flags in run.text("command.txt")), next(iter(found), None))
 
 
 def runs_section(rows: comparison.Rows) -> Section:
@@ -196,12 +206,10 @@ def cost_section(rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
     )
 
 
-def commands_section(folder: Path, rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
-    name = folder.resolve().name
-    words: list[Any] = ["python", "-m", "pipeline", "compare", "--name", name, "--out", str(folder)]
-    first = next((shared.command_of(run) for run in runs), "")
-    section = shared.commands_section(shlex.join(words), first)
-    if not section.blocks:
-        return section
-    text = "The first line runs what is missing and writes the table again; the second is one of its runs alone."
-    return Section(section.title, [Text(text if first else "This runs what is missing."), *section.blocks[1:]])
+def commands_section(folder: Path, runs: Sequence[RunRecord]) -> Section:
+    blocks: list[Block] = []
+    if lines := comparison.commands_in(folder):
+        blocks += [Text("This runs what is missing, and writes the table again."), Code("\n".join(lines))]
+    if runs:
+        blocks += [Text("This is one of its runs alone."), Code(shared.command_of(runs[0]))]
+    return Section("Repeat it", blocks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pydoc import locate
 from typing import Any
 
@@ -12,12 +12,18 @@ from pipeline.objectives.base import Objective
 from pipeline.reporting import charts, grid, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text
 from pipeline.reporting.run_record import RunRecord
+from pipeline.reporting.score_table import Footnote
+
+GROWN = "What grew from this encoder"  # the title of a section
+MOST_NAMED = 6  # folders in a note
+Key = Callable[[RunRecord], Any]
 
 
 def page(run: RunRecord, grown: Sequence[RunRecord]) -> Page:
     """Curves, corpus, samples and costs; and the scores of the runs that began with the encoder."""
     metrics = run.metrics
     main, baselines = compared_losses(run), run.baselines()
+    shown = runs_of_their_own(grown)
     steps = metrics.get("steps", 0)
     counted = not steps  # a model that counts its corpus once
     unigram = baselines.get("unigram")
@@ -46,8 +52,8 @@ def page(run: RunRecord, grown: Sequence[RunRecord]) -> Page:
             metrics_section(run),
             corpus_section(run),
             samples_section(run),
-            *grown_sections(grown),
-            shared.lineage_section(run.stages, grown=shared.grown_nodes(grown)),
+            *grown_sections(grown, shown),
+            shared.lineage_section(run.stages, grown=shared.grown_nodes(shown)),
             shared.cost_section(run),
             shared.settings_section(run),
             shared.commands_section(shared.command_of(run)),
@@ -161,14 +167,16 @@ def samples_section(run: RunRecord) -> Section:
 # ---------------------------------------------------------------------- what grew from the encoder
 
 
-def grown_sections(grown: Sequence[RunRecord]) -> list[Section]:
-    """The scores of all fine-tunes as a comparison, and those of prompts."""
-    rows = []
-    for run in grown:
-        if run.kind == "finetune" and run.metric and f"test/{run.metric}" in run.metrics:
-            rows.append(run.row())
-    sections = grid.score_sections(rows, title="What grew from this encoder") if rows else []
-    prompted = [run for run in grown if run.kind == "zeroshot"]
+def grown_sections(grown: Sequence[RunRecord], shown: Sequence[RunRecord]) -> list[Section]:
+    """The scores of fine-tunes as a comparison, and those of prompts; what of `grown` is not shown is named."""
+    tuned = [run for run in shown if run.kind == "finetune"]
+    notes = left_out(grown, shown)
+    if tuned:
+        rows = [run.row() for run in tuned]
+        sections = grid.score_sections(rows, title=GROWN, notes=[Footnote(note) for note in notes])
+    else:
+        sections = [Section(GROWN, [Text(note) for note in notes])] if notes else []
+    prompted = [run for run in shown if run.kind == "zeroshot"]
     cells = []
     for run in prompted:
         metrics = run.metrics
@@ -190,5 +198,57 @@ def grown_sections(grown: Sequence[RunRecord]) -> list[Section]:
         sections.append(Section("Zero-shot", [Table(head, cells, caption)]))
     if not grown:
         text = "No fine-tune or zero-shot run of this encoder was found; --search names further folders to look in."
-        sections.append(Section("What grew from this encoder", [Text(text)]))
+        sections.append(Section(GROWN, [Text(text)]))
     return sections
+
+
+def runs_of_their_own(grown: Sequence[RunRecord]) -> list[RunRecord]:
+    """Those that are no part of an experiment: fine-tunes that can be averaged, and all zero-shot runs."""
+    own = [run for run in grown if run.experiment is None]
+    return [*comparable(own), *(run for run in own if run.kind == "zeroshot")]
+
+
+def comparable(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The fine-tunes that are a line of a table: of a task and model those of one data set and metric, of an arm those
+    of one setting, of a seed one."""
+    tested = [run for run in runs if run.kind == "finetune" and f"test/{run.metric}" in run.metrics]
+    tested = largest_parts(tested, lambda run: (run.task, run.model), lambda run: (run.metric, run.data))
+    tested = largest_parts(tested, lambda run: (run.task, run.model, run.arm), lambda run: run.setting)
+    return list({(run.task, run.model, run.arm, run.seed): run for run in tested}.values())
+
+
+def largest_parts(runs: Sequence[RunRecord], group: Key, part: Key) -> list[RunRecord]:
+    """Of each group of runs the part with the most of them; of as many, the one that was run last."""
+
+    def size(found: list[RunRecord]) -> tuple[int, str]:
+        return len(found), max(str(run.metrics.get("date", "")) for run in found)
+
+    return [run for mine in _by(runs, group) for run in max(_by(mine, part), key=size)]
+
+
+def _by(runs: Sequence[RunRecord], key: Key) -> list[list[RunRecord]]:
+    found: dict[Any, list[RunRecord]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return list(found.values())
+
+
+def left_out(grown: Sequence[RunRecord], shown: Sequence[RunRecord]) -> list[str]:
+    """What is not shown, and why."""
+    notes = []
+    folders = {run.folder for run in shown}
+    if others := [run for run in grown if run.experiment is None and run.folder not in folders]:
+        names = named([str(run.folder) for run in others])
+        notes.append(
+            "All arms of a row have the same data, and each the runs of one setting: of several that with the most "
+            f"runs, of as many the latest. Left out: {names}."
+        )
+    if places := dict.fromkeys(str(run.experiment) for run in grown if run.experiment is not None):
+        notes.append(f"Runs of comparisons and of other experiments are in their own tables: {named(list(places))}.")
+    return notes
+
+
+def named(folders: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = len(folders) - MOST_NAMED
+    return ", ".join(folders[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -10,8 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pipeline import former_names
 from pipeline.errors import UserError
+from pipeline.experiments import run_cache
 from pipeline.models import registry
+from pipeline.storage.checksums import digest
 from pipeline.storage.validation import parse_json, read_json, read_text, read_yaml
 from pipeline.tracking import lineage
 from pipeline.tracking.history import History, read_metrics
@@ -76,6 +79,11 @@ class RunRecord:
         return int(self.stage(self.kind).get("seed", 0))
 
     @property
+    def experiment(self) -> Path | None:
+        """The folder of the comparison, or of another experiment, that it is one of many runs of."""
+        return self.folder.parent.parent if (self.folder / run_cache.NOTE).is_file() else None
+
+    @property
     def version(self) -> str:
         return str(self.stage(self.kind).get("version", "unknown"))
 
@@ -95,6 +103,23 @@ class RunRecord:
         content = read_yaml(file) if file.is_file() else {}
         return content if isinstance(content, dict) else {}
 
+    @property
+    def data(self) -> str:
+        """A hash of the task, as its YAML file has it, and of where its rows are and how many are trained on."""
+        data = former_names.current(self.config).get("data") or {}
+        return digest(*(data.get(name) for name in ("task", "files", "train_rows")))
+
+    @property
+    def setting(self) -> str:
+        """A hash of the configuration without the seed: runs that share it differ by chance alone."""
+        parts = former_names.current(self.config)
+        return digest(
+            {
+                name: {key: value for key, value in part.items() if key != "seed"} if isinstance(part, dict) else part
+                for name, part in parts.items()
+            }
+        )
+
     @cached_property
     def history(self) -> History:
         history = History(self.folder)
@@ -109,7 +134,9 @@ class RunRecord:
 
     @property
     def is_lower_better(self) -> bool:
-        """Whether the best validation is the lowest."""
+        """Whether less of the metric is better; of older runs whether the best validation is the lowest."""
+        if "mode" in self.metrics:
+            return bool(self.metrics["mode"] == "min")
         best = self.metrics.get(f"val/best_{self.metric}")
         values = self.history.series(f"val/{self.metric}")[1]
         return bool(values) and best is not None and abs(best - min(values)) < abs(best - max(values))

@@ -58,6 +58,7 @@ METRIC_NAMES = {
     "test/rows": "rows of the test part",
     "best_step": "step of the checkpoint that is tested: the best on the validation part",
     "val/best_METRIC": "the validation score of that checkpoint",
+    "mode": "`max` where more of that metric is better, `min` where less is",
     "degenerate": "true where every prediction is the same, so that nothing was learned",
     "PART/accuracy": "share of the texts labelled right",
     "PART/standard_error": "standard error of the accuracy (or of the correlation) from the number of rows",

@@ -104,6 +104,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
         "test/rows": len(examples),
         "best_step": step,
         f"val/best_{task.metric}": best_score,
+        "mode": task.mode,
         "degenerate": task.is_degenerate(predicted),
         **{f"baseline/{name}": value for name, value in baselines.items()},
         **{f"test/{name}": value for name, value in scores.details.items()},

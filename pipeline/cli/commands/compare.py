@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from pipeline.training.requests import FineTuneRequest, PretrainRequest
 if TYPE_CHECKING:
     from pipeline.experiments.grid import Grid
 
+PARTS = ("models", "tasks", "arms")  # of a grid
 HELP = "models x tasks x arms x seeds in one table"
 
 
@@ -28,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
         "--from", dest="encoders", default=None, help="encoder folders, with {model} in place of a name"
     )
     parser.add_argument("--out", type=place, default=None, help="folder of the table and its runs")
-    for field in ("models", "tasks", "arms"):
+    for field in PARTS:
         parser.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
     parser.add_argument("--seeds", type=natural, default=0, help="seeds of each arm; 0: the number in the file")
     parser.add_argument("--overwrite", action="store_true", help="run what is finished too")
@@ -42,8 +44,17 @@ def run(options: argparse.Namespace) -> None:
     grid, whole, out = requested(options)
     if grid.corpus == "sample" and not options.encoders:  # minutes; other corpora take hours: make results
         pretrain_missing(grid)
-    compare(grid, out, finetune, overwrite=options.overwrite, whole=whole)
+    check_encoders(grid, options)
+    compare(grid, out, finetune, command=command_of(options, out), overwrite=options.overwrite, whole=whole)
     show(out)
+
+
+def command_of(options: argparse.Namespace, out: Path) -> str:
+    """The command as a line of a shell, to make the same table elsewhere."""
+    names = ("name", "corpus", "data", *PARTS, "seeds")
+    given = {name: getattr(options, name, None) for name in names} | {"from": options.encoders, "out": out}
+    words = [f"--{name}={value}" for name, value in given.items() if value]
+    return shlex.join(["python", "-m", "pipeline", options.command, *words, *options.overrides])
 
 
 def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
@@ -56,9 +67,7 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
 
     file = file_of(options.name)
     places = {name: value for name in ("data", "encoders") if (value := getattr(options, name))}
-    changes: dict[str, Any] = {
-        name: value.split() for name in ("models", "tasks", "arms") if (value := getattr(options, name))
-    }
+    changes: dict[str, Any] = {name: value.split() for name in PARTS if (value := getattr(options, name))}
     grid, whole = load(file, **changes, **places, seeds=options.seeds), load(file, **places)
     check_data(grid, file, options.data)
     grid.flags = whole.flags = [*grid.flags, *options.overrides]
@@ -90,6 +99,25 @@ def check_data(grid: Grid, file: Path, data: str | None, *, alone: str = "finetu
             f"a grid of your own ({{tasks: {{{elsewhere[0]}: FOLDER}}}}), or run that task alone, with fresh weights "
             f"beside it: {typed.command(alone, task=elsewhere[0], data=data, seeds=5)}."
         )
+
+
+def check_encoders(grid: Grid, options: argparse.Namespace) -> None:
+    """Whether all encoders are there, before any run: those of the last model would be missed after hours.
+
+    Raises:
+        UserError: one is missing; names the command that makes it where the grid expects it.
+    """
+    models = {model for _, model, _ in grid.cells()}
+    missing = [folder for model, folder in grid.missing_encoders().items() if model in models]
+    if not missing:
+        return
+    asked = {name: getattr(options, name) or None for name in ("name", "data", *PARTS, "seeds", "out")}
+    asked |= {"from": options.encoders, "corpus": None if grid.corpus else "folder"}
+    makes = f"`{typed.command('results', *options.overrides, **asked)}` pretrains what is missing, or "
+    raise UserError(
+        f"There is no encoder in {missing[0]}; {makes if missing[0].name == 'encoder' else ''}set {typed.flag('from')} "
+        "to another place."
+    )
 
 
 def check_flags(grid: Grid, flags: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.cli.arguments import (
@@ -78,5 +79,6 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
         raise UserError(f"{out} holds a single run; choose another {typed.flag('out')} for several.")
     check_seeds(seeds, request.seed)
     check_settings(grid)
-    compare(grid, out, finetune, overwrite=request.overwrite)
+    command = f"{replace(request, encoder=folder, out=out).command('finetune')} --seeds {seeds}"
+    compare(grid, out, finetune, command=command, overwrite=request.overwrite)
     show(out)

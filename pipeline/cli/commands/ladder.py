@@ -58,8 +58,8 @@ def requested(options: argparse.Namespace) -> LadderRun:
     if not file.is_file():
         raise UserError(f"{unknown('ladder', options.name, 'ladder')} A YAML file would do too.")
     ladder = load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None)
-    given = {"name": options.name, "corpus": options.corpus, "data": options.data, "tokens": options.tokens}
-    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    given = {name: getattr(options, name) for name in ("name", "corpus", "data", "models", "tokens", "seeds", "out")}
+    words = [f"--{name}={value}" for name, value in given.items() if value]
     return LadderRun(
         ladder,
         out=options.out or Path("runs/ladder") / file.stem,

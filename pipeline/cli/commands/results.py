@@ -43,7 +43,8 @@ def run(options: argparse.Namespace) -> None:
     else:
         check_corpus(grid)
         compare.pretrain_missing(grid)
-        grids.compare(grid, out, compare.finetune, overwrite=options.overwrite, whole=whole)
+        command = compare.command_of(options, out)
+        grids.compare(grid, out, compare.finetune, command=command, overwrite=options.overwrite, whole=whole)
         show(out)
     report.write(report.page_of(out, []), out)
     print(f"Saved {', '.join(report.FILES)} in {out}")
