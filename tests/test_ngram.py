@@ -254,6 +254,11 @@ def test_what_a_counting_run_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("model.encoder.init_args.order=8", "it must be 1 to 7"),
         ("model.encoder.init_args.smoothing=katz", "modified-kneser-ney"),
         ("trainer.devices=2", "one process"),
+        (
+            "model.encoder.init_args.discount=0.5",
+            "discount is of absolute-discounting and kneser-ney, and .* is modified-",
+        ),
+        ("model.encoder.init_args.k=0.5", "k is of add-k, and"),
     ):
         with pytest.raises(UserError, match=said):
             run(*place, *flags("ngram", setting))

@@ -116,8 +116,8 @@ class Encoder(nn.Module):
         """
         raise NotImplementedError
 
-    def check_memory(self, tokens: int, memory: float) -> None:
-        """Raises: UserError, to `fit` that many tokens would take more than `memory` bytes; says what fits."""
+    def check_fit(self, tokens: int, memory: float) -> None:
+        """Raises: UserError, its settings contradict each other, or to `fit` so many tokens takes more than `memory` bytes."""
 
     @abstractmethod
     def forward(self, batch: Batch, state: Any = None) -> Encoded:

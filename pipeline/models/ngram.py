@@ -102,15 +102,33 @@ class Ngram(Encoder):
         self.probabilities = Probabilities(levels, self.smoothing, self.config["vocab_size"], k=k, discount=discount)
 
     def fit(self, tokens: np.ndarray, starts: np.ndarray) -> int:
-        """Counts the n-grams of each order; returns their number."""
+        """Counts the n-grams of each order; returns their number.
+
+        Raises:
+            UserError: a setting is not of its smoothing, which would ignore it or not be what it is called.
+        """
+        self._check_used()
         end = self.tokenizer.id("eos")
         options: dict[str, Any] = {"order": self.order, "vocab_size": self.config["vocab_size"], "end": end}
         options["passes"] = partial(progress, desc="count", unit="order", leave=False, delay=1)
         self._hold(count(stream_of(tokens, starts, end), neighbors="kneser-ney" in self.smoothing, **options))
         return sum(int((level.counts > 0).sum()) for level in self.levels)
 
-    def check_memory(self, tokens: int, memory: float) -> None:
-        """Raises: UserError, counting could take more; says which order fits."""
+    def _check_used(self) -> None:
+        discounted = self.smoothing in ("absolute-discounting", "kneser-ney")
+        for name, given, used, of in (
+            ("k", self.config["k"] != 1, self.smoothing == "add-k", "add-k"),
+            ("discount", self.config["discount"] is not None, discounted, "absolute-discounting and kneser-ney"),
+        ):
+            if given and not used:
+                raise UserError(
+                    f"model.encoder.init_args.{name} is of {of}, and model.encoder.init_args.smoothing is "
+                    f"{self.smoothing}: leave one of them out."
+                )
+
+    def check_fit(self, tokens: int, memory: float) -> None:
+        """Raises: UserError, a setting is not of its smoothing, or counting could take more; says which order fits."""
+        self._check_used()
         needs = [memory_needed(tokens, order=n, vocab_size=self.config["vocab_size"]) for n in range(1, self.order + 1)]
         if needs[-1] <= memory:
             return

@@ -39,7 +39,7 @@ class Counting(Pretraining):
 
     def build(self, data: CorpusData) -> None:
         super().build(data)
-        self.encoder.check_memory(len(data.train.tokens), memory())
+        self.encoder.check_fit(len(data.train.tokens), memory())
 
     def learn(self, trainer: lightning.Trainer, data: Any, checkpoint: Path | None) -> None:
         assert isinstance(data, CorpusData)
