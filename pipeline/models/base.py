@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def check_fit(self, tokens: int, memory: float) -> None:
-        """Raises: UserError, its settings contradict each other, or to `fit` so many tokens takes more than `memory` bytes."""
+        """Raises: UserError, its settings do not agree, or to `fit` so many tokens takes more than `memory` bytes."""
 
     @abstractmethod
     def forward(self, batch: Batch, state: Any = None) -> Encoded:
