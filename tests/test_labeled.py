@@ -58,6 +58,9 @@ def test_another_text_is_another_content(tmp_path: Path) -> None:
     before = content_of(Sentiment(), str(tmp_path / "parts"))
     (tmp_path / "parts/dev.tsv").rename(tmp_path / "parts/test.tsv")
     assert content_of(Sentiment(), str(tmp_path / "parts")) != before  # the same files are other parts
+    before = content_of(Sentiment(), str(tmp_path / "parts"))
+    (tmp_path / "parts/train.tsv").rename(tmp_path / "parts/train.csv")
+    assert content_of(Sentiment(), str(tmp_path / "parts")) != before  # the same bytes are other rows
 
 
 def test_words_and_tags_in_a_table() -> None:
