@@ -299,6 +299,10 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
     asked = Prompted(prompts=[Prompt("choice", "{text}", [" a", " b"], gold="label")])
     with pytest.raises(UserError, match="row 1 cannot be filled into the prompt"):
         evaluate(elmo, asked, [("row 1", {"text": "a", "label": None})])
+    prompts = [Prompt("choice", "{text}", {"no": " cat", "yes": " dog"})]
+    asked = Prompted(labels={"0": "no", "1": "yes"}, prompts=prompts)
+    with pytest.raises(UserError, match=r"row 1 cannot be .*: the label '2' is none of the task's labels\."):
+        evaluate(elmo, asked, [("row 1", {"text": "a", "label": 2})])  # of which no candidate is right
     (tmp_path / "unlabelled").mkdir()
     (tmp_path / "unlabelled/test.tsv").write_text("text\tlabel\nfine\t-1\n")
     task = Sentiment(splits={"test": "test"}, labels={"0": "bad", "1": "good"}, ignore=["-1"])
