@@ -46,6 +46,13 @@ def test_files_of_a_part(tmp_path: Path) -> None:
         rows_of(task, str(tmp_path), "train")
 
 
+def test_a_hidden_file_is_no_part(tmp_path: Path) -> None:
+    written(tmp_path, "reviews.tsv", "._reviews.tsv")
+    assert [path.name for path in files_of(Sentiment(), str(tmp_path), "train")] == ["reviews.tsv"]
+    hidden = tmp_path / "._reviews.tsv"
+    assert files_of(Sentiment(), str(hidden), "train") == [hidden]  # as it was named
+
+
 def test_another_text_is_another_content(tmp_path: Path) -> None:
     written(tmp_path, "train.tsv", "test.tsv")
     before = content_of(Sentiment(), str(tmp_path))

@@ -137,6 +137,12 @@ def test_folders_patterns_and_splits(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert [path.name for path in find_files(str(tmp_path))] == ["train-00.jsonl.xz", "valid.jsonl.xz"]
     assert [path.name for path in find_files(f"{tmp_path}/train*")] == ["train-00.jsonl.xz"]
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    for name in (".ipynb_checkpoints/train-checkpoint.txt", "._train-00.txt"):  # of Jupyter and of macOS
+        (tmp_path / name).touch()
+    assert [path.name for path in find_files(str(tmp_path))] == ["train-00.jsonl.xz", "valid.jsonl.xz"]
+    for location in (".ipynb_checkpoints", ".ipynb_checkpoints/*.txt", ".ipynb_checkpoints/train-checkpoint.txt"):
+        assert [path.name for path in find_files(f"{tmp_path}/{location}")] == ["train-checkpoint.txt"]  # as named
     assert split_of(Path("valid.jsonl.xz")) == "valid"
     names = ("valley.txt", "testament.txt", "devil.txt", "Device-1.txt", "validity.txt")
     assert {split_of(Path(name)) for name in names} == {"train"}
