@@ -86,6 +86,10 @@ def test_ignored_rows_have_no_label() -> None:
     rows = [("row", {"text": "x", "label": label}) for label in ("b", "-", "a")]
     task.learn_labels(rows)
     assert task.label_names == ["a", "b"]
+    missing = [("row", {"text": "x", "label": label}) for label in ("", None, math.nan)]  # of CSV, and of JSON
+    assert [Sentiment(ignore=[""]).is_ignored(row) for row in (*missing, rows[0])] == [True, True, True, False]
+    with pytest.raises(UserError, match="row has nothing under 'label'"):
+        task.example(missing[1])
     with pytest.raises(UserError, match="row has no 'label'"):
         Sentiment(columns={"text": "text"}).names(("row", {"text": "x"}))
 
