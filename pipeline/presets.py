@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -138,8 +139,11 @@ def recipe(file: Path) -> str:
     return digest(repr((shared, content)), *(file_hash(Path(inspect.getfile(kind))) for kind in kinds))
 
 
-def task_of(file: Path) -> DataSet:
+def task_of(file: Path, flags: Sequence[str] = ()) -> DataSet:
     """The task of a YAML file, without the rest of the configuration.
+
+    Args:
+        flags: settings that replace those of the file, as `--data.task.init_args.spans=false`.
 
     Raises:
         UserError: the file has no task, or one with a wrong setting.
@@ -147,21 +151,26 @@ def task_of(file: Path) -> DataSet:
     task = task_in(file)
     load_kind(task, beside=file)
     reader = ArgumentParser(exit_on_error=False)
-    reader.add_argument("--task", type=DataSet, required=True)
+    reader.add_argument("--data.task", type=DataSet, required=True)
     try:
-        return reader.instantiate(reader.parse_object({"task": task})).task
+        given = reader.parse_object({"data": {"task": task}})
+        return reader.instantiate(reader.parse_args([*flags], namespace=given) if flags else given).data.task
     except (ArgumentError, TypeError, KeyError, ValueError) as error:
-        raise UserError(f"{file} is not valid: {first_sentence(str(error))}") from None
+        place = " ".join([str(file), *(["with", *flags] if flags else [])])
+        raise UserError(f"{place} is not valid: {first_sentence(str(error))}") from None
 
 
-def trained_task(name: str) -> Task:
+def trained_task(name: str, flags: Sequence[str] = ()) -> Task:
     """TASK= -> a task that there is something to train for.
+
+    Args:
+        flags: see `task_of`.
 
     Raises:
         UserError: there is no such task, or it has prompts only.
     """
     file = task_file(name)
-    task = task_of(file)
+    task = task_of(file, flags)
     if not isinstance(task, Task):
         raise UserError(f"{file.stem} has prompts and nothing to train on; use {typed.command('zeroshot', task=name)}.")
     return task

@@ -95,15 +95,24 @@ class DataSet:
         Raises:
             UserError: there is no such column, or nothing in it; names the row.
         """
+        name = self.named_column(row, role)
+        if is_missing(row[1][name]):
+            raise RowError(row[0], f"has nothing under '{name}'", kind=f"nothing under '{name}'")
+        return row[1][name]
+
+    def named_column(self, row: Row, role: str) -> str:
+        """The name of the column of a role in a row.
+
+        Raises:
+            UserError: there is no such column; names the row.
+        """
         place, columns = row
         name = self.columns.get(role, role)
         if name not in columns and role in columns:
             name = role
         if name not in columns:
             raise RowError(place, f"has no '{name}' (it has {listed(columns)})", kind=f"no '{name}'")
-        if is_missing(columns[name]):
-            raise RowError(place, f"has nothing under '{name}'", kind=f"nothing under '{name}'")
-        return columns[name]
+        return name
 
     def plain(self, row: Row, role: str) -> str:
         """The text or label in the column of a role.

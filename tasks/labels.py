@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.base import Example
-from tasks.dataset import DataSet, Row, listed, shortened
+from tasks.dataset import DataSet, Row, is_missing, listed, shortened
 from tasks.errors import RowError, TaskError, UserError
 
 
@@ -18,7 +18,7 @@ class NamedLabels(DataSet):
     Args:
         labels: the value in the file -> the name of the label, in the order of the classes; a name stands for
             itself too. None: whatever the training part has, sorted.
-        ignore: values of rows without a label, which are left out.
+        ignore: values of rows without a label, which are left out; `""` is an empty cell, or null.
     """
 
     labels: dict[str, str] | None = None
@@ -37,7 +37,10 @@ class NamedLabels(DataSet):
             self.label_names = sorted({name for row in rows if not self.is_ignored(row) for name in self.names(row)})
 
     def is_ignored(self, row: Row) -> bool:
-        return bool(self.ignore) and str(self.column(row, "label")).strip() in self.ignore
+        if not self.ignore:
+            return False
+        value = row[1][self.named_column(row, "label")]
+        return ("" if is_missing(value) else str(value).strip()) in self.ignore
 
     def names(self, row: Row) -> list[str]:
         return self.named(row, [self.plain(row, "label")])

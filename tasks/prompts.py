@@ -105,7 +105,9 @@ def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str |
         return Question(before, [f" {last}"], "", 0)
     if isinstance(prompt.candidates, dict):
         candidates = [text(prompt.candidates[name]) for name in labels]
-        gold = labels.index(label) if label in labels else -1
+        if label not in labels:
+            raise ValueError(f"the label '{label!s:.60}' is none of the task's labels")
+        gold = labels.index(label)
     else:
         candidates = [text(candidate) for candidate in prompt.candidates]
         gold = int(row[prompt.gold]) if isinstance(prompt.gold, str) else prompt.gold

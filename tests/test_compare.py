@@ -286,6 +286,18 @@ def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureF
         run("compare", "--from", str(pretrained / "encoder"), "--models", "bert", "--out", str(tmp_path / "pretrain"))
 
 
+def test_several_seeds_are_scored_by_the_metric_that_a_setting_gives_the_task(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run"), "--task", "tagging"]
+    run("finetune", *where, "--seeds", "1", *TINY, "--data.task.init_args.spans=false")
+    assert "tagging (token accuracy)" in capsys.readouterr().out
+    choose = {"data.task.init_args.spans": [True, False]}
+    grid = compare.Grid(["bert"], {"tagging": None}, {"full": compare.Arm(1, choose)}, "x")
+    with pytest.raises(UserError, match="score tagging by span_f1 and token_accuracy, which cannot be compared"):
+        compare.check_settings(grid)
+
+
 def test_wrong_grids(tmp_path: Path) -> None:
     grid = tmp_path / "grid.yaml"
     misspelt = "{models: [bert], tasks: [pos], encoders: x, arms: {scrach: {seeds: 1}}}"

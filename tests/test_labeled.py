@@ -46,6 +46,13 @@ def test_files_of_a_part(tmp_path: Path) -> None:
         rows_of(task, str(tmp_path), "train")
 
 
+def test_a_hidden_file_is_no_part(tmp_path: Path) -> None:
+    written(tmp_path, "reviews.tsv", "._reviews.tsv")
+    assert [path.name for path in files_of(Sentiment(), str(tmp_path), "train")] == ["reviews.tsv"]
+    hidden = tmp_path / "._reviews.tsv"
+    assert files_of(Sentiment(), str(hidden), "train") == [hidden]  # as it was named
+
+
 def test_another_text_is_another_content(tmp_path: Path) -> None:
     written(tmp_path, "train.tsv", "test.tsv")
     before = content_of(Sentiment(), str(tmp_path))
@@ -58,6 +65,9 @@ def test_another_text_is_another_content(tmp_path: Path) -> None:
     before = content_of(Sentiment(), str(tmp_path / "parts"))
     (tmp_path / "parts/dev.tsv").rename(tmp_path / "parts/test.tsv")
     assert content_of(Sentiment(), str(tmp_path / "parts")) != before  # the same files are other parts
+    before = content_of(Sentiment(), str(tmp_path / "parts"))
+    (tmp_path / "parts/train.tsv").rename(tmp_path / "parts/train.csv")
+    assert content_of(Sentiment(), str(tmp_path / "parts")) != before  # the same bytes are other rows
 
 
 def test_words_and_tags_in_a_table() -> None:
@@ -76,6 +86,10 @@ def test_ignored_rows_have_no_label() -> None:
     rows = [("row", {"text": "x", "label": label}) for label in ("b", "-", "a")]
     task.learn_labels(rows)
     assert task.label_names == ["a", "b"]
+    missing = [("row", {"text": "x", "label": label}) for label in ("", None, math.nan)]  # of CSV, and of JSON
+    assert [Sentiment(ignore=[""]).is_ignored(row) for row in (*missing, rows[0])] == [True, True, True, False]
+    with pytest.raises(UserError, match="row has nothing under 'label'"):
+        task.example(missing[1])
     with pytest.raises(UserError, match="row has no 'label'"):
         Sentiment(columns={"text": "text"}).names(("row", {"text": "x"}))
 

@@ -23,6 +23,7 @@ from pipeline.prompting import evaluate as evaluating
 from pipeline.prompting.evaluate import answer, check, evaluate
 from pipeline.prompting.few_shot import BETWEEN, with_examples
 from pipeline.prompting.metrics import metrics_of
+from pipeline.prompting.report import metrics_of_run, tables
 from pipeline.prompting.requests import beginning
 from pipeline.prompting.run import read
 from pipeline.prompting.scoring import scorer_of
@@ -263,6 +264,17 @@ def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     assert figures(tmp_path / "run") == end
 
 
+def test_the_groups_are_of_the_fewest_shots(elmo: Elmo) -> None:
+    prompt = Prompt("choice", "the {animal} saw", {"no": " dog", "yes": " cat"})
+    task = Prompted(prompts=[prompt], labels={"0": "no", "1": "yes"}, groups=["animal"])
+    rows = [(f"row {n}", {"animal": name, "label": n % 2}) for n, name in enumerate(["dog", "cat", "text", "word"])]
+    typed, sorted_ = (evaluate(elmo, task, rows, shown) for shown in ({2: rows[:2], 0: []}, {0: [], 2: rows[:2]}))
+    text, metrics = tables(task, rows, typed), metrics_of_run(task, rows, typed)
+    assert text == tables(task, rows, sorted_)
+    for name in ("dog", "cat", "text", "word"):
+        assert f"  {name:<45} {metrics[f'zeroshot/animal/{name}']:.3f}" in text
+
+
 def test_groups_of_a_folder(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         pair = {"sentence_good": "The soup was good.", "sentence_bad": "Soup the was.", "UID": name, "field": "syntax"}
@@ -299,6 +311,10 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
     asked = Prompted(prompts=[Prompt("choice", "{text}", [" a", " b"], gold="label")])
     with pytest.raises(UserError, match="row 1 cannot be filled into the prompt"):
         evaluate(elmo, asked, [("row 1", {"text": "a", "label": None})])
+    prompts = [Prompt("choice", "{text}", {"no": " cat", "yes": " dog"})]
+    asked = Prompted(labels={"0": "no", "1": "yes"}, prompts=prompts)
+    with pytest.raises(UserError, match=r"row 1 cannot be .*: the label '2' is none of the task's labels\."):
+        evaluate(elmo, asked, [("row 1", {"text": "a", "label": 2})])  # of which no candidate is right
     (tmp_path / "unlabelled").mkdir()
     (tmp_path / "unlabelled/test.tsv").write_text("text\tlabel\nfine\t-1\n")
     task = Sentiment(splits={"test": "test"}, labels={"0": "bad", "1": "good"}, ignore=["-1"])

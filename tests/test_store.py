@@ -160,6 +160,17 @@ def test_reused_when_unchanged_rebuilt_when_changed(source: Source, tokenizer: T
     assert store.build(source, other, root).meta["key"] != first.meta["key"]
 
 
+def test_the_same_bytes_in_another_format_are_another_corpus(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    as_text, as_rows = tmp_path / "a.txt", tmp_path / "a.jsonl"
+    as_text.write_text('{"text": "some words here"}\n')
+    as_rows.write_bytes(as_text.read_bytes())
+    stores = [store.build(Source(files=[path]), tokenizer, tmp_path / "stores") for path in (as_text, as_rows)]
+    assert stores[0].meta["words"] == 4
+    assert stores[1].meta["words"] == 3
+    moved = Source(files=[as_text.rename(tmp_path / "b.txt")])
+    assert moved.fingerprint == stores[0].meta["corpus"]  # a name alone is no content
+
+
 def test_the_validation_part_of_a_stream_is_from_its_begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     read: list[int] = []
 

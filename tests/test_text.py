@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import lzma
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,21 @@ def test_a_hub_column_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.data.documents.open_hub", lambda **_: [{"text": "a", "id": 3}])
     with pytest.raises(UserError, match="The column 'id' of some/corpus holds no text"):
         list(Source(hub={"path": "some/corpus"}, column="id").documents())
+
+
+def test_a_hub_at_another_port_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, **_: f"rows of {path}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = f"127.0.0.1:{server.getsockname()[1]}"
+        for endpoint in (f"http://{host}", f"https://user:secret@{host}/mirror/", host):
+            monkeypatch.setenv("HF_ENDPOINT", endpoint)
+            assert hub.open_hub(path="some/corpus", streaming=True) == "rows of some/corpus"
+    for endpoint in (f"https://user:secret@{host}", "http://127.0.0.1:port"):  # nothing listens there any more
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        with pytest.raises(UserError, match=r"The hub \(127\.0\.0\.1:\w+\) cannot be reached"):
+            hub.open_hub(path="some/corpus", streaming=True)
 
 
 class Breaking:
@@ -121,6 +137,12 @@ def test_folders_patterns_and_splits(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert [path.name for path in find_files(str(tmp_path))] == ["train-00.jsonl.xz", "valid.jsonl.xz"]
     assert [path.name for path in find_files(f"{tmp_path}/train*")] == ["train-00.jsonl.xz"]
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    for name in (".ipynb_checkpoints/train-checkpoint.txt", "._train-00.txt"):  # of Jupyter and of macOS
+        (tmp_path / name).touch()
+    assert [path.name for path in find_files(str(tmp_path))] == ["train-00.jsonl.xz", "valid.jsonl.xz"]
+    for location in (".ipynb_checkpoints", ".ipynb_checkpoints/*.txt", ".ipynb_checkpoints/train-checkpoint.txt"):
+        assert [path.name for path in find_files(f"{tmp_path}/{location}")] == ["train-checkpoint.txt"]  # as named
     assert split_of(Path("valid.jsonl.xz")) == "valid"
     names = ("valley.txt", "testament.txt", "devil.txt", "Device-1.txt", "validity.txt")
     assert {split_of(Path(name)) for name in names} == {"train"}

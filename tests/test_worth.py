@@ -170,7 +170,8 @@ def test_labels_saved_as_a_command(
     monkeypatch.setattr(worth, "STEPS", 2)
     where = ["worth", "--task", task, "--from", str(pretrained / "encoder"), "--out", "out", "--labels", "8,16"]
     flags = ["--precision=32-true", "--data.max_length=24", "--epochs=1"]
-    more = ["--seeds", "2"] if task == "sentiment" else ["--seeds", "1", "--rates", "1e-3,1e-4"]
+    plain = ["--data.task.init_args.spans=false"]  # which gives the task another metric
+    more = ["--seeds", "2"] if task == "sentiment" else ["--seeds", "1", "--rates", "1e-3,1e-4", *plain]
     run(*where, *more, *flags)
     said = capsys.readouterr().out
     assert any(words in said for words in ("pretraining is worth", "leave open whether", "none of these numbers"))
@@ -178,6 +179,7 @@ def test_labels_saved_as_a_command(
     end = figures(Path("out"))
     assert {"labels/8/baseline", "labels/16/baseline"} <= set(end)
     assert end["seeds"] == int(more[1])
+    assert end["metric"] == ("accuracy" if task == "sentiment" else "token_accuracy")
     assert {f"labels/{size}/{arm}" for size in (8, 16) for arm in ("full", "scratch")} <= set(end)
     runs = sorted(path.parent.name for path in Path("out/runs").glob("*/metrics.json"))
     assert len(runs) == 8

@@ -55,7 +55,9 @@ class Source:
         """Hash of the content of files, or of the address on the hub, and of how it is read; computed once."""
         content: list[Any] = [file_hash(path, verify=self.verify) for path in self.files] or [self.hub]
         languages = [[self.language_of(path) for path in self.files]] if self.languages else []
-        return digest(content, self.column, self.document_start, *languages)
+        formats = [self._format(path) for path in self.files]
+        other = [formats] if set(formats) - {".txt"} else []  # of plain text alone the hash is that of earlier versions
+        return digest(content, self.column, self.document_start, *languages, *other)
 
     def language_of(self, path: Path | None) -> str | None:
         """The language of a file; None: of what is from elsewhere.
@@ -94,12 +96,16 @@ class Source:
             done += path.stat().st_size
 
     def _file_documents(self, path: Path, position: list[int]) -> Iterator[Document]:
-        kind = format_of(path, self.languages)
+        kind = self._format(path)
         if kind == ".parquet":
             return self._regroup(self._parquet_rows(path))
         if kind == ".jsonl":
             return self._regroup(self._json_rows(path, position))
         return paragraphs_to_documents(read_lines(path, position), self.document_start)
+
+    def _format(self, path: Path) -> str:
+        """How a file is read, by its name: what is no other format is plain text."""
+        return format_of(path, self.languages) or ".txt"
 
     def _regroup(self, rows: Iterator[str]) -> Iterator[Document]:
         """Rows -> documents: one each, unless `document_start` says where they begin."""

@@ -43,14 +43,14 @@ def find_files(location: str) -> list[Path]:
 
 
 def find_and_ignore(location: str, languages: Collection[str] = ()) -> tuple[list[Path], list[Path]]:
-    """As `find_files`, and the files there in other formats, hidden ones left out; `languages` as in `format_of`.
+    """As `find_files`, and the files there in other formats; `languages` as in `format_of`.
 
     Raises:
         UserError: there is no text file.
     """
     path, named = path_of(location), _named_files(location)
     if texts := [file for file in named if format_of(file, languages)]:
-        return texts, [f for f in named if not format_of(f, languages) and not f.name.startswith(".")]
+        return texts, [file for file in named if not format_of(file, languages)]
     if path.is_dir():
         raise UserError(f"The folder {path} holds no .txt or .jsonl (.gz and .xz of these too) or .parquet file.")
     if path.is_file():
@@ -59,18 +59,23 @@ def find_and_ignore(location: str, languages: Collection[str] = ()) -> tuple[lis
 
 
 def _named_files(location: str) -> list[Path]:
-    """All files that a path, folder or glob pattern names, sorted.
+    """All files that a path, folder or glob pattern names, sorted; of a folder not the hidden ones.
 
     Raises:
         UserError: it names a pipe or a device.
     """
     path = path_of(location)
     if path.is_dir():
-        return sorted(file for file in path.rglob("*") if file.is_file())
+        return sorted(file for file in path.rglob("*") if file.is_file() and not is_hidden(file.relative_to(path)))
     named = [path] if path.exists() else sorted(Path(name) for name in glob.glob(str(path), recursive=True))
     for file in named:
         check_plain(file)
     return [file for file in named if file.is_file()]
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a file, or a folder above it, is hidden: Jupyter and macOS leave second copies and other things there."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def check_plain(file: Path) -> None:

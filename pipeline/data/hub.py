@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from pipeline.console import typed
 from pipeline.errors import UserError
@@ -70,12 +71,15 @@ def configurations(*, path: str, name: str | None = None, **arguments: Any) -> l
 def _check_connection(path: str) -> None:
     import socket
 
-    host = os.environ.get("HF_ENDPOINT", "https://huggingface.co").split("//")[-1].split("/")[0]
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    address = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
     try:
+        port = address.port or (80 if address.scheme == "http" else 443)
         # A proxy resolves names itself; without one a failing look-up here returns at once.
         if not (os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")):
-            socket.create_connection((host.split(":")[0], 443), timeout=5).close()
-    except OSError:
+            socket.create_connection((address.hostname or "", port), timeout=5).close()
+    except (OSError, ValueError):  # nothing listens there, or the port is no number
+        host = address.netloc.rpartition("@")[2]
         raise UserError(f"The hub ({host}) cannot be reached, so '{path}' cannot be read; {local_instead()}") from None
 
 

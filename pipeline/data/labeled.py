@@ -14,7 +14,7 @@ from pipeline.data.delimited import Refuse, refuse
 from pipeline.data.parallel import parallel_files, parallel_rows
 from pipeline.data.splits import MOST_ASIDE, drawn, stratified
 from pipeline.data.synthetic.tasks import SYNTHETIC, synthetic_rows
-from pipeline.data.tables import read_rows
+from pipeline.data.tables import kind_of, read_rows
 from pipeline.data.task_files import OTHER_NAMES, files_of, is_one_file
 from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
@@ -305,11 +305,13 @@ def _rows_of_hub(task: DataSet, split: str) -> list[Row]:
 
 
 def content_of(task: DataSet, files: str | None) -> str | None:
-    """A hash of the local files of a task, or of the sample's rows; None where it has another source."""
+    """A hash of the local files of a task and how they are read, or of the sample's rows; None: another source."""
     if files is None:
         return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])
     paths = [parallel_files(task, files, split) or files_of(task, files, split) for split in SPLITS]
-    return digest([[file_hash(path) for path in part] for part in paths])
+    kinds = [[kind_of(path) for path in part] for part in paths]
+    other = [kinds] if any("csv" in part for part in kinds) else []  # a .tsv of the same bytes has other cells
+    return digest([[file_hash(path) for path in part] for part in paths], *other)
 
 
 def with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:

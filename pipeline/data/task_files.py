@@ -89,9 +89,11 @@ def how_named(file: str, name: str) -> int | None:
 
 
 def named_files(location: str, name: str) -> list[Path]:
-    """The files of a folder, or of a pattern, whose names begin with `name`."""
+    """The files of a folder, but hidden ones, or of a pattern, whose names begin with `name`."""
     folder = path_of(location)
     candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
+    if folder.is_dir():
+        candidates = [path for path in candidates if not files.is_hidden(path.relative_to(folder))]
     if folder.is_file():
         candidates = [folder]
     if not folder.is_dir() and not candidates:

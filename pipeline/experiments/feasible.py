@@ -13,8 +13,9 @@ from pipeline.models.registry import encoder_class
 from pipeline.presets import trained_task
 from pipeline.storage.validation import read_json
 from pipeline.training.requests import OF_STEPS, Overrides, by_setting, settings_in
+from tasks.base import Task
 
-PAIR, REINIT = "model.recipe.pair", "model.recipe.reinit_layers"
+TASK, PAIR, REINIT = "data.task", "model.recipe.pair", "model.recipe.reinit_layers"
 
 
 def learning_of(encoder: Path | None) -> Learning:
@@ -45,6 +46,16 @@ def effective(overrides: Overrides, learning: Learning, task: str, arm: str) -> 
     if arm != "full":
         useless = (*useless, REINIT)
     return tuple(word for name, words in by_setting(overrides) if not name.startswith(useless) for word in words)
+
+
+def task_as_run(task: str, overrides: Overrides) -> Task:
+    """A task with the settings of a run, which may give it another metric, other columns or other parts.
+
+    Raises:
+        UserError: there is no such task, or a setting of it is not valid.
+    """
+    own = [words for name, words in by_setting(overrides) if name == TASK or name.startswith(f"{TASK}.")]
+    return trained_task(task, [word for words in own for word in words])
 
 
 def has_pairs(task: str) -> bool:

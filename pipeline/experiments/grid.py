@@ -22,9 +22,18 @@ from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.experiments import comparison
 from pipeline.experiments.conditions import CONDITIONS
-from pipeline.experiments.feasible import PAIR, REINIT, effective, has_pairs, learning_of, why_not
+from pipeline.experiments.feasible import (
+    PAIR,
+    REINIT,
+    TASK,
+    effective,
+    has_pairs,
+    learning_of,
+    task_as_run,
+    why_not,
+)
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once, starting
-from pipeline.presets import ARMS, FROZEN, ArmName, trained_task
+from pipeline.presets import ARMS, FROZEN, ArmName
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.tracking.grids import log_grid
@@ -173,6 +182,8 @@ def check_settings(grid: Grid) -> None:
             )
     check_used(shared, grid.arms, grid.tasks)
     check_many_runs(shared.union(*(arm.choose for arm in grid.arms.values())))
+    if any(name.startswith(TASK) for arm in grid.arms.values() for name in arm.choose):
+        check_metrics(grid)
 
 
 def check_used(settings: Collection[str], arms: Collection[str], tasks: Iterable[str]) -> None:
@@ -180,6 +191,17 @@ def check_used(settings: Collection[str], arms: Collection[str], tasks: Iterable
     if REINIT in settings and "full" not in arms:
         raise UserError(f"{REINIT} has no effect: it is for the arm full. Leave it out.")
     check_pairs(settings, tasks)
+
+
+def check_metrics(grid: Grid) -> None:
+    """Raises: UserError, the settings that arms choose from give a task different metrics."""
+    settings = {(*grid.flags, *one) for arm in grid.arms.values() for one in arm.settings}
+    for task in grid.tasks:
+        if len(found := sorted({task_as_run(task, one).metric for one in settings})) > 1:
+            raise UserError(
+                f"The arms score {Path(task).stem} by {' and '.join(found)}, which cannot be compared: leave what sets "
+                "the metric out of `choose`."
+            )
 
 
 def check_pairs(settings: Iterable[str], tasks: Iterable[str]) -> None:
@@ -255,7 +277,7 @@ def rows_of(
 
     settings = range(len(grid.settings(cell)))
     tried = [row(0, setting) for setting in settings]
-    better = max if trained_task(cell[0]).mode == "max" else min
+    better = max if tried[0]["mode"] == "max" else min
     best = better(settings, key=lambda setting: tried[setting]["chosen_by"])
     yield tried[best]
     yield from (row(seed, best) for seed in range(1, seeds))
@@ -348,7 +370,7 @@ def finished_summary(run: GridRun) -> dict[str, Any]:
 
 
 def summary_of(run: GridRun) -> Taken:
-    return partial(summary, trained_task(run.request.task))
+    return partial(summary, task_as_run(run.request.task, run.request.overrides))
 
 
 def summary(task: Task, metrics: dict[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from pipeline.errors import UserError
 from pipeline.experiments import labels_plot
 from pipeline.experiments.comparison import format_score, is_baseline
 from pipeline.experiments.data_efficiency import check_settings, crossing, settings_for
-from pipeline.experiments.feasible import effective, learning_of, why_not
+from pipeline.experiments.feasible import effective, learning_of, task_as_run, why_not
 from pipeline.experiments.grid import FineTune
 from pipeline.experiments.run_cache import cell_of, finite, once, starting
-from pipeline.presets import ArmName, trained_task
+from pipeline.presets import ArmName
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking.tables import markdown_table
@@ -185,7 +185,7 @@ def measure(
         UserError: a task that is not trained, or has too few rows; a model without both arms; a setting that each run
             sets itself.
     """
-    task = trained_task(request.task)
+    task = task_as_run(request.task, request.overrides)
     check_settings(request)
     learning = learning_of(request.encoder)
     if (reason := why_not(request.model, learning, request.task, SCRATCH)) is not None:

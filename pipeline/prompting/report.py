@@ -89,7 +89,8 @@ def predictions_of(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def tables(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> str:
-    """Tables to read: a row for each template and number of shots, then one for each group."""
+    """Tables to read: a row for each template and number of shots, then, of the fewest shots, one for each group."""
+    results = dict(sorted(results.items()))
     first = next(iter(results.values()))[0]
     rules = [name for name in first.metrics if name.startswith("accuracy_")]
     head = ["shots", "template", "accuracy", *[name[9:].replace("_", " ") for name in rules], "chosen"]

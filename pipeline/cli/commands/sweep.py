@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Unknown flags go to each run of the sweep."""
-    from pipeline.presets import trained_task
+    from pipeline.experiments.feasible import task_as_run
 
     file = named_config("sweeps", options.name)
     if file is None or options.name not in FLAGS:
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
     flags = [part for name in FLAGS[options.name] if given[name] for part in (f"--{name}", str(given[name]))]
     flags += ["--data", options.data] if options.data else []
     flags += ["--seed", str(options.seed), *options.overrides]
-    task = trained_task(options.task) if options.name == "finetune" else None
+    task = task_as_run(options.task, options.overrides) if options.name == "finetune" else None
     name = start(load(file, flags, task), count=options.count)
     print(f"More runs of it: .venv/bin/wandb agent {name}")
 
