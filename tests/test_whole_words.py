@@ -39,6 +39,16 @@ def test_words_are_split_at_spaces_and_rare_ones_are_unknown(tmp_path: Path) -> 
     assert len(folded) == 3
 
 
+def test_a_word_spelled_as_a_special_token_is_unknown(tmp_path: Path) -> None:
+    text = f"a robin {END_OF_TEXT} sat [UNK] a"
+    tokenizer = registry.train("whole-words", [text] * 2, vocab_size=100, lowercase=False)
+    assert tokenizer.backend.get_vocab() == {END_OF_TEXT: 0, "[UNK]": 1, "a": 2, "robin": 3, "sat": 4}
+    (tmp_path / "text.txt").write_text(f"{text}\n")
+    store = store_builder.build(Source(files=[tmp_path / "text.txt"]), tokenizer, tmp_path / "stores")
+    assert store.tokens.tolist() == [2, 3, 1, 4, 1, 2]  # no end of text within a document
+    assert tokenizer.encode_batch([text])[0][2] == 0  # a prompt may have one
+
+
 def test_only_whole_words_have_a_least_frequency() -> None:
     with pytest.raises(UserError, match="min_frequency is for scheme whole-words"):
         registry.train("bpe", TEXTS, vocab_size=300, lowercase=False, min_frequency=2)

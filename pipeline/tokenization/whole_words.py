@@ -48,19 +48,30 @@ class WholeWords(Tokenizer):
         if lowercase:
             parts = [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
             backend.normalizer = normalizers.Sequence(parts)
-        trainer = trainers.WordLevelTrainer(
-            vocab_size=vocab_size,
-            min_frequency=min_frequency,
-            special_tokens=[END_OF_TEXT, UNKNOWN],
-            show_progress=False,
-        )
+        trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, min_frequency=min_frequency, show_progress=False)
         backend.train_from_iterator(texts, trainer=trainer)
-        if backend.get_vocab_size() == len(trainer.special_tokens):
+        special, ids = [END_OF_TEXT, UNKNOWN], backend.get_vocab()
+        words = [word for word in sorted(ids, key=ids.__getitem__) if word not in special]  # which a text may have too
+        words = words[: max(0, vocab_size - len(special))]
+        if not words:
             raise UserError(
                 f"No word is left with data.tokenizer.min_frequency {min_frequency:,} and vocab_size {vocab_size:,}; "
                 "lower the one or raise the other."
             )
+        vocab = {word: index for index, word in enumerate([*special, *words])}
+        backend.model = models.WordLevel(vocab, unk_token=UNKNOWN)
+        backend.add_special_tokens(special)
         return cls(backend)
+
+    @cached_property
+    def _plain_backend(self) -> tokenizers.Tokenizer:
+        """A word of a corpus that is spelled as a special token is not found in the vocabulary: it is [UNK]."""
+        backend, special = super()._plain_backend, set(self.special.values())
+        ids = self.backend.get_vocab(with_added_tokens=False)
+        # No word has a space, so that none of a text has these names.
+        names = {word: f" {word}" if word in special - {self.special["unk"]} else word for word in ids}
+        backend.model = models.WordLevel({names[word]: index for word, index in ids.items()}, self.special["unk"])
+        return backend
 
     def decode(self, ids: Iterable[int]) -> str:
         """The words, each after a space, so that the texts of parts join to that of the whole; [UNK] is shown."""
