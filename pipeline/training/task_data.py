@@ -85,6 +85,7 @@ class TaskData(lightning.LightningDataModule):
             raise UserError("data.cut is for texts of one label; a sentence to be tagged is read in windows, whole.")
         self.examples: dict[str, list[Example]] = {}
         self.features: dict[str, list[Feature]] = {}
+        self.cut_labels: dict[str, int] = {}  # labels that are texts, and too long
         self.found = LabeledRows()
         self.trained_on: Counter[str] = Counter()  # of a part: texts that are in the training part too
         self.left_over: dict[str, tuple[int, int]] = {}  # of a part, see `left_over`
@@ -125,6 +126,7 @@ class TaskData(lightning.LightningDataModule):
                 max_length=self.longest,
                 cut=self.cut,
             )
+            self.cut_labels[split] = self.head.cut_labels(encoder, [example.label for example in examples])
             if not self.features[split]:
                 raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
 
@@ -166,7 +168,7 @@ class TaskData(lightning.LightningDataModule):
         features = self.features[split]
         if cut := sum(feature.was_cut for feature in features):
             yield f"{cut:,} cut to {self.longest} tokens"
-        if cut := self.head.cut_labels(self.encoder, [example.label for example in self.examples[split]]):
+        if cut := self.cut_labels.get(split):
             yield f"{cut:,} targets cut to {self.encoder.max_length} tokens"
         if windows := len(features) - len({feature.text for feature in features}):
             yield f"{windows:,} more windows of {self.longest} tokens"
