@@ -168,7 +168,7 @@ class TaskData(lightning.LightningDataModule):
         features = self.features[split]
         if cut := sum(feature.was_cut for feature in features):
             yield f"{cut:,} cut to {self.longest} tokens"
-        if cut := self.cut_labels.get(split):
+        if cut := self.cut_labels.get(split, 0):
             yield f"{cut:,} targets cut to {self.encoder.max_length} tokens"
         if windows := len(features) - len({feature.text for feature in features}):
             yield f"{windows:,} more windows of {self.longest} tokens"
