@@ -28,7 +28,7 @@ from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import CorpusRequest
 from pipeline.training.task_data import TaskData
 from tasks.sentiment import Sentiment
-from tests.conftest import PAGES, check_task
+from tests.conftest import PAGES, check_task, run
 
 LIGHTNING = {"training", "tracking"}  # and what stands above them
 
@@ -217,6 +217,13 @@ def test_every_machine_builds(machine: Path) -> None:
     cli = CLI(Pretraining, CorpusData, [part for file in files for part in ("--config", str(file))])
     assert cli.config_init.trainer.devices == 8
     assert cli.datamodule.batch_size % 8 == 0
+
+
+def test_a_sweep_looks_at_the_metric_that_a_setting_gives_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    monkeypatch.setattr(sweep, "start", lambda content, count: found.append(content["metric"]))
+    run("sweep", "--task", "sts-b", "--data.task.init_args.choose_by=mse")
+    assert found == [{"name": "val/best_mse", "goal": "minimize"}]
 
 
 @pytest.mark.parametrize("file", sorted((CONFIGS / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
