@@ -57,10 +57,7 @@ class TranslationHead(Head):
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
         super().__init__()
-        if encoder.scoring != self.requires:
-            raise UserError(
-                f"Translation needs an encoder-decoder, as transformer or bart; {encoder.model_type} is none."
-            )
+        self.check_encoder(encoder)
         if options.mix:
             raise UserError("Translation has no head of its own to train: an arm with a frozen encoder learns nothing.")
         self.options, self.mix = options, None
@@ -77,7 +74,16 @@ class TranslationHead(Head):
         return ids, (ids >= 0).sum()
 
     @classmethod
+    def check_encoder(cls, encoder: Encoder) -> None:
+        """Raises: UserError, it is no encoder-decoder."""
+        if encoder.scoring != cls.requires:
+            raise UserError(
+                f"Translation needs an encoder-decoder, as transformer or bart; {encoder.model_type} is none."
+            )
+
+    @classmethod
     def cut_labels(cls, encoder: Encoder, labels: Sequence[str]) -> int:
+        cls.check_encoder(encoder)
         model = cast(EncoderDecoder, encoder)
         longest = model.max_length - len(model.target_prefix) - 1
         return sum(len(ids) > longest for ids in model.tokenize(labels))
