@@ -29,7 +29,8 @@ def sentences(lines: Sequence[Runs]) -> list[str]:
     known = [f"{name} {value}" for name, value in same.items() if value != UNKNOWN]
     found = [f"All rows: {', '.join(known)}."] if known else []
     if columns:
-        found.append(f"Rows differ in {' and '.join(columns)}: compare them with care.")
+        named = " and ".join(filter(None, [", ".join(columns[:-1]), columns[-1]]))
+        found.append(f"Rows differ in {named}: compare them with care.")
     if missing := [name for name, value in same.items() if value == UNKNOWN]:
         found.append(f"Not recorded by these runs: {', '.join(missing)}.")
     return found

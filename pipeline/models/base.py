@@ -337,7 +337,7 @@ class Encoder(nn.Module):
         self.untrained = frozenset(name for name in new if name.startswith(self.heads))
         return LoadReport(loaded=loaded, new=new, unused=sorted(theirs.keys() - ours.keys()))
 
-    def has_trained(self, parameters: Iterable[nn.Parameter]) -> None:
+    def count_as_trained(self, parameters: Iterable[nn.Parameter]) -> None:
         """Takes the tensors of these parameters out of `untrained`: a folder has them."""
         storages = {parameter.untyped_storage().data_ptr() for parameter in parameters}
         state = self.export_state()

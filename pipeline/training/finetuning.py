@@ -217,7 +217,7 @@ class FineTuning(Training):
         if self.predicts_tokens:
             encoder.untrained = frozenset()
         else:  # a pooler of fresh weights, for instance
-            encoder.has_trained(parameter for group in encoder.layer_groups() for parameter in group)
+            encoder.count_as_trained(parameter for group in encoder.layer_groups() for parameter in group)
         self.record_decay_names()
         if recipe.class_weights == "balanced":
             self.class_weights = balanced(data)
