@@ -23,9 +23,10 @@ from scipy import stats
 from pipeline import metrics
 from pipeline.cli.task_template import new_task
 from pipeline.errors import UserError
-from pipeline.experiments import comparison
+from pipeline.experiments import comparison, comparison_files
 from pipeline.experiments import grid as compare
 from pipeline.experiments.run_cache import cell_of, once, with_contents
+from pipeline.experiments.score_table import score_table
 from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import clear, put_back
@@ -81,9 +82,11 @@ def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     assert comparison.pretrained_arm(["random", "scratch", "full"]) == "full"
     assert comparison.pretrained_arm(["full", "frozen"]) is None
     assert line([0.5, 0.5], [0.4, 0.6], [0.1] * 2).best_arm is None  # equal means: neither is bold
-    text = comparison.table(sure.rows)
-    assert "| t (span F1) | m | **0.903 ± 0.006** | 0.717 ± 0.029 3† |" in text
-    assert "†: the number of runs" in text
+    text = score_table([sure]).markdown
+    assert "| t (span F1) | m | **0.903 ± 0.006** | 0.717 ± 0.029 |" in text
+    assert "Runs that predict the same for all rows: m on t, scratch: 3." in text
+    assert "mean ± standard deviation over 3 seeds" in text
+    assert "Gains are those of full, of one seed: they may be chance." in score_table([line([0.9], [0.8], [0.1])]).notes
 
 
 def test_gains_are_of_the_same_seeds() -> None:
@@ -117,7 +120,9 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
 
     rows = list(csv.DictReader((tmp_path / "out/compare.csv").open()))
     assert len(rows) == 8
-    assert [row["score"] for row in comparison.read(tmp_path / "out/compare.csv")] == [float(r["score"]) for r in rows]
+    assert [row["score"] for row in comparison_files.read(tmp_path / "out/compare.csv")] == [
+        float(r["score"]) for r in rows
+    ]
     chosen = [row for row in rows if (row["task"], row["arm"]) == ("sentiment", "full")]
     tried = [json.loads((runs / f"bert-sentiment-full-0-{i}/metrics.json").read_text()) for i in range(2)]
     best = max(range(2), key=lambda i: tried[i]["val/best_accuracy"])
@@ -133,7 +138,7 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     # With other flags the rest is not of the same: it is left out. With the same, a part of the grid keeps the rest.
     assert len(list(csv.DictReader((tmp_path / "out/compare.csv").open()))) == 1
     run("compare", *flags, "--tasks", "tagging", "--arms", "full")
-    noted = [shlex.split(line) for line in comparison.commands_in(tmp_path / "out")]
+    noted = [shlex.split(line) for line in comparison_files.commands_in(tmp_path / "out")]
     common = ["python", "-m", "pipeline", "compare", f"--name={grid}"]
     given = [f"--from={pretrained}/encoder", f"--out={tmp_path}/out", *TINY]
     parts = [["--tasks=sentiment", "--arms=full scratch"], [], ["--tasks=tagging", "--arms=full"]]
@@ -271,13 +276,13 @@ def test_several_seeds(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureF
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
     run("finetune", *where, "--seeds", "2", *TINY)
     out = capsys.readouterr().out
-    assert "gain of full over scratch" in out
+    assert "gain over scratch" in out
     assert f"in {tmp_path / 'run'}" in out
     assert len(list((tmp_path / "run/runs").glob("[!.]*"))) == 4
     run(*shlex.split((tmp_path / "run/command.txt").read_text())[3:])  # finds all that it would run
     again = capsys.readouterr()
     assert "run again" not in again.err
-    assert "gain of full over scratch" in again.out
+    assert "gain over scratch" in again.out
     (tmp_path / "run/config.yaml").write_text("{}")
     with pytest.raises(UserError, match="holds a single run"):
         run("finetune", *where, "--seeds", "2", *TINY)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pipeline.errors import UserError
-from pipeline.experiments import comparison
+from pipeline.experiments import comparison_files
 from pipeline.experiments.run_cache import NOTE
 from pipeline.presets import REPOSITORY
 from pipeline.reporting import charts, finetuning, render, shared
@@ -192,7 +192,7 @@ def compared(out: Path, scores: dict[str, float], *, chosen: str) -> None:
     row = {"model": "bert", "task": "sick", "arm": "full", "seed": 0, "metric": "accuracy", "score": scores[chosen]}
     row |= {"flags": flags[list(scores).index(chosen)], "chosen_by": 0.5, "degenerate": False}
     row |= {"tokens": 1.0, "minutes": 1.0}
-    comparison.report([row], out)
+    comparison_files.report([row], out)
 
 
 @pytest.mark.parametrize("other", [0.7, 0.8])  # two settings may have the same score
@@ -211,7 +211,7 @@ def printed(out: Path, commands: list[str]) -> list[str]:
     compared(out, {"1": 0.8}, chosen="1")
     shutil.rmtree(out / "runs")
     for command in commands:
-        comparison.note_command(out, command)
+        comparison_files.note_command(out, command)
     run("report", "--from", str(out))
     found = re.findall(r"<pre[^>]*>(?:<code>)?(.*?)<", page_in(out), flags=re.S)
     return html.unescape("".join(found)).splitlines()

@@ -16,9 +16,9 @@ from pipeline.cli.commands import compare
 from pipeline.data import wikipedia_sample
 from pipeline.data.files import find_files
 from pipeline.errors import UserError
-from pipeline.experiments import comparison
+from pipeline.experiments import comparison, comparison_files
+from pipeline.experiments.score_table import Footnote, footnotes, score_table
 from pipeline.presets import REPOSITORY
-from pipeline.reporting import score_table
 from pipeline.tracking.history import read_metrics
 from tests.conftest import run
 
@@ -50,7 +50,7 @@ def test_what_is_missing_is_run_and_the_page_is_written(
     run("results", *flags, "--corpus", "sample")
     assert [(request.model, request.corpus, request.resume) for request in asked] == [("bert", "sample", True)]
     page = (tmp_path / "out/report.html").read_text()
-    rows = comparison.read(tmp_path / "out/compare.csv")
+    rows = comparison_files.read(tmp_path / "out/compare.csv")
     version = read_metrics(tmp_path / "out/runs/bert-sentiment-full-0").get("version")
     assert rows[0].get("version") == version
     assert "Learning curves" in page
@@ -60,9 +60,10 @@ def test_what_is_missing_is_run_and_the_page_is_written(
     (tmp_path / "out/notes.yaml").write_text("- {task: sentiment, text: A caveat of the task.}\n- {text: Of all.}\n")
     monkeypatch.setattr(compare, "finetune", None)  # nothing is left to run
     run(*shlex.split(command)[3:])
-    text = (tmp_path / "out/report.md").read_text()
-    assert "| bert¹ |" in text
-    assert "¹ A caveat of the task." in text
+    for name in ("report.md", "compare.md"):
+        text = (tmp_path / "out" / name).read_text()
+        assert "| bert¹ |" in text
+        assert "¹ A caveat of the task." in text
     assert "$^1$" in (tmp_path / "out/report.tex").read_text()
     (tmp_path / "out/notes.yaml").write_text("- {task: sentiment, words: A caveat.}\n")
     with pytest.raises(UserError, match=r"notes.yaml has no 0.text"):
@@ -75,20 +76,27 @@ def test_what_is_missing_is_run_and_the_page_is_written(
 def test_rows_of_several_versions_are_said() -> None:
     """The table of real text in the repository is of many versions until it is made again."""
     folder = REPOSITORY / "results/real"
-    rows = comparison.read(folder / "compare.csv")
+    rows = comparison_files.read(folder / "compare.csv")
     lines, arms = comparison.lines_of(rows), comparison.arms_of(rows)
-    table = score_table.score_table(lines, arms, score_table.footnotes(folder))
+    table = score_table(lines, footnotes(folder))
     assert all(row.get("version") for row in rows)
     if len({row["version"] for row in rows}) > 1:
         assert "version" in table.head[-3:]
         assert any(note.startswith("Rows differ in version") for note in table.notes)
     same = [{**row, "version": "0.15.0", "precision": "32-true", "device": "a CPU"} for row in rows]
-    table = score_table.score_table(comparison.lines_of(same), arms)
+    table = score_table(comparison.lines_of(same))
     assert "All rows: version 0.15.0, precision 32-true, device a CPU." in table.notes
-    assert "All rows: version 0.15.0, precision 32-true, device a CPU.\n" in comparison.table(same)
-    mixed = comparison.table([*same[:-1], {**same[-1], "version": "0.16.0"}])
-    assert mixed.splitlines()[0].endswith("| minutes | version |")
+    mixed = score_table(comparison.lines_of([*same[:-1], {**same[-1], "version": "0.16.0"}]), costs=True)
+    assert mixed.head[-3:] == ["tokens", "minutes", "version"]
+    assert all(len(row) == len(mixed.head) for row in mixed.rows)
     assert sum(cell.startswith("**") for row in table.rows for cell in row[2 : 2 + len(arms)]) == len(table.rows)
+
+
+def test_many_footnotes_are_numbered() -> None:
+    line = comparison.lines_of(comparison_files.read(REPOSITORY / "results/real/compare.csv"))[0]
+    table = score_table([line], [Footnote(f"Caveat {number}.", line.task_name) for number in range(1, 13)])
+    assert table.rows[0][1] == line.model + "¹,²,³,⁴,⁵,⁶,⁷,⁸,⁹,¹⁰,¹¹,¹²"
+    assert table.notes[-1] == "¹² Caveat 12."
 
 
 # ---------------------------------------------------------------------- the sample of Wikipedia

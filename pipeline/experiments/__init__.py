@@ -2,7 +2,8 @@
 
 - `pretraining_run.py`, `finetuning_run.py`: a request and its configuration -> a finished run folder.
 - `run_cache.py`: a run that is finished, and made of the same, is not run again.
-- `grid.py`, `comparison.py`: models x tasks x arms x seeds in one table of what pretraining gained.
+- `grid.py`: models x tasks x arms x seeds. `comparison.py` says what pretraining gained, `score_table.py` makes the
+  table of it, `comparison_files.py` and `comparison_plot.py` its files.
 - `data_efficiency.py`: how many labels a prompt is worth.
 - `ladder.py`: a ladder of language models as its YAML file has it. `ladder_run.py` plans (`ladder_plan.py`), trains
   (`ladder_training.py`) and measures them (`ladder_measures.py`); the results (`ladder_results.py`) become tables and a

@@ -1,29 +1,18 @@
-"""Comparison: the table and the plot of many fine-tunes, and what pretraining gained."""
+"""Comparison: the scores of many fine-tunes by task, model and arm, and what pretraining gained."""
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import metrics
-from pipeline.errors import UserError
-from pipeline.experiments import comparison_plot, conditions
 from pipeline.presets import ARMS
-from pipeline.storage.atomic import write_atomically
-from pipeline.storage.csv_table import csv_table
-from pipeline.storage.validation import read_text
-from pipeline.tracking.tables import markdown_table
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid.summary)
-NUMBERS = {"seed": int, "score": float, "chosen_by": float, "tokens": float, "minutes": float}
-COMMANDS = "command.txt"  # those that have written a table, a line each
-PART = re.compile(r" ('?)--(models|tasks|arms|seeds)=.*?\1(?= |$)")  # of a grid, in a line of a shell
 
 
 def is_baseline(name: str) -> bool:
@@ -158,105 +147,6 @@ def arms_of(rows: Rows) -> list[str]:
 def pretrained_arm(arms: list[str]) -> str | None:
     """The arm whose gain over scratch is reported."""
     return next((arm for arm in ("full", "frozen", "random") if arm in arms and "scratch" in arms), None)
-
-
-# ---------------------------------------------------------------------- files
-
-
-def report(rows: Rows, out: Path) -> None:
-    """Writes compare.csv, compare.md and compare.png into `out`: models and tasks in the order of the rows."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    write_atomically(out / "compare.csv", csv_table(names, [[row.get(name, "") for name in names] for row in rows]))
-    write_atomically(out / "compare.md", table(rows))
-    comparison_plot.plot(lines_of(rows), pretrained_arm(arms_of(rows)), out / "compare.png")
-
-
-def read(file: Path) -> Rows:
-    """The rows of a compare.csv.
-
-    Raises:
-        UserError: the file is damaged; names the line.
-    """
-    rows: Rows = []
-    with file.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        for row in reader:
-            known = {name: value for name, value in row.items() if name and value}
-            kinds = NUMBERS | dict.fromkeys((name for name in known if name.startswith("baseline/")), float)
-            try:
-                numbers = {name: convert(known[name]) for name, convert in kinds.items()}
-                words = {name: known[name] for name in ("model", "task", "arm", "metric", "degenerate")}
-            except (KeyError, ValueError):
-                raise UserError(f"{file}, line {reader.line_num}, is damaged; run the comparison again.") from None
-            rows.append({**known, **numbers, **words, "degenerate": words["degenerate"] == "True"})
-    return rows
-
-
-def note_command(out: Path, command: str) -> None:
-    """Adds a command to those that have written the table in `out`."""
-    file = out / COMMANDS
-    before = read_text(file).splitlines() if file.is_file() else []
-    write_atomically(file, "\n".join([*(line for line in before if line != command), command]) + "\n")
-
-
-def commands_in(out: Path) -> list[str]:
-    """The commands that make the table again: the last one, and where it made a part, those of other parts of the same
-    grid. None of a table that an older version has written."""
-    file = out / COMMANDS
-    lines = read_text(file).splitlines() if file.is_file() else []
-    last = "".join(lines[-1:])
-    is_part = PART.search(last) is not None
-    return [line for line in lines if line == last or (is_part and PART.sub("", line) == PART.sub("", last))]
-
-
-def show(out: Path) -> None:
-    """Prints the table in `out`, and the names of all its files."""
-    print((out / "compare.md").read_text())
-    print(f"Saved {', '.join(path.name for path in sorted(out.glob('compare.*')))} in {out}")
-
-
-# ---------------------------------------------------------------------- the table
-
-
-def table(rows: Rows) -> str:
-    """Markdown: a line for each model and task."""
-    lines, arms = lines_of(rows), arms_of(rows)
-    tuned = pretrained_arm(arms)
-    gains = [f"gain of {tuned} over scratch", f"gain of {tuned} over the baseline"] if tuned else []
-    differing = conditions.differing([line.rows for line in lines])
-    head = ["task", "model", *arms, "best baseline", *gains, "tokens", "minutes", *differing]
-    cells = [
-        [*_cells(line, arms, with_gains=bool(gains)), *(conditions.value_of(line.rows, name) for name in differing)]
-        for line in lines
-    ]
-    return markdown_table(head, cells) + "\n" + note(lines)
-
-
-NOTE = """\
-Scores on the test part: mean ± standard deviation over seeds; the best arm is bold. A gain is the mean of the
-differences of runs with the same seed, with its 95 % interval (paired t) where there are several seeds; it is bold
-where the whole interval is above 0. Where it holds 0, or there is none, these runs leave open whether there is a gain.
-Tokens and minutes are means of the runs. compare.csv has every run.
-"""
-FLAT = "†: the number of runs that predict the same for all rows.\n"
-
-
-def note(lines: Sequence[Line]) -> str:
-    flat = FLAT if any(line.degenerate(arm) for line in lines for arm in line.arms) else ""
-    return NOTE + flat + "".join(f"{sentence}\n" for sentence in conditions.sentences([line.rows for line in lines]))
-
-
-def _cells(line: Line, arms: Sequence[str], *, with_gains: bool) -> list[str]:
-    cells = [f"{line.task_name} ({line.metric})", line.model]
-    for arm in arms:
-        text = format_score(line.arms[arm])
-        flat = line.degenerate(arm)
-        cells.append((f"**{text}**" if arm == line.best_arm else text) + (f" {flat}†" if flat else ""))
-    best = line.best_baseline
-    cells.append(f"{sum(best[1]) / len(best[1]):.3f} ({best[0]})" if best else "")
-    if with_gains:
-        cells += [str(gain) if gain else "" for gain in (line.gain_over_scratch, line.gain_over_baseline)]
-    return [*cells, f"{line.mean_of('tokens'):,.0f}", f"{line.mean_of('minutes'):.1f}"]
 
 
 def format_score(scores: Sequence[float]) -> str:

@@ -20,7 +20,7 @@ from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
-from pipeline.experiments import comparison
+from pipeline.experiments import comparison_files
 from pipeline.experiments.conditions import CONDITIONS
 from pipeline.experiments.feasible import (
     PAIR,
@@ -33,6 +33,7 @@ from pipeline.experiments.feasible import (
     why_not,
 )
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once, starting
+from pipeline.experiments.score_table import footnotes
 from pipeline.presets import ARMS, FROZEN, ArmName
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
@@ -300,12 +301,13 @@ def compare(
         whole: the grid that `grid` is a part of; what is finished of the rest is in the table too.
 
     Raises:
-        UserError: a run is refused, or another process runs it.
+        UserError: a run is refused, another process runs it, or the file of footnotes in `out` is damaged.
     """
     check_place(out)
     if (out / SIGN).exists():
         raise UserError(f"{out} is the folder of a run, whose command.txt this would change; {elsewhere()}.")
     check_settings(grid)
+    footnotes(out)  # a damaged file is refused before hours of runs
     out.mkdir(parents=True, exist_ok=True)
     whole = whole or grid
     models = list(dict.fromkeys([*whole.models, *grid.models]))
@@ -340,9 +342,9 @@ def compare(
             rows[cell] = list(rows_of(whole, cell, out, seeds, run_once))
             if seeds < all_seeds:  # those that are finished stay
                 rows[cell] = max(rows[cell], finished_rows(cell), key=len)
-            comparison.report([row for cell in cells for row in rows[cell]], out)
+            comparison_files.report([row for cell in cells for row in rows[cell]], out)
             if command:  # only now: one that is refused has written nothing
-                comparison.note_command(out, command)
+                comparison_files.note_command(out, command)
     if found := [row for cell in cells for row in rows[cell]]:
         log_grid(out, found, kind="compare")
 

@@ -4,7 +4,6 @@
 - `charts.py`: charts as inline SVG; `lineage_tree.py`: the lineage as a tree.
 - `run_record.py`: what a run folder holds.
 - `shared.py`, `pretraining.py`, `finetuning.py`, `prompting.py`, `grid.py`: the sections of each kind of page.
-- `score_table.py`: the table of a comparison, with footnotes and what each row was made with.
 - `report.py`: from a folder to the page and its files.
 - `ladder_page.py`, `ladder_charts.py`, `labels.py`: the page of a ladder, and charts with labels beside what they name.
 - `render.py`, `templates/`: a page as HTML, Markdown and LaTeX.

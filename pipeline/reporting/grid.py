@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiments import comparison
+from pipeline.experiments import comparison, comparison_files
 from pipeline.experiments.comparison import Gain, Line
+from pipeline.experiments.score_table import Footnote, footnotes, score_table
 from pipeline.reporting import charts, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Node, Page, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
-from pipeline.reporting.score_table import Footnote, footnotes, score_table
 
 COLORS = {"full": "s0", "scratch": "s1", "frozen": "s2", "random": "s3"}
 
 
 def page(folder: Path) -> Page:
     """The page of a folder with compare.csv, and with the runs of it where they are still there."""
-    rows = comparison.read(folder / "compare.csv")
+    rows = comparison_files.read(folder / "compare.csv")
     lines = comparison.lines_of(rows)
     runs = [run for run in runs_under([folder / "runs"]) if run.kind == "finetune"]
     shown = [run for row in rows if (run := run_of(row, runs))]
@@ -56,8 +56,10 @@ def page(folder: Path) -> Page:
 
 def score_sections(rows: comparison.Rows, *, title: str, notes: Sequence[Footnote] = ()) -> list[Section]:
     """The table with intervals, and for each task a plot of the scores and one of the gains."""
-    lines, arms = comparison.lines_of(rows), comparison.arms_of(rows)
-    return [Section(title, [score_table(lines, arms, notes), *_plots(lines)])]
+    lines = comparison.lines_of(rows)
+    scores = score_table(lines, notes)
+    caption = "Scores of every arm, and what pretraining gained."
+    return [Section(title, [Table(scores.head, scores.rows, caption, scores.notes, numbers=()), *_plots(lines)])]
 
 
 def _each_task(lines: Sequence[Line]) -> list[Line]:
@@ -208,7 +210,7 @@ def cost_section(rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
 
 def commands_section(folder: Path, runs: Sequence[RunRecord]) -> Section:
     blocks: list[Block] = []
-    if lines := comparison.commands_in(folder):
+    if lines := comparison_files.commands_in(folder):
         blocks += [Text("This runs what is missing, and writes the table again."), Code("\n".join(lines))]
     if runs:
         blocks += [Text("This is one of its runs alone."), Code(shared.command_of(runs[0]))]

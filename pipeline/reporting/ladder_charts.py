@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from pipeline.reporting.charts import Axis, Point
 from pipeline.reporting.labels import Box, near, spread
+from pipeline.tracking.tables import superscript
 
 SHAPES = (  # around (0, 0), so that kinds differ without their color
     '<circle r="5.5"/>',
@@ -112,8 +113,7 @@ def durations(values: Sequence[float]) -> Scale:
 
 def powers(values: Sequence[float]) -> Scale:
     """A logarithmic scale with powers of ten."""
-    digits = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-    return _log(values, [(10.0**power, f"10{str(power).translate(digits)}") for power in range(-3, 30)])
+    return _log(values, [(10.0**power, f"10{superscript(power)}") for power in range(-3, 30)])
 
 
 def doublings(values: Sequence[float]) -> Scale:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.reporting.ladder_charts import Look
+from pipeline.tracking.tables import superscript
 
 KINDS = ("counting", "feed-forward", "recurrent", "attention", "baseline")  # the order of shapes and colors
 COLORS = {"counting": "s4", "feed-forward": "s2", "recurrent": "s0", "attention": "s1", "baseline": "s5"}
@@ -83,4 +84,4 @@ def operations(flops: float) -> str:
     if not flops:
         return "0"
     power = math.floor(math.log10(flops))
-    return f"{flops / 10**power:.1f} × 10{str(power).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+    return f"{flops / 10**power:.1f} × 10{superscript(power)}"

@@ -8,11 +8,11 @@ from pydoc import locate
 from typing import Any
 
 from pipeline import former_names
+from pipeline.experiments.score_table import Footnote
 from pipeline.objectives.base import Objective
 from pipeline.reporting import charts, grid, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text
 from pipeline.reporting.run_record import RunRecord
-from pipeline.reporting.score_table import Footnote
 
 GROWN = "What grew from this encoder"  # the title of a section
 MOST_NAMED = 6  # folders in a note

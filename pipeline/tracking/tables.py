@@ -20,6 +20,14 @@ def _escaped(cell: str) -> str:
     return " ".join(cell.replace("|", "\\|").split())
 
 
+SUPERSCRIPTS = dict(zip("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", strict=True))
+
+
+def superscript(number: int) -> str:
+    """A number in small raised digits: of a footnote, or an exponent."""
+    return "".join(SUPERSCRIPTS[digit] for digit in str(number))
+
+
 # ---------------------------------------------------------------------- LaTeX
 
 LATEX = {
@@ -27,7 +35,7 @@ LATEX = {
     "~": "\\textasciitilde{}",
     "^": "\\textasciicircum{}",
     "\\": "\\textbackslash{}",
-    **{mark: f"$^{number}$" for number, mark in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    **{mark: f"$^{digit}$" for digit, mark in SUPERSCRIPTS.items()},
     "±": "$\\pm$",
     "→": "$\\rightarrow$",
     "†": "$\\dagger$",

@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.experiments.comparison import show
+    from pipeline.experiments.comparison_files import show
     from pipeline.experiments.grid import compare
 
     grid, whole, out = requested(options)

@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.experiments import grid as grids
-    from pipeline.experiments.comparison import show
+    from pipeline.experiments.comparison_files import show
     from pipeline.reporting import report
 
     grid, whole, out = compare.requested(options)
