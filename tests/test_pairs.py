@@ -102,11 +102,14 @@ def test_a_comparison_chooses_it_for_tasks_with_pairs(tmp_path: Path) -> None:
     assert effective(tried, "gradient", "sst2", "full") == ("--data.epochs=2",)
     assert effective(tried, "gradient", "ud-pos", "full") == ("--data.epochs=2",)
     assert effective(tried, "counting", "sick", "full") == ()
-    tags = grids.load(REPOSITORY / "configs/compare/real.yaml", tasks=["ud-pos", "wnut17"], models=["bert"])
+    content = yaml.safe_load((REPOSITORY / "configs/compare/real.yaml").read_text())
+    content["arms"]["full"]["choose"]["model.recipe.pair"] = ["joined", "compared", "attended"]
+    (tmp_path / "both.yaml").write_text(yaml.safe_dump(content | {"tasks": content["tasks"] | {"sick": "sick"}}))
+    both = grids.load(tmp_path / "both.yaml")
+    assert [len(both.settings((task, "bert", "full"))) for task in ("sick", "ud-pos")] == [6, 2]
+    tags = grids.load(tmp_path / "both.yaml", tasks=["ud-pos", "wnut17"], models=["bert"])
     grids.check_settings(tags)  # a part of a file that has pairs in the other
     assert len(tags.settings(("ud-pos", "bert", "full"))) == 2  # rates
-    content = yaml.safe_load((REPOSITORY / "configs/compare/real.yaml").read_text())
-    del content["tasks"]["sick"]
     (tmp_path / "tags.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(UserError, match="no task here has pairs of texts"):
         grids.load(tmp_path / "tags.yaml")
