@@ -92,6 +92,21 @@ def test_rows_of_several_versions_are_said() -> None:
     assert sum(cell.startswith("**") for row in table.rows for cell in row[2 : 2 + len(arms)]) == len(table.rows)
 
 
+PAGES = {"real": "docs/results.md", "pairs": "docs/results.md", "once": "docs/results.md", "sample": "README.md"}
+
+
+@pytest.mark.parametrize(("name", "page"), PAGES.items())
+def test_the_documentation_has_the_figures_of_the_table(name: str, page: str) -> None:
+    text = (REPOSITORY / page).read_text().replace("**", "")
+    rows = [row for row in text.splitlines() if row.startswith("|")]
+    for line in comparison.lines_of(comparison_files.read(REPOSITORY / f"results/{name}/compare.csv")):
+        cells = [comparison.format_score(scores) for scores in line.arms.values() if scores]
+        gain = line.gain_over_scratch
+        if gain and gain.half is not None and page != "README.md":
+            cells.append(str(gain).strip("*"))
+        assert any(all(cell in row for cell in cells) for row in rows), (line.task_name, line.model, cells)
+
+
 def test_many_footnotes_are_numbered() -> None:
     line = comparison.lines_of(comparison_files.read(REPOSITORY / "results/real/compare.csv"))[0]
     table = score_table([line], [Footnote(f"Caveat {number}.", line.task_name) for number in range(1, 13)])
