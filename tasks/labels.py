@@ -84,6 +84,8 @@ class NamedLabels(DataSet):
         raise NotImplementedError
 
     def check_label_names(self) -> None:
+        if not self.label_names:
+            raise UserError("No training row has a label.")
         if len(self.label_names) < 2:
             found = "All training rows have" if self.labels is None else "The task's YAML declares only"
             raise UserError(f"{found} the label {', '.join(self.label_names)}; at least two labels are needed.")

@@ -31,7 +31,7 @@ def class_scores(
         name: accuracy,
         "standard_error": standard_error(accuracy, len(gold)),
         "macro_f1": macro_f1(gold, predicted, classes),
-        "matthews": float(matthews_corrcoef(gold, predicted)),
+        "matthews": float(matthews_corrcoef(gold, predicted)) if len({*gold, *predicted}) > 1 else 0.0,
     }
 
 

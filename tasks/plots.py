@@ -23,6 +23,11 @@ def axes(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained").subplots()
 
 
+def plain(texts: Sequence[str]) -> list[str]:
+    """Texts as matplotlib shows them letter by letter: between two dollar signs it reads a formula."""
+    return [text.replace("$", r"\$") for text in texts]
+
+
 def confusion(gold: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> dict[str, Figure]:
     """Rows: true labels, columns: predicted ones; colored by the share of the true label. None of very many labels."""
     if len(labels) > MOST_LABELS:
@@ -38,9 +43,9 @@ def confusion(gold: Sequence[int], predicted: Sequence[int], labels: Sequence[st
             text = f"{shares[i, j]:.0%}\n{counts[i, j]:,}" if few else f"{100 * shares[i, j]:.0f}"
             color = "white" if shares[i, j] > 0.55 else "black"
             place.text(j, i, text, ha="center", va="center", color=color, fontsize=10 if few else 6)
-    place.set_xticks(range(len(labels)), labels, rotation=0 if few and len(labels) < 5 else 90)
+    place.set_xticks(range(len(labels)), plain(labels), rotation=0 if few and len(labels) < 5 else 90)
     totals = [f"{name} ({count:,})" for name, count in zip(labels, counts.sum(axis=1).tolist(), strict=True)]
-    place.set_yticks(range(len(labels)), totals)
+    place.set_yticks(range(len(labels)), plain(totals))
     place.set_xlabel("predicted label")
     place.set_ylabel("true label (rows)")
     bar = place.figure.colorbar(image, ax=place, shrink=0.8, format=lambda share, _: f"{share:.0%}")
@@ -65,8 +70,8 @@ def alignments(shown: Sequence[tuple[Any, list[str], list[str]]]) -> Figure:
     for place, (weights, target, source) in zip(places, shown, strict=False):
         image = place.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         size = 8 if max(len(target), len(source)) <= 24 else 5
-        place.set_xticks(range(len(source)), source, rotation=90, fontsize=size)
-        place.set_yticks(range(len(target)), target, fontsize=size)
+        place.set_xticks(range(len(source)), plain(source), rotation=90, fontsize=size)
+        place.set_yticks(range(len(target)), plain(target), fontsize=size)
         place.set_xlabel("tokens of the source")
         place.set_ylabel("tokens of the translation")
     bar = figure.colorbar(image, ax=list(places), shrink=0.6, format=lambda share, _: f"{share:.0%}")
@@ -86,7 +91,7 @@ def types(by_type: dict[str, dict[str, float]]) -> dict[str, Figure]:
             positions, [by_type[name][score] for name in names], width=0.25, label={"f1": "F1"}.get(score, score)
         )
         place.bar_label(bars, fmt="%.2f", fontsize=7)
-    place.set_xticks(range(len(names)), [f"{name}\n({by_type[name]['support']:,})" for name in names])
+    place.set_xticks(range(len(names)), plain([f"{name}\n({by_type[name]['support']:,})" for name in names]))
     place.set_ylim(0, 1.08)
     place.set_ylabel("score of whole spans")
     place.set_xlabel("type of span (how many in the test)")

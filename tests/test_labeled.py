@@ -154,6 +154,22 @@ def test_labels_of_the_hub_have_names_but_right_answers_stay_numbers(monkeypatch
     assert first["label"] == 1
 
 
+@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
+def test_offline_the_cache_of_the_hub_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError  # without a text
+
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(UserError, match=r"The hub \(127.0.0.1:1\) cannot be reached"):
+        hub.configurations(path="a/b", name="*")
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda *_, **__: ["one", "two"])
+    assert [found["name"] for found in hub.configurations(path="a/b", name="*")] == ["one", "two"]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: fail())
+    with pytest.raises(UserError, match=r"'a/b' cannot be read from the hub \(OSError\)"):
+        hub.open_hub(path="a/b")
+
+
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     whole = gzip.compress(json.dumps({"text": "x" * 5000}).encode())
     for name, content in (("short.jsonl.gz", whole[:-9]), ("damaged.jsonl.gz", whole[:30] + b"??" + whole[32:])):

@@ -99,7 +99,8 @@ def test_baselines_of_tags() -> None:
     assert found == {"majority": pytest.approx(2 / 3), "most_frequent_tag": pytest.approx(2 / 3)}
 
 
-@pytest.mark.parametrize("gold", [[0] * 9 + [1], [1] * 9 + [0], [0, 1] * 5])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("gold", [[0] * 9 + [1], [1] * 9 + [0], [0, 1] * 5, [1] * 10])
 def test_one_answer_for_all_has_no_correlation(gold: list[int]) -> None:
     figures = Sentiment(labels={"a": "a", "b": "b"}).scores(gold, [1] * len(gold)).figures
     assert figures["matthews"] == 0

@@ -215,6 +215,52 @@ def test_a_column_may_say_which_part_a_row_is_of(tmp_path: Path) -> None:
     assert tested == frame["Review Text"][50:].tolist()
     assert [len(part.rows) for part in found.parts.values()] == [40, 10, 10]
     assert found.made["valid"] == "by the column split"
+    frame.loc[[3, 45], "split"] = ["TRIAL", None]
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    found = labeled.read(Sentiment(), str(tmp_path / "a.csv"))
+    assert [len(part.rows) for part in found.parts.values()] == [39, 9, 10]
+    assert found.made["valid"] == "by the column split; 2 rows of no part left out (TRIAL, nothing)"
+
+
+def test_a_split_of_few_texts_says_how_large_it_is(tmp_path: Path) -> None:
+    rows = ["great", "poor"] * 50 + ["fine", "bad"]  # two texts hold nearly all rows
+    lines = [f"{text},{number % 2}" for number, text in enumerate(rows)]
+    (tmp_path / "a.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+    found = labeled.read(Sentiment(), str(tmp_path / "a.csv"))
+    for split in ("valid", "test"):
+        assert len(found.parts[split].rows) >= 5
+        share = float(found.made[split].split("%")[0])
+        assert share == pytest.approx(10, abs=5)
+
+
+def test_columns_of_json_are_joined_by_the_numbers_of_their_rows(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"text": {"0": "a", "1": "b"}, "label": {"1": "B", "0": "A"}}')
+    assert [row for _, row in read_rows(file)] == [{"text": "a", "label": "A"}, {"text": "b", "label": "B"}]
+    for content in ('{"text": {"0": "a", "2": "c"}, "label": {"0": "A", "1": "B"}}', '{"text": ["a"], "label": []}'):
+        file.write_text(content)
+        with pytest.raises(UserError, match="is not a table"):
+            read_rows(file)
+
+
+def test_training_rows_without_any_label_are_said_to_have_none(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\na,-\nb,-\n")
+    with pytest.raises(UserError, match="No training row has a label"):
+        labeled.read(Sentiment(ignore=["-"]), str(tmp_path / "a.csv"))
+
+
+def test_a_test_part_of_one_label_and_labels_with_dollars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prices = ["$5_$10", "$10_$50"]  # no formulas of matplotlib
+    rows = [f"{'cheap' if number % 2 else 'dear'} thing {number},{prices[number % 2]}\n" for number in range(60)]
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(rows))
+    (tmp_path / "test.csv").write_text("text,label\n" + "".join(rows[1:20:2]))
+    (tmp_path / "prices.yaml").write_text("data: {task: {class_path: tasks.sentiment.Sentiment}}\n")
+    flags = ["--model=ngram", f"--task={tmp_path}/prices.yaml", "--data", str(tmp_path), "--out", str(tmp_path / "run")]
+    run("finetune", *flags)
+    assert (tmp_path / "run/confusion.png").exists()
+    end, shown = figures(tmp_path / "run"), capsys.readouterr()
+    assert (end["test/accuracy"], end["degenerate"], end["test/matthews"]) == (1.0, False, 0.0)
+    assert "learned nothing" not in shown.out + shown.err
 
 
 # ---------------------------------------------------------------------- problems

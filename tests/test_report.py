@@ -299,12 +299,15 @@ def test_energy_is_read_or_marked_as_an_estimate(tmp_path: Path, monkeypatch: py
     assert meter.metrics() == {}  # nothing was trained
     meter.on_train_start(trainer, None)
     assert meter.metrics()["energy_source"] == "estimate"
-    for name in ("intel-rapl:0", "intel-rapl:0:0"):  # a package, and a part of it
+    zones = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:1": "psys"}  # a part, and the whole
+    for name, zone in zones.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "energy_uj").write_text("1000000")
+        (tmp_path / name / "name").write_text(f"{zone}\n")
         (tmp_path / name / "max_energy_range_uj").write_text(str(7200 * 10**6))
     meter.on_train_start(trainer, None)
-    (tmp_path / "intel-rapl:0/energy_uj").write_text(str(3600 * 10**6 + 10**6))
+    for name in zones:
+        (tmp_path / name / "energy_uj").write_text(str(3600 * 10**6 + 10**6))
     assert meter.metrics() == {"energy_wh": 1.0, "energy_source": "rapl"}
     (tmp_path / "intel-rapl:0/energy_uj").write_text("1000000")  # it has come to its range, and begun again
     assert meter.metrics() == {"energy_wh": 2.0, "energy_source": "rapl"}

@@ -263,6 +263,8 @@ def test_refusals_of_a_run(pretrained: Path, toys: Callable[[str], Path], pairs:
         run("finetune", *data, "--from", str(pretrained / "encoder"))
     with pytest.raises(UserError, match="no head of its own to train"):
         run("finetune", *data, "--model=bart", "--from", str(toys("bart") / "encoder"), "--arm=frozen")
+    with pytest.raises(UserError, match=r"lstm is for heads on an encoder's layers, and this task's head has none"):
+        run("finetune", *data, "--model=transformer", "--arm=scratch", "--model.recipe.lstm=8")
     with pytest.raises(UserError, match="beam is 0"):
         run("finetune", *data, "--model=transformer", "--arm=scratch", "--data.task.init_args.beam=0")
 

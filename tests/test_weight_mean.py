@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel
 
 from pipeline.errors import Interrupted, UserError
+from pipeline.tracking.words_seen import saved_in
 from pipeline.training.weight_mean import WeightMean
 from tests.conftest import SMALL, figures, run
 
@@ -33,12 +34,16 @@ def test_the_encoder_is_the_mean_of_the_last_steps(tmp_path: Path, monkeypatch: 
         add(self, module)
 
     monkeypatch.setattr(WeightMean, "add", watched)
-    run("pretrain", "--out", str(tmp_path / "run"), *HALF)
+    run("pretrain", "--out", str(tmp_path / "run"), *HALF, "--save-at-words", str(list(range(200, 20_000, 200))))
     [mean] = theirs
     assert mean.n_averaged == 3
     expected, encoder = dict(mean.module.named_parameters()), load_file(tmp_path / "run/encoder/model.safetensors")
     saved = encoder["bert.embeddings.word_embeddings.weight"]
     assert torch.allclose(saved, expected["word_embedding.weight"], atol=1e-6)
+    last = saved_in(tmp_path / "run/encoders")[-1]
+    assert last.step == 6
+    on_the_way = load_file(last.folder / "model.safetensors")
+    assert all(torch.equal(on_the_way[name], value) for name, value in encoder.items())
     state = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
     trained, averaged = state["state_dict"], state["mean_weights"]
     assert all(torch.allclose(averaged[f"encoder.{name}"], value, atol=1e-6) for name, value in expected.items())

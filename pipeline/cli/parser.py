@@ -84,6 +84,7 @@ def _quiet() -> None:
         ".*litlogger.*",
         ".*smaller than the logging interval.*",
         ".*LightningCLI's args.*",
+        "Glyph .* missing from font.*",  # of a plot, once for each character
     ):
         warnings.filterwarnings("ignore", message=message)
     warnings.filterwarnings("ignore", message=".*Checkpoint directory.*exists and is not empty.*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import sys
@@ -32,16 +33,8 @@ def open_hub(*, path: str, **arguments: Any) -> Any:
     Raises:
         UserError: the hub cannot be reached, or has no such data set.
     """
-    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("HF_DATASETS_OFFLINE")
-    if arguments.get("streaming") or not offline:
-        _check_connection(path)
-    import datasets  # takes a second
-
-    try:
+    with _reading(path, streaming=bool(arguments.get("streaming"))) as datasets:
         return datasets.load_dataset(path, **arguments)
-    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f"'{path}' cannot be read from the hub ({reason}); {local_instead()}") from None
 
 
 def configurations(*, path: str, name: str | None = None, **arguments: Any) -> list[dict[str, Any]]:
@@ -53,19 +46,31 @@ def configurations(*, path: str, name: str | None = None, **arguments: Any) -> l
     address = {"path": path, **arguments}
     if name is None or not set(name) & set("*?["):
         return [address if name is None else {**address, "name": name}]
-    if not os.environ.get("HF_HUB_OFFLINE"):
-        _check_connection(path)
-    import datasets  # takes a second
-
-    try:
+    with _reading(path) as datasets:
         known = datasets.get_dataset_config_names(path, revision=arguments.get("revision"))
-    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f"'{path}' cannot be read from the hub ({reason}); {local_instead()}") from None
     found = sorted(fnmatch.filter(known, name))
     if not found:
         raise UserError(f"'{path}' has no configuration '{name}' on the hub; it has {listed(known)}.")
     return [{**address, "name": one} for one in found]
+
+
+@contextlib.contextmanager
+def _reading(path: str, *, streaming: bool = False) -> Iterator[Any]:
+    """The module `datasets`, to read a data set of the hub with. Offline it reads its cache, but no stream.
+
+    Raises:
+        UserError: the hub cannot be reached, or reading fails.
+    """
+    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("HF_DATASETS_OFFLINE")
+    if streaming or not offline:
+        _check_connection(path)
+    import datasets  # takes a second
+
+    try:
+        yield datasets
+    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        raise UserError(f"'{path}' cannot be read from the hub ({reason}); {local_instead()}") from None
 
 
 def _check_connection(path: str) -> None:

@@ -20,7 +20,7 @@ from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.csv_table import csv_table
 from tasks.base import Example, Task
-from tasks.dataset import SPLITS, DataSet, Row, listed
+from tasks.dataset import SPLITS, DataSet, Row, listed, shortened
 from tasks.guess import Table, plain_name
 
 SHOWN = 10  # problems that a message lists
@@ -75,8 +75,9 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
     rows = {split: part for split in splits if (part := rows_of(task, files, split, problems.append)) is not None}
     made = {}
     if list(rows) == ["train"] and (column := _split_column(rows["train"])) is not None:
-        rows = {split: part for split in splits if (part := _of_part(rows["train"], column, split))}
-        made = dict.fromkeys(rows, f"by the column {column}")
+        every = rows["train"]
+        rows = {split: part for split in splits if (part := _of_part(every, column, split))}
+        made = dict.fromkeys(rows, f"by the column {column}{_of_no_part(every, column)}")
     _check_parts(task, files, rows, splits, problems)
     first = rows.get("train") or rows["test"]
     found = LabeledRows(columns=_resolve_columns(task, first), made=made)
@@ -101,16 +102,25 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
 def _split_column(rows: Sequence[Row]) -> str | None:
     """A column of a file without parts that says to which one each row belongs."""
     names = [name for name in rows[0][1] if plain_name(name) in SPLIT_COLUMNS] if rows else []
-    known = {name for named in PART_NAMES.values() for name in named}
-    return next((name for name in names if all(_cell(row, name) in known for row in rows)), None)
+    parts = {name: {_part(row, name) for row in rows} for name in names}
+    return next((name for name, found in parts.items() if "train" in found or None not in found), None)
 
 
 def _of_part(rows: Sequence[Row], column: str, split: str) -> list[Row]:
-    return [row for row in rows if _cell(row, column) in PART_NAMES[split]]
+    return [row for row in rows if _part(row, column) == split]
 
 
-def _cell(row: Row, column: str) -> str:
-    return str(row[1].get(column)).strip().lower()
+def _of_no_part(rows: Sequence[Row], column: str) -> str:
+    """How many rows the column gives to no part, and what it has there."""
+    others = Counter(str(row[1].get(column) or "nothing") for row in rows if _part(row, column) is None)
+    named = listed([shortened(name) for name in others], most=3)
+    return f"; {others.total():,} rows of no part left out ({named})" if others else ""
+
+
+def _part(row: Row, column: str) -> str | None:
+    """The part that a row belongs to by a column."""
+    cell = str(row[1].get(column)).strip().lower()
+    return next((split for split, names in PART_NAMES.items() if cell in names), None)
 
 
 def _labeled(task: Task, rows: Sequence[Row], problems: list[UserError]) -> Part:
@@ -250,8 +260,11 @@ def _split_off(task: Task, train: Part, split: str) -> tuple[Part, Part, str]:
     if wanted < 1:
         strata = task.strata(train.examples)
         contents, count = [content(example) for example in train.examples], max(1, round(wanted * rows))
-        chosen = stratified(contents, strata, count) or stratified(range(rows), strata, count)  # a few texts, repeated
-        made = f"{100 * wanted:.3g}% of the training rows" + (", stratified by label" if len(set(strata)) > 1 else "")
+        chosen = stratified(contents, strata, count)
+        if 2 * len(chosen) < count:  # of a few texts, many times each
+            chosen = stratified(range(rows), strata, count)
+        share = wanted if len(chosen) == count else len(chosen) / rows
+        made = f"{100 * share:.3g}% of the training rows" + ", stratified by label" * (len(set(strata)) > 1)
     else:
         count = min(int(wanted), max(1, rows // MOST_ASIDE))
         chosen, made = drawn(rows, count), "set aside from training"

@@ -127,16 +127,20 @@ def read_json(
         if names and all(isinstance(row, list) and len(row) == len(names) for row in content):
             content = [dict(zip(names, row, strict=True)) for row in content]
     elif isinstance(content, dict) and content:  # by column, as pandas writes it by default
-        columns = [
-            list(column.values() if isinstance(column, dict) else column)
-            for column in content.values()
-            if isinstance(column, (dict, list))
-        ]
-        if len(columns) == len(content) and len({len(column) for column in columns}) == 1:
-            content = [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
+        content = by_column(content) or content
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise UserError(f"{path} is not a table: it must be a list of JSON objects, or one object a line.")
     yield from (("row", number, row) for number, row in enumerate(content, start=1))
+
+
+def by_column(content: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Rows of columns, each a list of as many values, or values by the same numbers of rows; None of others."""
+    columns = list(content.values())
+    if all(isinstance(column, list) for column in columns) and len({len(column) for column in columns}) == 1:
+        return [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
+    if all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
+        return [{name: column[row] for name, column in content.items()} for row in columns[0]]
+    return None
 
 
 def mended(value: Any) -> Any:

@@ -52,7 +52,7 @@ def course(configuration: Configuration) -> dict[str, Any]:
     return {
         "best": (f"val/{data.task.metric}", data.task.mode),
         "max_steps": steps,
-        "validate_every": max(1, steps // settings.validations),
+        "validate_every": -(-steps // settings.validations),
         "patience": settings.patience or None,
     }
 

@@ -70,7 +70,7 @@ class Tokenizer:
         """Trains a tokenizer.
 
         Args:
-            vocab_size: V, at most.
+            vocab_size: V, at most; more where the special tokens and the characters (or bytes) of the text need more.
             lowercase: lower-case the text and strip accents.
 
         Raises:

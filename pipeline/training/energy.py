@@ -76,8 +76,8 @@ def counters(gpus: Sequence[int]) -> dict[str, Counter]:
         return _gpu_counters(gpus)
     found = {}
     for folder in sorted(RAPL.glob("intel-rapl:*")) if RAPL.is_dir() else ():
-        if folder.name.count(":") == 1:  # a package; what has two is a part of one
-            with contextlib.suppress(OSError, ValueError):  # on most systems only root may read it
+        with contextlib.suppress(OSError, ValueError):  # on most systems only root may read it
+            if (folder / "name").read_text().startswith("package"):  # others are parts of one, or the whole machine
                 numbers = [int((folder / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj")]
                 found[folder.name] = Counter(*numbers)
     return found

@@ -88,9 +88,8 @@ class Recipe:
     @property
     def particular(self) -> list[str]:
         """The settings that are not those of every head, see REFUSED."""
-        plain = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0} | dict.fromkeys(
-            ("pair", "layers"), "auto"
-        )
+        plain = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0, "lstm": 0}
+        plain |= dict.fromkeys(("pair", "layers"), "auto")
         return [name for name, value in plain.items() if getattr(self, name) != value]
 
 

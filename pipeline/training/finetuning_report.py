@@ -105,7 +105,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
         "best_step": step,
         f"val/best_{task.metric}": best_score,
         "mode": task.mode,
-        "degenerate": task.is_degenerate(predicted),
+        "degenerate": task.is_degenerate(predicted) and not task.is_degenerate(gold),
         **{f"baseline/{name}": value for name, value in baselines.items()},
         **{f"test/{name}": value for name, value in scores.details.items()},
     }

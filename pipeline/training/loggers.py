@@ -32,11 +32,11 @@ def places(name: str) -> dict[str, str]:
     parameters = inspect.signature(known.__init__).parameters
     if "tracking_uri" in parameters:  # MLflow, whose newer versions refuse plain files
         local = {
-            "tracking_uri": f"sqlite:///{OUT}/{FOLDER}/mlflow.db",
-            "artifact_location": f"{OUT}/{FOLDER}/artifacts",
+            "tracking_uri": f"sqlite:///{HERE}/mlflow.db",
+            "artifact_location": f"{HERE}/artifacts",
         }
         return {} if os.environ.get("MLFLOW_TRACKING_URI") else local
-    return {"save_dir": f"{OUT}/{FOLDER}"} if "save_dir" in parameters else {}
+    return {"save_dir": HERE} if "save_dir" in parameters else {}
 
 
 def check_loggers(configured: Any) -> None:

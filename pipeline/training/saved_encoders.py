@@ -26,7 +26,8 @@ class SavedEncoders(StepCallback):
     A word counts each time that it is read, as the BabyLM Challenge counts; see `Objective.words_per_token`. Which step
     that is depends on the tokens seen alone, which a checkpoint has. A resumed run repeats the steps since its
     checkpoint; folders of these are removed, and written again. Those of steps before are whole, since each is written
-    before the checkpoint of its step. It reads the weights only, so a run with folders ends as one without.
+    before the checkpoint of its step. It changes no weight, so a run with folders ends as one without. A folder holds
+    the mean of the weights, where the run has one by then.
 
     Args:
         points: numbers of words.
@@ -63,4 +64,5 @@ class SavedEncoders(StepCallback):
 
         name, about = name_of(words), {"words": words, "step": module.global_step}
         card = partial(self.card, encoder, place=name)
-        self.run.keep("encoder", encoder.save, card, metrics, name=f"{FOLDER}/{name}", about=about)
+        with module.mean.put_into(module):
+            self.run.keep("encoder", encoder.save, card, metrics, name=f"{FOLDER}/{name}", about=about)

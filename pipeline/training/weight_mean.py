@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -48,6 +50,15 @@ class WeightMean:
             weight.copy_(self.other[name])
             self.other[name].copy_(held)
         self.in_module = not self.in_module
+
+    @contextlib.contextmanager
+    def put_into(self, module: nn.Module) -> Iterator[None]:
+        """Inside, the module holds the mean, once there is one."""
+        self.swap(module)
+        try:
+            yield
+        finally:
+            self.swap(module)
 
     def save(self, checkpoint: dict[str, Any]) -> None:
         """Puts the mean into a checkpoint; its `state_dict` has the weights that training continues from."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Settings of the recipe that some heads take (see Head.takes) -> what a head that does not says of them.
 REFUSED = {
     "layers": "layers is for heads on an encoder's layers, and this task's head has none.",
+    "lstm": "lstm is for heads on an encoder's layers, and this task's head has none.",
     "pair": "pair is for pairs of texts with one label, and this task has none.",
     **dict.fromkeys(("crf", "words"), "crf and words are for tagging: a single label has neither sequence nor words."),
     "class_weights": "class_weights is for classes, and this task has none.",

@@ -19,7 +19,7 @@ class RegressionHead(SentenceHead):
     """A linear layer on the vector of a text that a SentenceHead sees; trained on the squared error."""
 
     hf_config: ClassVar[dict[str, Any]] = {"problem_type": "regression", "num_labels": 1}
-    takes: ClassVar[frozenset[str]] = frozenset({"pair", "layers"})
+    takes: ClassVar[frozenset[str]] = frozenset({"pair", "layers", "lstm"})
 
     @classmethod
     def collate(cls, encoder: Encoder, labels: Sequence[float], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ class SentenceHead(LinearHead):
     Two texts that the encoder reads one by one are compared by their representations, or token by token (`attended`).
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing", "pair", "layers"})
+    takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing", "pair", "layers", "lstm"})
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
         size, reading = self.size_of(encoder, options), reading_of(encoder, options)

@@ -32,7 +32,7 @@ class TokenHead(LinearHead):
     by_word: ClassVar[bool] = True
     tag: ClassVar[str] = "token-classification"
     layout: ClassVar[str] = "token"
-    takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing", "words", "crf", "layers"})
+    takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing", "words", "crf", "layers", "lstm"})
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
         super().__init__(encoder, outputs=outputs, options=options, bias=bias)
