@@ -99,7 +99,7 @@ def let_threads_give_way(environment: MutableMapping[str, str]) -> None:
     """Sets how long a thread of OpenMP spins before it sleeps, unless the user has; before torch is imported.
 
     Threads wait for each other many times in a step. By default they spin for some milliseconds, and beside another
-    busy process they keep the thread that they wait for from its core (BENCHMARKS.md, "Beside other work").
+    busy process they keep the thread that they wait for from its core (docs/benchmarks.md, "Beside other work").
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & environment.keys():
         environment["GOMP_SPINCOUNT"] = SPINS

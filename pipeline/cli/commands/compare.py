@@ -112,7 +112,7 @@ def check_encoders(grid: Grid, options: argparse.Namespace) -> None:
     if not missing:
         return
     asked = {name: getattr(options, name) or None for name in ("name", "data", *PARTS, "seeds", "out")}
-    asked |= {"from": options.encoders, "corpus": None if grid.corpus else "folder"}
+    asked |= {"from": options.encoders, "corpus": None if grid.corpus else "FOLDER"}
     makes = f"`{typed.command('results', *options.overrides, **asked)}` pretrains what is missing, or "
     raise UserError(
         f"There is no encoder in {missing[0]}; {makes if missing[0].name == 'encoder' else ''}set {typed.flag('from')} "
