@@ -36,14 +36,14 @@ def code(value: Any) -> str:
 
 
 def sentence(text: str) -> str:
-    """The first paragraph of a description, with a capital (but in code and symbols) and a full stop."""
+    """The first paragraph of a description, with a capital (not code, symbols, mBART) and a full stop."""
     text = " ".join(text.split("\n\n")[0].split())
     if not text or text.endswith("..."):
         return text
     if text.startswith("--"):
         return code(text)
     text = text.rstrip(".")
-    return f"{text}." if re.match(r"[b-z]\b", text) else f"{text[0].upper()}{text[1:]}."
+    return f"{text}." if re.match(r"[b-z]\b|[a-z]+[A-Z]", text) else f"{text[0].upper()}{text[1:]}."
 
 
 def page(title: str, description: str, *parts: str) -> str:
@@ -288,7 +288,7 @@ def presets() -> str:
         "compare": ("Grids", "`make compare NAME=NAME`"),
         "ladder": ("Ladders", "`make ladder NAME=NAME`"),
         "recipes": ("Recipes", "`make recipes NAME=NAME`"),
-        "machines": ("Machines", '`ARGS="--config configs/machines/NAME"`'),
+        "machines": ("Machines", '`ARGS="--config configs/machines/NAME"`; a `.sh` is for `sbatch`'),
         "sweeps": ("Sweeps", "`make sweep NAME=NAME`"),
     }
     parts = [
@@ -314,7 +314,7 @@ def comment(file: Path) -> str:
             break
         head.append(line[2:])
     if head:
-        return sentence(re.split(r"(?<=[.:])(?<!et al\.)\s", " ".join(head), maxsplit=1)[0].rstrip(":"))
+        return sentence(re.split(r"(?<=\.)(?<!et al\.)\s", " ".join(head), maxsplit=1)[0].rstrip(":"))
     content = yaml.safe_load("\n".join(lines)) if file.suffix == ".yaml" else {}
     hub = content.get("data", {}).get("hub") or {}
     return " ".join(str(hub[key]) for key in ("path", "name") if hub.get(key))
