@@ -131,6 +131,8 @@ def test_short_names_are_the_keys_of_the_configuration() -> None:
             "no setting or flag --trainer.max_step. Did you mean --trainer.max_steps?",
         ),
         (["pretrain", "--learning_rate=3"], "Did you mean --learning-rate?"),
+        (["recipes", "--batch-size=16", "--dry-run"], "Did you mean --data.batch_size?"),
+        (["finetune", "--validate-every=10"], "no setting or flag --validate-every.$"),
         (["pretrain", "--lr=3"], "Did you mean --learning-rate?"),
         (["pretrain", "--model.encoder.init_args.sizee=3"], "Did you mean model.encoder.init_args.size?"),
         (["pretrain", "--precision=half"], "precision is half; it must be one of auto, "),

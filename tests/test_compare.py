@@ -26,7 +26,7 @@ from pipeline.errors import UserError
 from pipeline.experiments import comparison, comparison_files
 from pipeline.experiments import grid as compare
 from pipeline.experiments.run_cache import cell_of, once, with_contents
-from pipeline.experiments.score_table import score_table
+from pipeline.experiments.score_table import Footnote, score_table
 from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import clear, put_back
@@ -87,6 +87,15 @@ def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     assert "Runs that predict the same for all rows: m on t, scratch: 3." in text
     assert "mean ± standard deviation over 3 seeds" in text
     assert "Gains are those of full, of one seed: they may be chance." in score_table([line([0.9], [0.8], [0.1])]).notes
+
+
+def test_notes_say_what_the_table_has() -> None:
+    several = line([0.9, 0.91, 0.92], [0.8], [0.6] * 3)
+    text = score_table([several], [Footnote("Of another task.", "other"), Footnote("Of t.", "t")]).markdown
+    assert "95 % intervals" in text  # of the gain over the baseline
+    assert "one seed: they may be chance" not in text
+    assert "Of another task." not in text
+    assert "m¹ |" in text
 
 
 def test_gains_are_of_the_same_seeds() -> None:
@@ -246,6 +255,17 @@ def test_fresh_weights_do_not_depend_on_those_of_the_encoder(pretrained: Path, t
     for arm, same in (("full", False), ("frozen", False), ("scratch", True), ("random", True)):
         cells = [cell_of(FineTuneRequest(arm=arm, encoder=folder)) for folder in (pretrained / "encoder", other)]
         assert (cells[0] == cells[1]) == same
+
+
+def test_data_are_those_that_the_settings_of_a_task_name(pretrained: Path, tmp_path: Path) -> None:
+    for name in ("learn", "hard"):  # no part by the names of the task
+        (tmp_path / f"{name}.csv").write_text("text,label\na,0\nb,1\n")
+    splits = "--data.task.init_args.splits={train: learn, valid: valid, test: hard}"
+    request = FineTuneRequest(encoder=pretrained / "encoder", data=str(tmp_path), overrides=(splits,))
+    before = cell_of(request)
+    assert cell_of(request) == before
+    (tmp_path / "hard.csv").write_text("text,label\na,0\nc,1\n")
+    assert cell_of(request) != before
 
 
 def test_files_of_a_fine_tune_are_part_of_what_it_is(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from pipeline.cli.commands import sweep
 from pipeline.cli.config import CLI, FineTuneCLI, module_for, parse, pretraining
+from pipeline.errors import UserError
 from pipeline.experiments import grid as compare
 from pipeline.experiments import ladder, ladder_plan, recipes, recipes_run
 from pipeline.models import registry
@@ -224,6 +225,12 @@ def test_a_sweep_looks_at_the_metric_that_a_setting_gives_the_task(monkeypatch: 
     monkeypatch.setattr(sweep, "start", lambda content, count: found.append(content["metric"]))
     run("sweep", "--task", "sts-b", "--data.task.init_args.choose_by=mse")
     assert found == [{"name": "val/best_mse", "goal": "minimize"}]
+    monkeypatch.setattr(sweep, "start", lambda content, count: found.append(content["command"]))
+    run("sweep", "--name", "pretrain", "--from", "runs/mine/encoder")
+    assert found[1][4:-1] == ["--model", "bert", "--from", "runs/mine/encoder", "--seed", "0"]
+    for stage, flags in (("pretrain", ["--task", "sst2"]), ("finetune", ["--corpus", "sample"])):
+        with pytest.raises(UserError, match=f"A sweep over {stage} takes no {flags[0]}"):
+            run("sweep", "--name", stage, *flags)
 
 
 @pytest.mark.parametrize("file", sorted((CONFIGS / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)

@@ -199,7 +199,9 @@ def test_a_rate_that_diverges_does_not_end_the_ladder(tmp_path: Path, capsys: py
     models = json.loads((tmp_path / "runs/ladder/toy/ladder.json").read_text())["models"]
     [gpt] = [row for row in models if row["name"] == "gpt"]
     assert gpt["learning_rate"] == 0.002
-    assert [rate["learning_rate"] for rate in gpt["rates"]] == [0.002]
+    assert [rate["learning_rate"] for rate in gpt["rates"]] == [2e27, 0.002]
+    assert [rate["bits_per_byte"] is None for rate in gpt["rates"]] == [True, False]
+    assert "diverged; 0.002: " in (tmp_path / "runs/ladder/toy/ladder.html").read_text()
     with pytest.raises(UserError, match="No rate of the rung gpt leads to a model"):
         run("ladder", "--name", write(tmp_path, rates=[1e30, 2e30], rungs=[GPT]), "--out", str(tmp_path / "none"))
 

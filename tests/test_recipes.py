@@ -45,6 +45,14 @@ def read(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_a_recipe_may_have_a_warm_up_of_its_own(tmp_path: Path) -> None:
+    late = {"title": "late", "settings": {"model.optimization.warmup_steps": 10}}
+    run("recipes", "--name", write(tmp_path, seeds=1, ingredients={"late": late}), "--out", str(tmp_path / "out"))
+    configs = [yaml.safe_load((tmp_path / f"out/runs/{name}-0/config.yaml").read_text()) for name in ("base", "late")]
+    assert [config["trainer"]["max_steps"] for config in configs] == [20, 20]
+    assert [config["model"]["optimization"]["warmup_steps"] for config in configs] == [1, 10]  # 150 of 3,000; its own
+
+
 def test_recipes_are_run_once_and_compared_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name, out = write(tmp_path, together=[["worse", "zero"]]), tmp_path / "out"
     run("recipes", "--name", name, "--out", str(out), "--recipes", "base worse")

@@ -19,8 +19,10 @@ from pipeline.errors import UserError
 from pipeline.experiments import comparison_files
 from pipeline.experiments.run_cache import NOTE
 from pipeline.presets import REPOSITORY
-from pipeline.reporting import charts, finetuning, render, shared
+from pipeline.reporting import charts, finetuning, prompting, render, shared
 from pipeline.reporting.page import Figure, Page, Section, Table
+from pipeline.reporting.run_record import RunRecord
+from pipeline.tracking.history import History
 from pipeline.tracking.tables import latex_table
 from pipeline.training import energy
 from tests import browser
@@ -204,6 +206,41 @@ def test_a_comparison_draws_the_runs_of_its_table(other: float, tmp_path: Path) 
     assert "full: 0.1 at 1" not in page
     assert "0.800 accuracy" in page
     assert "1 run<" in page  # of the lineage
+
+
+def test_figures_of_a_comparison_are_of_the_rows_that_have_them(tmp_path: Path) -> None:
+    rows = [
+        {"model": model, "task": "sick", "arm": arm, "seed": seed, "metric": "accuracy", "score": score + seed / 100}
+        | {"degenerate": False, "tokens": 1.0, "minutes": 1.0, "chosen_by": 0.5}
+        for model, arm, score in (("bert-base", "full", 0.8), ("bert-base", "scratch", 0.6), ("ngram", "full", 0.5))
+        for seed in range(2)
+    ]
+    comparison_files.report(rows, tmp_path)
+    finished(tmp_path / "runs/bert-base-sick-full-0", 0.8, energy_wh=3.0)
+    finished(tmp_path / "runs/bert-sick-full-0", 0.9, energy_wh=50.0)  # of no row
+    run("report", "--from", str(tmp_path))
+    text = (tmp_path / "report.md").read_text()
+    assert "Pretraining helps: **1 of 1**" in text  # counts have no arms
+    assert "Largest gain: **+0.200** (bert-base on sick)" in text
+    assert "| bert-base | 4 | 4.0 | 0.0 k | 3.00 Wh of 1 run |" in text
+    assert "| ngram | 2 | 2.0 | 0.0 k | not recorded |" in text
+
+
+def test_layers_and_templates_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    names = [f"mix/layer_{number}" for number in range(12)]
+    (tmp_path / "metrics.csv").write_text(",".join(["step", *names]) + "\n1" + ",0.1" * 12 + "\n")
+    history = History(tmp_path)
+    history.restore(1)
+    assert history.mixed_layers() == names
+    folder = finished(tmp_path / "run", 0.5)
+    found = {
+        f"zeroshot/{shots}template_{n}/accuracy": 0.5 for shots in ("", "shots_4/", "shots_16/") for n in range(1, 12)
+    }
+    (folder / "metrics.json").write_text(json.dumps({"zeroshot/rows": 10, "zeroshot/accuracy": 0.5, **found}))
+    section = prompting.templates_section(RunRecord.read(folder))
+    labels = [row[0].rpartition(":")[0] for row in section.blocks[0].rows]  # type: ignore[union-attr]
+    assert labels == [f"{shots}template {n}" for shots in ("", "shots 4, ", "shots 16, ") for n in range(1, 12)]
+    assert "shots 16, template 2" in section.blocks[1].charts[0].svg  # type: ignore[union-attr]
 
 
 def printed(out: Path, commands: list[str]) -> list[str]:

@@ -30,6 +30,7 @@ from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training.corpus_data import CorpusData, TokenizerOptions
+from pipeline.training.requests import overrides_of
 
 ROWS = {"pretraining": 32, "fine-tuning": 64}
 LENGTH = 128
@@ -68,6 +69,9 @@ def our_pretraining(folder: Path, corpus: str, steps: int) -> float:
         "trainer.max_steps": steps,
         "validate_every": steps,
         "model.optimization.warmup_steps": 10,
+        "model.optimization.optimizer": "adamw",
+        "model.optimization.learning_rate": 1e-3,
+        "model.objective.init_args.first_mask_rate": None,
         "model.embeddings": "random",
         "data.length": LENGTH,
         "data.batch_size": ROWS["pretraining"],
@@ -79,7 +83,7 @@ def our_pretraining(folder: Path, corpus: str, steps: int) -> float:
         "model.encoder.init_args.dropout": 0.1,
         "model.encoder.init_args.attention_dropout": 0.1,
     }
-    flags = [f"--{name}={value}" for name, value in settings.items()]
+    flags = overrides_of(settings)
     cli.main(["pretrain", "--corpus", corpus, "--out", str(folder / "ours"), "--overwrite", *flags])
     return json.loads((folder / "ours/metrics.json").read_text())["tokens_per_second"]
 

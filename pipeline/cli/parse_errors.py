@@ -82,7 +82,10 @@ def _not_known(found: Mapping[str, str], keys: list[str], classes: Mapping[str, 
             name.replace("-", sign): name for names in KEYS.values() for name in names for sign in "-_"
         } | ELSEWHERE
         meant = flag if flag in named else similar(flag, named)
-        hint = f" Did you mean --{named[meant]}?" if meant else ""
+        word = named[meant] if meant else None
+        if word == flag:  # a short name that others have
+            word = next((names[word] for names in KEYS.values() if names.get(word) in keys), None)
+        hint = f" Did you mean --{word}?" if word else ""
         return f"There is no setting or flag --{flag.rstrip('.')}.{hint}"
     if parent := found.get("parent"):
         prefix, name = f"{parent}.init_args", found["argument"]

@@ -42,6 +42,11 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
             inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out, **more))
 
 
+def between_validations(steps: int, validations: int) -> int:
+    """Steps from one validation to the next, of at most so many."""
+    return -(-steps // validations)
+
+
 def course(configuration: Configuration) -> dict[str, Any]:
     """Steps and validations of a run, and what its best checkpoint is chosen by, see `Run.fit`."""
     data, settings, module = configuration.data, configuration.settings, configuration.module
@@ -52,7 +57,7 @@ def course(configuration: Configuration) -> dict[str, Any]:
     return {
         "best": (f"val/{data.task.metric}", data.task.mode),
         "max_steps": steps,
-        "validate_every": -(-steps // settings.validations),
+        "validate_every": between_validations(steps, settings.validations),
         "patience": settings.patience or None,
     }
 

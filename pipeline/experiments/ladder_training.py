@@ -28,7 +28,7 @@ class Trained:
         folders: run folders of the seeds, the first one's first.
         metrics: of the first seed.
         rate: None: it counts.
-        rates: what was tried.
+        rates: what was tried; without bits per byte where it diverged.
     """
 
     folders: Sequence[Path]
@@ -105,9 +105,9 @@ def train(
         metrics=metrics[0],
         rate=None if plan.counts else plan.rate(factors[best]),
         rates=[
-            {"learning_rate": plan.rate(factor), "bits_per_byte": bits}
+            {"learning_rate": plan.rate(factor), "bits_per_byte": bits if bits < math.inf else None}
             for factor, bits in zip(factors, tried, strict=False)
-            if trials and bits < math.inf
+            if trials
         ],
     )
 

@@ -16,7 +16,7 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.storage.validation import read_json
 from pipeline.training.corpus_data import CorpusData
-from pipeline.training.requests import PretrainRequest
+from pipeline.training.requests import PretrainRequest, settings_in
 from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 from pipeline.training.run_folder import check_place
@@ -32,7 +32,7 @@ def of_steps(
     every: int,
     settings: Mapping[str, Any] | None = None,
 ) -> PretrainRequest:
-    """The run with other steps; its warm-up is the same share of them.
+    """The run with other steps; its warm-up is the same share of them, unless the request sets one.
 
     Args:
         configuration: of the request.
@@ -41,7 +41,8 @@ def of_steps(
     """
     resolved = configuration.resolved
     share = resolved["model"]["optimization"]["warmup_steps"] / resolved["trainer"]["max_steps"]
-    return request.override({STEPS: steps, EVERY: every, **(settings or {}), WARMUP: round(share * steps)})
+    warmup = {} if WARMUP in settings_in(request.overrides) else {WARMUP: round(share * steps)}
+    return request.override({STEPS: steps, EVERY: every, **(settings or {}), **warmup})
 
 
 def cell_of(request: PretrainRequest, data: CorpusData) -> Cell:

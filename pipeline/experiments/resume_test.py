@@ -25,6 +25,7 @@ import yaml
 
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
+from pipeline.experiments.finetuning_run import between_validations
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import damage, sha256
 from pipeline.tracking.history import WALL_CLOCK
@@ -108,7 +109,7 @@ def length(out: Path) -> tuple[int, int]:
     """Optimizer steps of a finished run, and between its validations."""
     config = yaml.safe_load((out / "config.yaml").read_text())
     steps = int(json.loads((out / "metrics.json").read_text())["steps"])
-    return steps, config.get("validate_every") or max(1, steps // config["validations"])
+    return steps, config.get("validate_every") or between_validations(steps, config["validations"])
 
 
 def plan(steps: int, every: int, seed: int) -> list[Killed]:

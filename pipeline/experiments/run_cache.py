@@ -15,8 +15,9 @@ from pipeline.console import typed
 from pipeline.console.progress import write
 from pipeline.data.labeled import content_of
 from pipeline.errors import Interrupted, UserError
+from pipeline.experiments.feasible import task_as_run
 from pipeline.models.folder import FILES
-from pipeline.presets import FRESH, named_config, recipe, task_file, task_of
+from pipeline.presets import FRESH, named_config, recipe, task_file
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.folders import remove
@@ -63,8 +64,8 @@ def cell_of(request: FineTuneRequest) -> Cell:
     return {
         "encoder": digest([file_hash(file) for file in encoder_files(request)]),
         "arm": request.arm,
-        "data": content_of(task_of(file := task_file(request.task)), request.data),
-        "files": recipe(file),
+        "data": content_of(task_as_run(request.task, request.overrides), request.data),
+        "files": recipe(task_file(request.task)),
         "flags": with_contents(request.overrides),
     }
 

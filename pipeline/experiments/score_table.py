@@ -62,7 +62,7 @@ def score_table(lines: Sequence[Line], notes: Sequence[Footnote] = (), *, costs:
     arms = list(lines[0].arms) if lines else []
     tuned = pretrained_arm(arms)
     differing = conditions.differing([line.rows for line in lines])
-    texts = list(dict.fromkeys(note.text for note in notes if not note.is_general))
+    texts = list(dict.fromkeys(note.text for note in notes if any(note.is_of(line) for line in lines)))
     head = ["task (metric)", "model", *arms, "best baseline"]
     head += ["gain over scratch", "gain over the baseline"] * (tuned is not None)
     head += ["tokens", "minutes"] * costs
@@ -99,7 +99,7 @@ def how_to_read(lines: Sequence[Line], arms: Sequence[str], tuned: str | None) -
         notes = [
             f"Scores on the test part: mean ± standard deviation over {seeds} seeds; the best arm of a row is bold."
         ]
-    gains = [line.gain_over_scratch for line in lines]
+    gains = [gain for line in lines for gain in (line.gain_over_scratch, line.gain_over_baseline)] if tuned else []
     if any(gain and gain.half is not None for gain in gains):
         notes.append(
             f"Gains are those of {tuned}: means of paired differences, with 95 % intervals (Student's t) over seeds. "

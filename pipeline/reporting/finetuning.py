@@ -331,7 +331,7 @@ def types_section(run: RunRecord) -> Section:
 
 def layers_section(run: RunRecord) -> Section:
     """The weights of the layers in the scalar mix, where the head has one."""
-    names = sorted(name for name in run.history.names() if name.startswith("mix/layer_"))
+    names = run.history.mixed_layers()
     if not names:
         return Section("Layer weights", [])
     values = [run.history.series(name)[1][-1] for name in names]

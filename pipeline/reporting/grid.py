@@ -25,16 +25,14 @@ def page(folder: Path) -> Page:
     runs = [run for run in runs_under([folder / "runs"]) if run.kind == "finetune"]
     shown = [run for row in rows if (run := run_of(row, runs))]
     arms = comparison.arms_of(rows)
-    certain = [line for line in lines if line.gain_over_scratch and line.gain_over_scratch.is_certain]
+    gains = {(line.model, line.task_name): gain for line in lines if (gain := line.gain_over_scratch)}
     figures = [Figure("Fine-tunes", f"{len(rows):,}", f"{sum(row['minutes'] for row in rows) / 60:.1f} hours in all")]
-    if comparison.pretrained_arm(arms):
+    if gains:
         beside = "gain over scratch with a 95 % interval above 0"
-        figures.append(Figure("Pretraining helps", f"{len(certain)} of {len(lines)}", beside))
-        best = max(lines, key=lambda line: line.gain_over_scratch.mean if line.gain_over_scratch else -1.0)
-        if best.gain_over_scratch:
-            figures.append(
-                Figure("Largest gain", f"{best.gain_over_scratch.mean:+.3f}", f"{best.model} on {best.task_name}")
-            )
+        certain = sum(gain.is_certain for gain in gains.values())
+        figures.append(Figure("Pretraining helps", f"{certain} of {len(gains)}", beside))
+        model, task = max(gains, key=lambda place: gains[place].mean)
+        figures.append(Figure("Largest gain", f"{gains[model, task].mean:+.3f}", f"{model} on {task}"))
     models, tasks = (
         ", ".join(comparison.in_order(rows, "model")),
         ", ".join(line.task_name for line in _each_task(lines)),
@@ -194,9 +192,10 @@ def cost_section(rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
     cells = []
     for model in comparison.in_order(rows, "model"):
         mine = [row for row in rows if row["model"] == model]
-        energy = [run.metrics["energy_wh"] for run in runs if run.model == model and "energy_wh" in run.metrics]
+        known = [run.metrics for row in mine if (run := run_of(row, runs))]
+        energy = [metrics["energy_wh"] for metrics in known if "energy_wh" in metrics]
         minutes, tokens = sum(row["minutes"] for row in mine), sum(row["tokens"] for row in mine)
-        spent = f"{sum(energy):.2f} Wh of {len(energy)} runs" if energy else "not recorded"
+        spent = f"{sum(energy):.2f} Wh of {len(energy)} run{'s' * (len(energy) > 1)}" if energy else "not recorded"
         cells.append([model, f"{len(mine)}", f"{minutes:,.1f}", shared.shown_count(tokens), spent])
     head = ["model", "runs", "minutes", "tokens", "energy"]
     notes = [text for text in [shared.energy_note([run.metrics for run in runs])] if text]

@@ -69,7 +69,7 @@ def templates_section(run: RunRecord) -> Section:
     found = {m.group(1) for name in run.metrics if (m := re.match(r"zeroshot/((?:shots_\d+/)?template_\d+)/", name))}
     rules = [rule for rule in RULES if f"zeroshot/{rule}" in run.metrics]
     cells, lines = [], []
-    for name in sorted(found):
+    for name in sorted(found, key=lambda name: [int(number) for number in re.findall(r"\d+", f"0/{name}")][-2:]):
         number = int(name.rpartition("_")[2])
         text = texts[number - 1] if number <= len(texts) else name
         values = [run.metrics.get(f"zeroshot/{name}/{rule}") for rule in rules]
@@ -82,7 +82,7 @@ def templates_section(run: RunRecord) -> Section:
             ]
         )
         mark = charts.Mark(values[0] or 0.0, "s0", "sum:", low, high)
-        lines.append(charts.DotLine(name.rpartition("/")[2].replace("_", " "), [mark]))
+        lines.append(charts.DotLine(name.replace("_", " ").replace("/", ", "), [mark]))
     if not cells:
         return Section("Templates", [])
     chance = run.metrics.get("zeroshot/chance")

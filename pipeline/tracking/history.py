@@ -89,6 +89,11 @@ class History(Logger):
         """Names of all metrics, in the order in which they were logged first."""
         return list(dict.fromkeys(name for row in self.rows.values() for name in row))
 
+    def mixed_layers(self) -> list[str]:
+        """Names of the weights of layers in a scalar mix, from the embeddings up."""
+        names = [name for name in self.names() if name.startswith("mix/layer_")]
+        return sorted(names, key=lambda name: int(name.rpartition("_")[2]))
+
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Steps and values of a metric."""
         points = [(step, float(row[name])) for step, row in self.rows.items() if name in row]

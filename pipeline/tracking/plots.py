@@ -189,7 +189,7 @@ def readable(name: str) -> str:
 def plot_mix(history: History, file: Path, *, title: str) -> None:
     """The weight of each layer in the scalar mix, over the run."""
     figure, axes = subplots(figsize=(6.5, 4))
-    names = sorted(name for name in history.names() if name.startswith("mix/layer_"))
+    names = history.mixed_layers()
     for name in names:
         number = name.removeprefix("mix/layer_")
         label = "layer 0 (embeddings)" if number == "0" else f"layer {number}"

@@ -8,14 +8,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.arguments import Parser, add_corpus, add_encoder, add_model, add_overrides, add_task, natural
+from pipeline.cli.arguments import (
+    DEFAULT_TASK,
+    Parser,
+    add_corpus,
+    add_encoder,
+    add_model,
+    add_overrides,
+    add_task,
+    natural,
+)
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import named_config, unknown
 from tasks.base import Task
 
 HELP = "a sweep of Weights & Biases over one stage"
-FLAGS = {"pretrain": ("model", "corpus"), "finetune": ("model", "task", "from")}  # that its runs take
+FLAGS = {"pretrain": ("model", "corpus", "from"), "finetune": ("model", "task", "from")}  # that its runs take
 
 
 def add_arguments(parser: Parser) -> None:
@@ -24,6 +33,7 @@ def add_arguments(parser: Parser) -> None:
     add_corpus(parser)
     add_task(parser)
     add_encoder(parser)
+    parser.set_defaults(corpus=None, task=None)  # what is given is refused where the stage does not take it
     parser.add_argument("--count", type=natural, default=20, help="runs here; 0: until it is stopped")
     add_overrides(parser)
 
@@ -36,10 +46,12 @@ def run(options: argparse.Namespace) -> None:
     if file is None or options.name not in FLAGS:
         raise UserError(unknown("sweep", options.name, "sweeps"))
     given = {"model": options.model, "corpus": options.corpus, "task": options.task, "from": options.encoder}
+    if odd := [name for name in given if given[name] and name not in FLAGS[options.name]]:
+        raise UserError(f"A sweep over {options.name} takes no {typed.flag(odd[0])}.")
     flags = [part for name in FLAGS[options.name] if given[name] for part in (f"--{name}", str(given[name]))]
     flags += ["--data", options.data] if options.data else []
     flags += ["--seed", str(options.seed), *options.overrides]
-    task = task_as_run(options.task, options.overrides) if options.name == "finetune" else None
+    task = task_as_run(options.task or DEFAULT_TASK, options.overrides) if options.name == "finetune" else None
     name = start(load(file, flags, task), count=options.count)
     print(f"More runs of it: .venv/bin/wandb agent {name}")
 
