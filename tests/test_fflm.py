@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import pipeline
 from pipeline.errors import UserError
 from pipeline.models.fflm import FeedForward
 from pipeline.objectives.initialization import from_one_vector
@@ -93,6 +96,15 @@ def test_logits_are_of_one_vector_or_of_many(output: str) -> None:
 def test_settings_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         small(**options)
+
+
+def test_one_vector_is_not_that_of_padding(toys: Callable[[str], Path]) -> None:
+    bert = pipeline.encoders.load(toys("bert") / "encoder")
+    from_one_vector(bert, None, seed=0)  # type: ignore[arg-type]
+    assert bert.token_embedding is not None
+    norms = bert.token_embedding.weight.detach().norm(dim=1)
+    assert norms.unique().tolist() == pytest.approx([0.0, float(norms.max())])
+    assert (norms == 0).nonzero().flatten().tolist() == [bert.tokenizer.id("pad")]
 
 
 @pytest.mark.parametrize("output", ["tied", "full"])

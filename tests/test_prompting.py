@@ -215,6 +215,37 @@ def test_a_score_is_divided_by_the_length_of_what_was_scored(gpt: Gpt, elmo: Elm
         assert one.scores["per_character"] == one.scores["per_byte"] == pytest.approx(expected)
 
 
+def test_all_candidates_of_a_question_see_the_same_examples(gpt: Gpt) -> None:
+    """Room is for the candidate with the most tokens, which may have fewer letters."""
+    few, many = " small", " zqxj"
+    assert len(few) > len(many)
+    assert [len(tokens) for tokens in gpt.tokenizer.encode_batch([few, many])] == [1, 5]
+    prompt = Prompt("choice", "{text}", {"no": few, "yes": many})
+    ask = [fill(prompt, {"text": "it"}, ["no", "yes"], "yes")]
+    for size in range(1, 14):
+        shown = [fill(prompt, {"text": "a" + " cat" * size}, ["no", "yes"], "no")]
+        [question], _ = with_examples(scorer_of(gpt), ask, shown)
+        scored = score(gpt, [Request(question.left, candidate) for candidate in question.candidates])
+        assert [one.cut for one in scored] == [0, 0]
+
+
+def test_candidates_that_differ_by_row_are_not_calibrated(gpt: Gpt) -> None:
+    prompt = Prompt("choice", "it was", {"no": " {x}", "yes": " good"})
+    rows = [fill(prompt, {"x": word}, ["no", "yes"], "yes") for word in ("a cat", "the dog")]
+    assert all("calibrated" not in one.scores for one in answer(scorer_of(gpt), prompt, rows, []))
+    assert "calibrated" in answer(scorer_of(gpt), prompt, rows[:1], [])[0].scores
+
+
+def test_what_is_right_of_an_overlong_candidate_is_not_scored(pretrained: Path) -> None:
+    bert = pipeline.encoders.load(pretrained / "encoder")
+    long = "the " * 39 + "garden"
+    [one] = score(bert, [Request("", long, " ." * 20)])
+    assert one.cut > 0
+    assert one.tokens == len(bert.tokenizer.encode_batch([long])[0]) - one.cut
+    with pytest.raises(UserError, match="cannot be scored: the 80 tokens behind it fill a row"):
+        score(bert, [Request("", "garden", " ." * 80)])
+
+
 def test_what_answers_are_measured_by_has_the_same_words_and_examples(pretrained: Path) -> None:
     bert = pipeline.encoders.load(pretrained / "encoder")
     prompt = Prompt("cloze", "{text} we were [MASK].", {"no": "angry", "yes": "happy"})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 
+import pipeline
 from pipeline.errors import UserError
 from pipeline.inspection.generate import write
 from pipeline.models import registry
@@ -69,6 +71,23 @@ def test_an_empty_target_is_said(tokenizer: Tokenizer, monkeypatch: pytest.Monke
     model = transformer(tokenizer)
     monkeypatch.setattr(model, "generate", lambda ids, **how: [])
     assert write(model, SOURCES[0], Search()) == "\n(The target is empty.)"
+
+
+def test_a_cut_target_is_said(toys: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of eight tokens of BART is the mark of the beginning, which is not shown."""
+    bart = pipeline.encoders.load(toys("bart") / "encoder")
+    logits, begin, end = bart.logits, bart.tokenizer.id("bos"), bart.tokenizer.id("eos")
+    asked = []
+
+    def endless(hidden: torch.Tensor) -> torch.Tensor:
+        scores = logits(hidden)
+        scores[..., end] = -100.0
+        scores[..., begin] = -100.0 if asked else 100.0
+        asked.append(len(scores))
+        return scores
+
+    monkeypatch.setattr(bart, "logits", endless)
+    assert write(bart, SOURCES[0], Search(tokens=8)).endswith("(Stopped after 7 tokens.)")
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,9 @@ def test_refusals_of_a_run(pretrained: Path, toys: Callable[[str], Path], pairs:
         run("finetune", *data, "--from", str(pretrained / "encoder"))
     with pytest.raises(UserError, match="no head of its own to train"):
         run("finetune", *data, "--model=bart", "--from", str(toys("bart") / "encoder"), "--arm=frozen")
+    for name in ("layers", "decoder_layers"):
+        with pytest.raises(UserError, match=rf"init_args\.{name} is 0; it must be at least 1"):
+            run("finetune", *data, "--model=transformer", "--arm=scratch", f"--model.encoder.init_args.{name}=0")
     with pytest.raises(UserError, match=r"lstm is for heads on an encoder's layers, and this task's head has none"):
         run("finetune", *data, "--model=transformer", "--arm=scratch", "--model.recipe.lstm=8")
     with pytest.raises(UserError, match="beam is 0"):

@@ -29,7 +29,10 @@ LARGEST_SEED = 2**32 - 1  # as --seed
 MOST_PIECES, MOST_LAYERS, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000
 MOST_MEGABYTES = 1_000_000_000
 MOST_WORKERS, MOST_PROCESSES = 256, max(16, os.cpu_count() or 1)
-SIZES = ("size", "layers", "heads", "inner_size", "projection", "cell", "character_size", "max_length")  # of encoders
+SIZES = (  # of encoders
+    *("size", "layers", "decoder_layers", "heads", "inner_size", "embedding_size"),
+    *("projection", "cell", "character_size", "max_length", "order"),
+)
 DERIVED = {  # arguments of an encoder that follow from its objective
     "next_sentence": "set model.objective.init_args.next_sentence",
     "max_characters": "words of a corpus are cut where they are stored",
@@ -79,14 +82,8 @@ def shared_ranges(config: Any) -> dict[str, Range]:
 
 
 def pretraining_ranges(config: Any) -> dict[str, Range]:
-    tokenizer, sizes, documents = config.data.tokenizer, config.model.encoder.init_args, config.data.sample_documents
-    ranges: dict[str, Range] = {
-        f"model.encoder.init_args.{name}": (sizes[name], 1, MOST_LAYERS if name == "layers" else math.inf)
-        for name in SIZES
-        if name in sizes and not isinstance(sizes[name], str)  # a cell may have a width, or be of a kind
-    }
-    if "highways" in sizes:
-        ranges["model.encoder.init_args.highways"] = (sizes.highways, 0, MOST_LAYERS)
+    tokenizer, documents = config.data.tokenizer, config.data.sample_documents
+    ranges = ranges_of_sizes(config.model.encoder.init_args)
     if isinstance(config.save_at_words, list):
         ranges["save_at_words"] = (min(config.save_at_words, default=0), 1, math.inf)
     if "optimization" in config.model:  # what counts has no steps
@@ -100,11 +97,21 @@ def pretraining_ranges(config: Any) -> dict[str, Range]:
     }
 
 
-def finetuning_ranges(config: Any) -> dict[str, Range]:
+def ranges_of_sizes(sizes: Any) -> dict[str, Range]:
+    """Of the arguments of a new encoder."""
     ranges: dict[str, Range] = {
-        "validations": (config.validations, 1, math.inf),
-        "patience": (config.patience, 0, math.inf),
+        f"model.encoder.init_args.{name}": (sizes[name], 1, MOST_LAYERS if "layers" in name else math.inf)
+        for name in SIZES
+        if isinstance(sizes.get(name), (int, float))  # a cell may have a width, or be of a kind
     }
+    if "highways" in sizes:
+        ranges["model.encoder.init_args.highways"] = (sizes.highways, 0, MOST_LAYERS)
+    return ranges
+
+
+def finetuning_ranges(config: Any) -> dict[str, Range]:
+    ranges = ranges_of_sizes(getattr(config.model.get("encoder"), "init_args", {}))  # where no folder holds the network
+    ranges |= {"validations": (config.validations, 1, math.inf), "patience": (config.patience, 0, math.inf)}
     if config.trainer.max_steps != -1:  # all epochs
         ranges["trainer.max_steps"] = (config.trainer.max_steps, 1, math.inf)
     return ranges

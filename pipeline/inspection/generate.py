@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from pipeline.models.base import Encoder
+from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.generation import Search
 
 
@@ -28,13 +29,14 @@ def generate(model: Encoder, prompt: str, how: Search) -> str:
 
 
 def write(model: Encoder, source: str, how: Search) -> str:
-    """The target of a source, with a note where either was cut."""
+    """The target of a source by an encoder-decoder, with a note where either was cut."""
+    assert isinstance(model, EncoderDecoder)
     [ids] = model.tokenizer.encode_batch([source])
     room, notes = model.max_length - model.special.count(), []
     if len(ids) > room:
         notes.append(f"(The source has {len(ids)} tokens; the last {len(ids) - room} are cut: {room} fit.)")
     new = model.generate(ids, **asdict(how))
-    if len(new) >= min(how.tokens, model.max_length):
+    if len(new) >= min(how.tokens, model.max_length) - len(model.target_prefix):
         notes.append(f"(Stopped after {len(new)} tokens.)")
     if not new:
         notes.append("(The target is empty.)")

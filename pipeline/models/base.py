@@ -219,7 +219,8 @@ class Encoder(nn.Module):
         """
         if self.scoring != "causal":
             raise UserError(f"Only causal models generate text; {self.model_type} is {self.scoring}.")
-        return generation.generate(self, prompt, generation.Search(**how))
+        with eval_mode(self):
+            return generation.generate(self, prompt, generation.Search(**how))
 
     @abstractmethod
     def pooled(self, encoded: Encoded) -> Tensor:

@@ -20,7 +20,7 @@ from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
-from pipeline.models.layers.recurrent import initialize
+from pipeline.models.layers.recurrent import in_full, initialize
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -128,7 +128,7 @@ class Recurrent(Encoder):
         x = self.embed(batch) * self.scale
         layers, after = [F.pad(x, (0, self.size - x.shape[-1]))], []
         for index, layer in enumerate(self.layers):
-            x, end = layer(self.dropout(x), None if state is None else self._begin(state[index], x))
+            x, end = in_full(layer, self.dropout(x), None if state is None else self._begin(state[index], x))
             after.append(tuple(part[0].detach() for part in (end if isinstance(end, tuple) else (end,))))
             layers.append(x)
         layers[-1] = self.dropout(layers[-1])

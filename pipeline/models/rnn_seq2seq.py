@@ -22,7 +22,7 @@ from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, between_tokens, padded
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
-from pipeline.models.layers.recurrent import CELLS, initialize
+from pipeline.models.layers.recurrent import CELLS, in_full, initialize
 from pipeline.models.layers.recurrent_decoder import AttentionKind, Cell, RecurrentDecoder
 from pipeline.models.layers.source_attention import ATTENTIONS, memory_of
 from pipeline.models.losses import Loss
@@ -142,7 +142,7 @@ class RnnSeq2Seq(EncoderDecoder):
             packed = pack_padded_sequence(
                 self.dropout(x) if index else x, lengths, batch_first=True, enforce_sorted=False
             )
-            out, end = layer(packed)
+            out, end = in_full(layer, packed)
             h = end[0] if isinstance(end, tuple) else end
             x = pad_packed_sequence(out, batch_first=True, total_length=mask.shape[1])[0]
             layers.append(x)

@@ -30,9 +30,12 @@ def from_cooccurrences(encoder: Encoder, store: TokenStore, seed: int) -> None:
 def from_one_vector(encoder: Encoder, store: TokenStore, seed: int) -> None:
     """All tokens have the same random vector, so that rare ones are near all others (Le et al. 2010, section 3)."""
     assert encoder.token_embedding is not None
-    for weight in (encoder.token_embedding.weight, encoder.output_embedding):
+    table, unused = encoder.token_embedding, encoder.token_embedding.padding_idx
+    for weight in (table.weight, encoder.output_embedding):
         if weight is not None:
-            weight.copy_(weight[0].clone().expand_as(weight))
+            weight.copy_(weight[int(encoder.tokenizer.ordinary_ids[0])].clone().expand_as(weight))
+    if unused is not None:
+        table.weight[unused] = 0.0
 
 
 INITIALIZERS: dict[EmbeddingStart, Callable[[Encoder, TokenStore, int], None]] = {

@@ -38,7 +38,7 @@ class Calibration:
             candidates = list(dict.fromkeys(candidate for question in questions for candidate in question.candidates))
             totals = score_empty(scorer, prompt, "", candidates, shown)
             self.priors = dict(zip(candidates, totals, strict=True))
-        if isinstance(prompt.candidates, dict):
+        if isinstance(prompt.candidates, dict) and len({tuple(question.candidates) for question in questions}) == 1:
             self.shares = content_free(scorer, prompt, questions[0].candidates, shown)
 
     def scores(self, question: Question, scored: Sequence[Scored]) -> dict[str, list[float]]:

@@ -74,7 +74,9 @@ def with_examples(
         return list(questions), 0
     solved = [q.left + q.candidates[q.gold] + q.right + BETWEEN for q in shown]
     sizes = [len(tokens) for tokens in scorer.tokens(solved)]
-    whole = [q.left + max(q.candidates, key=len) + q.right for q in questions]
+    known = list(dict.fromkeys(candidate for question in questions for candidate in question.candidates))
+    lengths = dict(zip(known, map(len, scorer.tokens(known)), strict=True))
+    whole = [q.left + max(q.candidates, key=lengths.__getitem__) + q.right for q in questions]
     result, dropped = [], 0
     for question, tokens in zip(questions, scorer.tokens(whole), strict=True):
         first, room = len(solved), scorer.room - JOINTS - len(tokens)

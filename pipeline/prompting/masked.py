@@ -71,7 +71,7 @@ class MaskedScorer(Scorer):
 
         Raises:
             UserError: the candidate shares a token with what is right of it: it would be scored in part, or not at all
-                and so win.
+                and so win; or no token of it fits beside what is right of it.
         """
         pairs, behind = split(self.tokens, requests), self.tokens([request.right for request in requests])
         for request, (left, rest), right in zip(requests, pairs, behind, strict=True):
@@ -82,7 +82,11 @@ class MaskedScorer(Scorer):
             cut = max(0, len(left) + len(rest) - self.room)
             text = [*left, *rest][cut:][: self.room]
             first = max(0, len(left) - cut)
-            yield text, first, min(len(text), first + size), cut
+            if len(left) + size <= cut:
+                raise UserError(
+                    f"'{request.target[:60]}' cannot be scored: the {len(right)} tokens behind it fill a row."
+                )
+            yield text, first, min(len(text), len(left) + size - cut), cut
 
     def _masked(self, text: Sequence[int], place: int, last: int) -> list[int]:
         """A text with a mask at `place`, and at the later pieces of the same word before `last`."""

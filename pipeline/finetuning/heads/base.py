@@ -5,11 +5,9 @@ Shapes: B batch, T positions, D size of the encoder, N size of what the linear l
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from pipeline.finetuning.features import Feature
@@ -18,6 +16,7 @@ from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder, Learning
 from pipeline.models.inputs import Batch, flatten_pairs
 from pipeline.models.layers.dropout import Dropout
+from pipeline.models.layers.recurrent import in_full
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from tasks.base import Prediction
@@ -189,8 +188,6 @@ class LinearHead(Head):
         if self.lstm is None:
             return x
         lengths = encoded.mask.sum(1).cpu()
-        # Autocast runs cuDNN's LSTM in float16, whatever its own type; that would need the loss scaled.
-        with torch.autocast("cuda", enabled=False) if x.is_cuda else contextlib.nullcontext():
-            x = self.dropout(x.float() if x.is_cuda else x)
-            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-            return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+        packed = nn.utils.rnn.pack_padded_sequence(self.dropout(x), lengths, batch_first=True, enforce_sorted=False)
+        out, _ = in_full(self.lstm, packed)
+        return nn.utils.rnn.pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0]

@@ -30,8 +30,24 @@ def initialize(layer: nn.RNNBase) -> None:
             fill(matrix)
 
 
+def in_full(layer: nn.Module, x: Any, state: Any = None) -> Any:
+    """What one of torch's recurrent layers gives; on a GPU in float32.
+
+    Autocast runs cuDNN's layers in float16, whatever its own type, and small gradients would become zero without a
+    scaled loss.
+
+    Args:
+        x: a tensor, or rows packed by their lengths.
+    """
+    if not x.is_cuda:
+        return layer(x, state)
+    with torch.autocast("cuda", enabled=False):
+        state = tuple(part.float() for part in state) if isinstance(state, tuple) else state
+        return layer(x.float(), state.float() if isinstance(state, Tensor) else state)
+
+
 def run(layer: nn.Module, x: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
     """One of torch's layers over x (R, U, ...) from a state; returns its output (R, U, D) and the state behind."""
     begin = tuple(part.to(x.dtype)[None].contiguous() for part in state)
-    out, end = layer(x, begin if len(begin) > 1 else begin[0])
+    out, end = in_full(layer, x, begin if len(begin) > 1 else begin[0])
     return out, tuple(part[0] for part in (end if isinstance(end, tuple) else (end,)))
