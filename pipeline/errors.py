@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tasks.errors import UserError
 
-__all__ = ["Diverged", "Interrupted", "UserError", "is_out_of_memory"]
+__all__ = ["Diverged", "Interrupted", "UserError", "check_choice", "is_out_of_memory"]
 
 # What Python, torch (its allocators, CUDA and its products) and tokenizers say when memory runs out.
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "STATUS_ALLOC_FAILED")
@@ -19,6 +21,12 @@ class Interrupted(BaseException):
 
     Its text, if it has one, is what continues the run: --resume, unless it is something else.
     """
+
+
+def check_choice(name: str, value: object, known: Iterable[str]) -> None:
+    """Raises: UserError, a setting is none of the known values; Python does not check a Literal."""
+    if value not in (values := list(known)):
+        raise UserError(f"{name} must be one of {', '.join(values)}, not {value}.")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -21,10 +21,13 @@ from pipeline.errors import UserError
 from pipeline.experiments import grid as compare
 from pipeline.experiments import ladder, ladder_plan, recipes, recipes_run
 from pipeline.models import registry
+from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.presets import CONFIGS, REPOSITORY, named_config
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
+from pipeline.training.optimizers import Optimization
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.requests import CorpusRequest
 from pipeline.training.task_data import TaskData
@@ -249,6 +252,19 @@ def test_every_sweep_names_what_its_command_knows(file: Path) -> None:
     else:
         files = [CONFIGS / "finetune.yaml", CONFIGS / "tasks/sentiment.yaml"]
         parse(FineTuning, TaskData, files, flags, cli_class=FineTuneCLI)
+
+
+def test_choices_are_checked_from_python_too() -> None:
+    """The command line checks them by their types, Python does not."""
+    plain: dict[str, Any] = {"learning_rate": 1.0, "warmup_steps": 0, "weight_decay": 0.0, "betas": (0.9, 0.9)}
+    for make, message in (
+        (lambda: Optimization(**plain, eps=1e-8, schedule="inverse-sqrt"), "schedule must be one of .*inverse_sqrt"),  # type: ignore[arg-type]
+        (lambda: Optimization(**plain, eps=1e-8, schedule="linear", optimizer="sgd"), "one of adamw, muon, not sgd"),  # type: ignore[arg-type]
+        (lambda: CausalLM(packing="documents"), "packing must be one of concat, document"),  # type: ignore[arg-type]
+        (lambda: MaskedLM(next_sentence="none"), "next_sentence must be one of nsp, sop, off"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UserError, match=message):
+            make()
 
 
 def test_no_configuration_is_overlooked() -> None:

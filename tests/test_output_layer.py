@@ -50,7 +50,7 @@ def test_the_loss_is_that_of_the_log_probabilities(options: dict[str, Any]) -> N
         ({"kind": "adaptive", "cutoffs": [30, 10]}, "cutoffs must rise"),
         ({"kind": "adaptive", "cutoffs": [50]}, "cutoffs must rise"),
         ({"kind": "full", "cutoffs": [10]}, "adaptive"),
-        ({"kind": "half"}, "tied, full or adaptive"),
+        ({"kind": "half"}, "output must be one of tied, full, adaptive, not half"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(options: dict[str, Any], named: str) -> None:

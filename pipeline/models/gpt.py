@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
@@ -88,6 +88,7 @@ class Gpt(Encoder):
         check_generative(tokenizer, "GPT")
         if heads < 1 or size % heads:
             raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        check_choice("norm", norm, ("pre", "post"))
         if norm == "post" and inner_size != 4 * size:
             raise UserError(f"norm: post is the first GPT, whose inner_size is 4 times its size, not {inner_size}.")
         if norm == "post" and activation != "gelu":

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from pipeline.console.progress import progress
-from pipeline.errors import UserError
+from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Size
 from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
@@ -82,8 +82,7 @@ class Ngram(Encoder):
         check_generative(tokenizer, "An n-gram model")
         if not 1 <= order <= HIGHEST:
             raise UserError(f"model.encoder.init_args.order is {order}; it must be 1 to {HIGHEST}.")
-        if smoothing not in get_args(Smoothing):
-            raise UserError(f"There is no smoothing {smoothing}; there are {', '.join(get_args(Smoothing))}.")
+        check_choice("smoothing", smoothing, get_args(Smoothing))
         if not 0 < k < math.inf:
             raise UserError(f"model.encoder.init_args.k is {k}; it must be above 0.")
         if discount is not None and not 0 < discount < 1:

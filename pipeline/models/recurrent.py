@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
@@ -86,6 +86,7 @@ class Recurrent(Encoder):
     ) -> None:
         super().__init__()
         check_generative(tokenizer, "A recurrent model")
+        check_choice("cell", cell, self.cells)
         width = size if embedding_size is None else embedding_size
         if not 1 <= width <= size:
             raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from typing_extensions import TypedDict
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, check_choice
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, between_tokens, padded
@@ -91,8 +91,7 @@ class RnnSeq2Seq(EncoderDecoder):
         if not 1 <= width <= size:
             raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")
         for name, value, known in (("cell", cell, CELLS), ("attention", attention, ATTENTIONS)):
-            if value not in known:
-                raise UserError(f"{name} must be one of {', '.join(known)}, not {value}.")
+            check_choice(name, value, known)
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         self.scale = width**0.5
         self.config = {

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, check_choice
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch
@@ -102,10 +102,8 @@ class TransformerEncoderDecoder(EncoderDecoder):
         check_seq2seq(tokenizer, f"A {self.model_type}")
         if heads < 1 or size % heads:
             raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
-        if norm not in ("pre", "post"):
-            raise UserError(f"norm must be pre or post, not {norm}.")
-        if activation not in ACTIVATIONS:
-            raise UserError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation}.")
+        check_choice("norm", norm, ("pre", "post"))
+        check_choice("activation", activation, ACTIVATIONS)
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         self.scale = size**0.5 if scale else 1.0
         self.config = {

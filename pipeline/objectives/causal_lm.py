@@ -15,6 +15,7 @@ import torch
 
 from pipeline.data.rows import PackedBlocks
 from pipeline.data.token_store import TokenStore
+from pipeline.errors import check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
 from pipeline.objectives.base import Objective, perplexity
@@ -41,6 +42,7 @@ class CausalLM(Objective):
 
     def __init__(self, packing: Literal["concat", "document"] = "concat", stateful: bool = False) -> None:
         super().__init__()
+        check_choice("packing", packing, ("concat", "document"))
         self.packing, self.consecutive = packing, stateful
         needed = {"packing": packing == "document", "state": stateful}
         self.requires = self.requires | {name for name, is_needed in needed.items() if is_needed}

@@ -8,14 +8,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
 
 from pipeline.data.rows import SentenceWindows
 from pipeline.data.token_store import TokenStore
-from pipeline.errors import UserError
+from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss, classification_loss
 from pipeline.models.outputs import Encoded
@@ -56,6 +56,7 @@ class MaskedLM(Objective):
         first_mask_rate: float | None = None,
     ) -> None:
         super().__init__()
+        check_choice("next_sentence", next_sentence, get_args(PairTask))
         check_shares(mask_rate=mask_rate, first_mask_rate=first_mask_rate)
         self.mask_rate, self.whole_word, self.next_sentence = mask_rate, whole_word, next_sentence
         self.first_mask_rate = first_mask_rate

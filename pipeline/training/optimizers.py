@@ -6,15 +6,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, check_choice
 from pipeline.training.schedules import rate_at
 
 MOMENTUM = 0.95  # of Muon
+
+
+ScheduleName = Literal["linear", "cosine", "constant", "inverse_sqrt"]
+OptimizerName = Literal["adamw", "muon"]
 
 
 @dataclass
@@ -40,17 +44,19 @@ class Optimization:
 
     learning_rate: float
     warmup_steps: int
-    schedule: Literal["linear", "cosine", "constant", "inverse_sqrt"]
+    schedule: ScheduleName
     weight_decay: float
     betas: tuple[float, float]
     eps: float
     layer_decay: float = 1.0
     encoder_rate: float = 1.0
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: OptimizerName = "adamw"
     cautious_decay: bool = False
     average_share: float = 0.0
 
     def __post_init__(self) -> None:
+        check_choice("model.optimization.schedule", self.schedule, get_args(ScheduleName))
+        check_choice("model.optimization.optimizer", self.optimizer, get_args(OptimizerName))
         for name, is_valid, what in (
             ("learning_rate", self.learning_rate > 0, "above 0"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, check_choice
 from pipeline.models.losses import Loss, classification_loss, linear_cross_entropy
 
 OutputKind = Literal["tied", "full", "adaptive"]
@@ -50,8 +50,7 @@ class Output(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if kind not in ("tied", "full", "adaptive"):
-            raise UserError(f"output must be tied, full or adaptive, not {kind}.")
+        check_choice("output", kind, get_args(OutputKind))
         if cutoffs is not None and kind != "adaptive":
             raise UserError(f"cutoffs are of output: adaptive; this one is {kind}.")
         self.project = self.weight = self.bias = self.adaptive = None
