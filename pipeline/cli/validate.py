@@ -31,7 +31,7 @@ MOST_MEGABYTES = 1_000_000_000
 MOST_WORKERS, MOST_PROCESSES = 256, max(16, os.cpu_count() or 1)
 SIZES = (  # of encoders
     *("size", "layers", "decoder_layers", "heads", "inner_size", "embedding_size"),
-    *("projection", "cell", "character_size", "max_length", "order"),
+    *("projection", "cell", "character_size", "max_length"),
 )
 DERIVED = {  # arguments of an encoder that follow from its objective
     "next_sentence": "set model.objective.init_args.next_sentence",
