@@ -31,7 +31,7 @@ def initialize(layer: nn.RNNBase) -> None:
 
 
 def in_full(layer: nn.Module, x: Any, state: Any = None) -> Any:
-    """What one of torch's recurrent layers gives; on a GPU in float32.
+    """What one of torch's recurrent layers gives; on a GPU in the type of its weights, float32 as a rule.
 
     Autocast runs cuDNN's layers in float16, whatever its own type, and small gradients would become zero without a
     scaled loss.
@@ -41,9 +41,10 @@ def in_full(layer: nn.Module, x: Any, state: Any = None) -> Any:
     """
     if not x.is_cuda:
         return layer(x, state)
+    dtype = next(layer.parameters()).dtype
     with torch.autocast("cuda", enabled=False):
-        state = tuple(part.float() for part in state) if isinstance(state, tuple) else state
-        return layer(x.float(), state.float() if isinstance(state, Tensor) else state)
+        state = tuple(part.to(dtype) for part in state) if isinstance(state, tuple) else state
+        return layer(x.to(dtype), state.to(dtype) if isinstance(state, Tensor) else state)
 
 
 def run(layer: nn.Module, x: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
