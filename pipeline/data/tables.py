@@ -127,7 +127,8 @@ def read_json(
         if names and all(isinstance(row, list) and len(row) == len(names) for row in content):
             content = [dict(zip(names, row, strict=True)) for row in content]
     elif isinstance(content, dict) and content:  # by column, as pandas writes it by default
-        content = by_column(content) or content
+        rows = by_column(content)
+        content = content if rows is None else rows
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise UserError(f"{path} is not a table: it must be a list of JSON objects, or one object a line.")
     yield from (("row", number, row) for number, row in enumerate(content, start=1))

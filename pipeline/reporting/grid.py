@@ -25,14 +25,14 @@ def page(folder: Path) -> Page:
     runs = [run for run in runs_under([folder / "runs"]) if run.kind == "finetune"]
     shown = [run for row in rows if (run := run_of(row, runs))]
     arms = comparison.arms_of(rows)
-    gains = {(line.model, line.task_name): gain for line in lines if (gain := line.gain_over_scratch)}
+    gains = [(line, gain) for line in lines if (gain := line.gain_over_scratch)]
     figures = [Figure("Fine-tunes", f"{len(rows):,}", f"{sum(row['minutes'] for row in rows) / 60:.1f} hours in all")]
     if gains:
         beside = "gain over scratch with a 95 % interval above 0"
-        certain = sum(gain.is_certain for gain in gains.values())
+        certain = sum(gain.is_certain for _, gain in gains)
         figures.append(Figure("Pretraining helps", f"{certain} of {len(gains)}", beside))
-        model, task = max(gains, key=lambda place: gains[place].mean)
-        figures.append(Figure("Largest gain", f"{gains[model, task].mean:+.3f}", f"{model} on {task}"))
+        line, largest = max(gains, key=lambda pair: pair[1].mean)
+        figures.append(Figure("Largest gain", f"{largest.mean:+.3f}", f"{line.model} on {line.task_name}"))
     models, tasks = (
         ", ".join(comparison.in_order(rows, "model")),
         ", ".join(line.task_name for line in _each_task(lines)),
