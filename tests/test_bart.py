@@ -222,3 +222,25 @@ def test_each_file_has_its_language_in_its_name(tokenizer: Seq2SeqBpe, tmp_path:
     assert rows.languages(np.array([2, 0])).tolist() == [tokenizer.language_id("en"), tokenizer.language_id("de")]
     with pytest.raises(UserError, match=r"train\.en must have one of the languages de, fr in its name"):
         list(Source(files=found, languages=["de", "fr"]).documents())
+
+
+def test_examples_of_a_pretraining_name_the_language_of_each_text(
+    tokenizer: Seq2SeqBpe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.de").write_text("Anna liest heute ein Buch im Garten.\n")
+    (tmp_path / "train.en").write_text("Anna reads a book in the garden today.\n")
+    found, _ = files.find_and_ignore(str(tmp_path), ["en", "de"])
+    stored = store_builder.build(Source(files=found, languages=["en", "de"]), tokenizer, tmp_path / "stores")
+    model, seen = bart(tokenizer, "pre"), []
+    before = dict(model.config)
+
+    def generate(source: list[int], **how: int) -> list[int]:
+        seen.append((int(model.collate([source])["input_ids"][0, -1]), model.decoder_start))
+        return source
+
+    monkeypatch.setattr(model, "generate", generate)
+    rows = Denoising(mask_rate=0.3).samples(model, stored)[1]
+    codes = [tokenizer.language_id("de" if "liest" in text else "en") for text, _, _ in rows]
+    assert len(set(codes)) == 2
+    assert seen == [(code, code) for code in codes]
+    assert model.config == before

@@ -26,17 +26,22 @@ SHORTEST = 4  # where none is of these lengths
 Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 
-@contextmanager
-def _sentences(encoder: Encoder, store: TokenStore) -> Iterator[list[list[Any]]]:
-    """Sentences spread over a token store, as units of the encoder, which is in eval mode meanwhile."""
+def _chosen(encoder: Encoder, store: TokenStore) -> np.ndarray:
+    """(n,) the numbers of sentences spread over a token store, of a length that is shown."""
     bounds, room = store.sentences, encoder.max_length - encoder.special.count()
     sizes = np.diff(bounds)
     good = np.flatnonzero((sizes >= LENGTHS[0]) & (sizes <= min(LENGTHS[1], room)))
     if not len(good):
         good = np.flatnonzero((sizes >= SHORTEST) & (sizes <= room))
-    chosen = good[np.unique(np.linspace(0, len(good) - 1, min(COUNT, len(good))).astype(np.int64))]
+    return good[np.unique(np.linspace(0, len(good) - 1, min(COUNT, len(good))).astype(np.int64))]
+
+
+@contextmanager
+def _sentences(encoder: Encoder, store: TokenStore) -> Iterator[list[list[Any]]]:
+    """The chosen sentences as units of the encoder, which is in eval mode meanwhile."""
+    bounds = store.sentences
     with eval_mode(encoder), torch.no_grad():
-        yield [encoder.units(store.tokens[bounds[i] : bounds[i + 1]].tolist()) for i in chosen]
+        yield [encoder.units(store.tokens[bounds[i] : bounds[i + 1]].tolist()) for i in _chosen(encoder, store)]
 
 
 def filled_masks(encoder: Encoder, store: TokenStore) -> Table:
@@ -68,13 +73,29 @@ def continuations(encoder: Encoder, store: TokenStore) -> Table:
 def restored(encoder: EncoderDecoder, store: TokenStore, noisy: Callable[..., Infilled]) -> Table:
     """Sentences with noise, see `Denoising.noisy`, and what an encoder-decoder makes of them."""
     rows, rng = [], np.random.default_rng(0)
-    with _sentences(encoder, store) as sentences:
-        for ids in sentences:
+    with _sentences(encoder, store) as sentences, _languages(encoder, store) as languages:
+        for ids, language in zip(sentences, languages, strict=True):
+            if language is not None:
+                encoder.set_languages(language, language)
             source = noisy(np.asarray(ids), np.zeros(0, dtype=np.int64), encoder.tokenizer, rng).ids.tolist()
             written = encoder.generate(source, tokens=len(ids) + SHOWN)
             shown = encoder.tokenizer.backend.decode(source, skip_special_tokens=False)
             rows.append([encoder.tokenizer.decode(ids), shown, encoder.tokenizer.decode(written)])
     return ["text", "noisy", "written"], rows
+
+
+@contextmanager
+def _languages(encoder: EncoderDecoder, store: TokenStore) -> Iterator[list[str | None]]:
+    """The token of each chosen sentence's language, None where texts say none; then the encoder has its own again."""
+    chosen, before = _chosen(encoder, store), dict(encoder.config)
+    if store.languages is None:
+        yield [None] * len(chosen)
+        return
+    documents = np.searchsorted(store.documents, chosen, side="right") - 1
+    try:
+        yield [encoder.tokenizer.backend.id_to_token(int(store.languages[i])) for i in documents]
+    finally:
+        encoder.config |= before
 
 
 def guessed_words(encoder: Encoder, store: TokenStore) -> Table:
