@@ -111,7 +111,9 @@ def test_what_contradicts_the_encoder_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_texts_of_a_task_are_those_of_its_training_part_alone(pretrained: Path, tmp_path: Path) -> None:
+def test_the_texts_of_a_task_are_those_of_its_training_part_alone(
+    pretrained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     for split in ("train", "dev", "test"):
         rows = [
             {"premise": f"{split} premise {n}.", "hypothesis": f"Hypothesis\n{n}.", "label": "yes"} for n in range(60)
@@ -133,7 +135,11 @@ def test_the_texts_of_a_task_are_those_of_its_training_part_alone(pretrained: Pa
         str(tmp_path / "data"),
         *SHORT,
     ]
+    capfd.readouterr()
     run("pretrain", *flags, "--out", str(tmp_path / "run"))
+    assert f"finetune --task {task} --data {tmp_path / 'data'} --from {tmp_path / 'run'}/encoder" in "".join(
+        capfd.readouterr()
+    )
     facts = json.loads((tmp_path / "run/corpus.json").read_text())["parts"]
     assert facts["train"]["documents"] + facts["validation"]["documents"] == 60
     assert facts["train"]["lines"] == 2 * facts["train"]["documents"]

@@ -80,8 +80,16 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     if warning := module.not_below_baseline(metrics):
         print(warning)
     print(advice.saved(run.out, saved))
-    sample = bool(data.sample_documents)
-    inform(advice.after_pretraining(request.model, saved, synthetic=sample, counted=counted))
+    inform(
+        advice.after_pretraining(
+            request.model,
+            saved,
+            synthetic=bool(data.sample_documents),
+            counted=counted,
+            task=request.corpus.removeprefix(OF_TASK) if request.corpus.startswith(OF_TASK) else "",
+            data=request.data,
+        )
+    )
 
 
 def shown_tokens(metrics: dict[str, Any]) -> str:

@@ -62,16 +62,23 @@ def _unless_default(encoder: Path, model: str) -> Path | None:
     return None if encoder == Path("runs/pretrain") / model / "encoder" else encoder
 
 
-def after_pretraining(model: str, encoder: Path, *, synthetic: bool, counted: bool = False) -> str:
+def after_pretraining(
+    model: str, encoder: Path, *, synthetic: bool, counted: bool = False, task: str = "", data: str | None = None
+) -> str:
     """The sample has tasks about its synthetic world; other text needs the user's own.
 
     Args:
+        task: whose texts it was, with their `data`.
         counted: what is fine-tuned by counting takes no encoder that is not named.
     """
     named, where = _other_than_default(model), encoder if counted else _unless_default(encoder, model)
-    if synthetic:
+    if synthetic and not task:
         command = typed.command("finetune", model=named, task="sentiment", from_=where)
         return next_steps((command, "fine-tune it on the sample's sentiment task"))
+    if task:
+        return next_steps(
+            (typed.command("finetune", model=named, task=task, data=data, from_=where), "fine-tune on it")
+        )
     return next_steps(
         (typed.command("new-task", name="mine", data="reviews.csv"), "describe a labelled data set of your own"),
         (typed.command("finetune", model=named, task="mine", data="reviews.csv", from_=where), "fine-tune on it"),
