@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline.models.layers.transformer_block import Block
 from pipeline.training import optimizers
 from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks
 from pipeline.training.optimizers import Optimization
+from pipeline.training.schedules import apply_configured_rates
 from pipeline.training.step_callbacks import NonFiniteGuard
 from tests.conftest import SMALL, figures, run
 
@@ -91,11 +93,38 @@ def test_a_step_that_the_loss_scaler_skips_ends_no_run(monkeypatch: pytest.Monke
     stopped: list[str] = []
     guard = NonFiniteGuard()
     monkeypatch.setattr(guard, "_stop", lambda trainer, module, what: stopped.append(what))
+
+    def step(precision: str, losses: list[float], *, elsewhere: bool = True, norm: float = math.inf) -> list[str]:
+        """What the guard stops for; `elsewhere`: whether the losses of another process are finite."""
+        stopped.clear()
+        strategy = SimpleNamespace(reduce_boolean_decision=lambda finite, all: finite and elsewhere)
+        trainer = SimpleNamespace(precision=precision, world_size=1 if elsewhere else 2, strategy=strategy)
+        pending = [("train/loss", torch.tensor([loss, 1.0, 0.0, 0.0])) for loss in [math.nan, *losses]]
+        module = SimpleNamespace(last_loss=torch.tensor(losses[-1]), sums=SimpleNamespace(pending=pending))
+        guard.num_losses = 1  # the first is of the step before
+        guard.on_gradient_norm(trainer, module, torch.tensor(norm))  # type: ignore[arg-type]
+        return list(stopped)
+
+    assert step("16-mixed", [1.0, 1.0]) == []
+    assert step("32-true", [1.0, 1.0]) == ["gradient"]
+    assert step("32-true", [1.0], norm=1.0) == []
     for precision in ("16-mixed", "32-true"):
-        for loss in (1.0, math.nan):
-            trainer, module = (
-                SimpleNamespace(precision=precision, world_size=1),
-                SimpleNamespace(last_loss=torch.tensor(loss)),
-            )
-            guard.on_gradient_norm(trainer, module, torch.tensor(math.inf))  # type: ignore[arg-type]
-    assert stopped == ["loss", "gradient", "loss"]
+        assert step(precision, [math.nan]) == ["loss"]
+        assert step(precision, [math.nan, 1.0]) == ["loss"]  # not the last micro-batch
+    assert step("16-mixed", [1.0], elsewhere=False) == ["loss"]  # all processes stop, or none
+
+
+def test_a_run_that_goes_on_in_another_precision_counts_its_steps_where_its_optimizer_does() -> None:
+    weight = nn.Parameter(torch.zeros(2, 2, device="meta"))
+
+    def built(fused: bool) -> dict[str, Any]:
+        options = Optimization(1e-3, 0, "constant", 0.0, (0.9, 0.99), 1e-8)
+        return optimizers.build(options, [[weight]], [], total=1, decay_parameters=set(), half=False, fused=fused)
+
+    for after, device in ((True, "meta"), (False, "cpu")):  # meta in place of a GPU
+        parts = built(fused=False)
+        state = parts["optimizer"].state[weight]
+        state["step"] = torch.zeros(())
+        module = SimpleNamespace(configure_optimizers=partial(built, after))
+        apply_configured_rates(parts["optimizer"], parts["lr_scheduler"]["scheduler"], module)
+        assert state["step"].device.type == device

@@ -209,6 +209,11 @@ def test_sentence_order_pairs(world: tuple[TokenStore, Tokenizer]) -> None:
             whole += 1
             assert (np.concatenate([pair.b, pair.a] if pair.label else [pair.a, pair.b]) == text).all()
     assert whole > 80
+    alone = [
+        swapped_pairs(windows, np.arange(1), limit=10_000, seed=5, rng=np.random.default_rng(seed))[0].label
+        for seed in range(200)
+    ]
+    assert 70 < sum(alone) < 130
     batch = steps(world, next_sentence="sop")(0)
     assert "nsp" in batch.targets
     assert "nsp" not in steps(world, next_sentence="off")(0).targets

@@ -181,6 +181,16 @@ def test_lightning_alone_resumes(tmp_path: Path) -> None:
     assert int(again.tokens_seen) > int(module.tokens_seen)
 
 
+@pytest.mark.parametrize(("rows", "sizes"), [(512, [59] * 3), (100, [50, 50]), (40, [40])])
+def test_validation_reads_the_rows_that_are_asked_for(rows: int, sizes: list[int]) -> None:
+    _, data = modules()
+    data.validation_rows, data.length = rows, 16  # of 177 in all
+    data.trainer = trainer(1)
+    data.prepare()
+    assert [len(batch.rows) for batch in data.val_dataloader()] == sizes
+    assert len({int(row) for batch in data.val_dataloader() for row in batch.rows}) == min(rows, 177)
+
+
 def test_a_loss_that_is_not_finite_stops_lightning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     original = CausalLM.forward
 

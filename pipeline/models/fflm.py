@@ -145,7 +145,7 @@ class FeedForward(Encoder):
             state = ids.new_full((len(ids), self.reach - 1), -1)
             past = self.begin.expand(*state.shape, -1)
         else:
-            state = F.pad(state[: len(ids)], (0, 0, 0, max(0, len(ids) - len(state))), value=-1)
+            state = F.pad(state[: len(ids)].to(ids.device), (0, 0, 0, max(0, len(ids) - len(state))), value=-1)
             past = torch.where(state[..., None] < 0, self.begin, self.embedding(state.clamp(min=0)))
         vectors = self.embed(batch)
         x = self.dropout(torch.cat([past, vectors], 1))

@@ -107,7 +107,9 @@ def swapped_pairs(
     always the same one would show which text came first.
     """
     documents, begins, ends = windows.bounds(rows)
-    swap, tokens, pairs = rng.permutation(np.arange(len(rows)) % 2), windows.store.tokens, []
+    first = rng.integers(2) if len(rows) % 2 else 0  # of an odd number half on average
+    swap = rng.permutation((np.arange(len(rows)) + first) % 2)
+    tokens, pairs = windows.store.tokens, []
     for i, short in enumerate(_shorts(len(rows), limit, rng)):
         document, label = int(documents[i]), int(swap[i])
         parts = _parts(windows, int(begins[i]), int(ends[i]), short, seed)

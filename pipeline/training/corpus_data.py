@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from tasks.dataset import listed
 
 MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
 OF_TASK = "task:"  # in front of the name of a task, where a corpus is named
+VALIDATION_BATCH = 64  # rows at once, at most
 HELD_OUT = 500  # documents of a stream, at most, that are its validation part
 
 
@@ -283,9 +285,9 @@ class CorpusData(lightning.LightningDataModule):
     def val_dataloader(self) -> DataLoader:
         assert self.trainer is not None
         # The same rows with the same masks every time.
-        size = min(64, self.validation_rows)
-        steps = self.batches(self.valid, batch_size=size, seed=0)
-        count = max(1, min(self.validation_rows, len(steps.rows)) // size)
+        rows = min(self.validation_rows, len(self.batches(self.valid, batch_size=1, seed=0).rows))
+        count = max(1, math.ceil(rows / VALIDATION_BATCH))
+        steps = self.batches(self.valid, batch_size=max(1, rows // count), seed=0)
         data = MicroBatches(steps, parts=1, world=self.trainer.world_size, rank=self.trainer.global_rank)
         order = range(count)
         return DataLoader(data, sampler=order, batch_size=None, pin_memory=self._on_cuda)  # type: ignore[arg-type]

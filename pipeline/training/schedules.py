@@ -42,10 +42,18 @@ def unfreezes_at(depth: int, layers: int, total: int, share: float) -> int:
 
 
 def apply_configured_rates(optimizer: torch.optim.Optimizer, schedule: Any, module: Any) -> None:
-    """Sets the rates and decays of a restored optimizer to those of the configuration, not of its checkpoint."""
+    """Sets the rates and decays of a restored optimizer to those of the configuration, not of its checkpoint.
+
+    A run that was begun in another precision may be fused now, or no longer be. Fused AdamW counts its steps beside the
+    weights, else they are counted on the CPU.
+    """
     fresh = module.configure_optimizers()["optimizer"]
     for group, new in zip(optimizer.param_groups, fresh.param_groups, strict=True):
         group.update({name: value for name, value in new.items() if name != "params"})
+        for weight in group["params"]:
+            state = optimizer.state.get(weight, {})
+            if "step" in state:
+                state["step"] = state["step"].to(weight.device if group["fused"] else "cpu")
     schedule.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
     for group, share in zip(optimizer.param_groups, schedule.lr_lambdas, strict=True):
         group["lr"] = group["initial_lr"] * share(schedule.last_epoch)

@@ -37,12 +37,14 @@ class NonFiniteGuard(StepCallback):
         self.batches.append(batch)
 
     def on_gradient_norm(self, trainer: lightning.Trainer, module: Training, norm: Tensor) -> None:
-        # One of several processes may not stop alone: the gradient is the same on all of them.
-        if trainer.precision == "16-mixed" and math.isfinite(module.last_loss):
+        # One of several processes may not stop alone: the gradient is the same on all of them, the loss is not.
+        if math.isfinite(norm + module.last_loss if trainer.world_size == 1 else norm):
+            return
+        losses = [statistics[0] for _, statistics in module.sums.pending[self.num_losses :]]  # of all micro-batches
+        finite = trainer.strategy.reduce_boolean_decision(all(map(math.isfinite, losses)), all=True)
+        if finite and trainer.precision == "16-mixed":
             return  # the scale of the loss was too large: the scaler skips this step and lowers it
-        alone = trainer.world_size == 1
-        if not math.isfinite(norm + module.last_loss if alone else norm):
-            self._stop(trainer, module, "gradient" if math.isfinite(module.last_loss) else "loss")
+        self._stop(trainer, module, "gradient" if finite else "loss")
 
     def _stop(self, trainer: lightning.Trainer, module: Training, what: str) -> None:
         """Raises: Diverged, always."""
