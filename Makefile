@@ -122,7 +122,7 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 	$(call run,TASK ARM FROM SEEDS RESUME $(WRITING) ARGS)
 
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
-	$(call run,TASK SHOTS FROM RESUME $(WRITING) ARGS)
+	$(call run,TASK SHOTS FROM $(WRITING) ARGS)
 
 predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=model folder of a fine-tune, DATA=file, OUT=file
 	$(call uses,FROM DATA OUT ARGS)

@@ -11,7 +11,9 @@ from typing import Any
 from tasks.dataset import is_missing
 
 SAMPLE = 10_000  # rows that are looked at
+NEARLY_ALL = 0.9  # of the rows: some may be wrong, of which training has a list
 MOST_CLASSES, MOST_GRADES = 50, 20  # distinct values of a column that is a label by its values; if they are numbers
+CLASSES = ("label", "class", "goldlabel", "category", "intent", "topic")  # whose numbers are those of classes
 
 # Names in small letters, without spaces and marks; the more telling ones first. A plural is the same name.
 TEXTS = (
@@ -29,7 +31,7 @@ PAIRS = (
 )
 AFTER = {"1": "2", "a": "b"}  # the last characters of two columns that belong together
 WORDS = ("words", "tokens", "word", "token", "sentence", "text")
-TAGS = ("tags", "nertags", "ner", "postags", "pos", "upos", "xpos", "chunktags", "labels", "tag", "label")
+TAGS = ("tags", "tag", "nertags", "ner", "postags", "pos", "upos", "xpos", "chunktags", "labels", "label")
 INDICES = ("", "unnamed0", "id", "idx", "index", "guid", "uid", "pairid", "rowid", "row", "number")
 
 
@@ -79,7 +81,8 @@ class Column:
         """Whether it holds numbers that are no classes."""
         if not self.numbers:
             return False
-        return len(self.distinct) > MOST_GRADES or any(number % 1 for number in self.numbers)
+        most = MOST_CLASSES if is_among(self.name, CLASSES) else MOST_GRADES
+        return len(self.distinct) > most or any(number % 1 for number in self.numbers)
 
     @cached_property
     def is_index(self) -> bool:
@@ -134,6 +137,7 @@ class Table:
         """The column with the most telling name; else that with such a word in it, or with such values; if only one."""
         candidates = [column for column in columns if not column.is_index]
         for chosen in (
+            [column for column in candidates if plain_name(column.name) == names[0][0]],
             *([column for column in candidates if is_among(column.name, same)] for same in names),
             [c for c in candidates if any(is_among(word, same) for word in words_of(c.name) for same in names)],
             [column for column in candidates if getattr(column, by_value)],
@@ -164,14 +168,28 @@ class Table:
         return None
 
     def words_and_tags(self) -> tuple[str, str] | None:
-        """Two columns with lists of the same length, or with as many words."""
+        """Two columns of lists, or of texts with as many words in nearly all rows, and in some of them several."""
+        return self._words_and_tags(alone=False)
+
+    def word_and_tag(self) -> tuple[str, str] | None:
+        """Two such columns with one word in each row, of a sentence that has been taken apart."""
+        found = self._words_and_tags(alone=True)
+        return found if found and plain_name(found[0]) in WORDS[:4] and not is_among(found[1], LABELS[0]) else None
+
+    def _words_and_tags(self, *, alone: bool) -> tuple[str, str] | None:
         for columns in ([c for c in self.columns if c.is_list], [c for c in self.columns if not c.is_list]):
             words = next((c for name in WORDS for c in columns if plain_name(c.name) == name), None)
             tags = next((c for name in TAGS for c in columns if plain_name(c.name) == name and c is not words), None)
-            if words is not None and tags is not None and _lengths(words) == _lengths(tags):
+            if words is None or tags is None:
+                continue
+            if words.is_list:
+                return None if alone else (words.name, tags.name)
+            pairs = list(zip(_lengths(words), _lengths(tags), strict=False))
+            fit = len(words.values) == len(tags.values) and sum(a == b for a, b in pairs) >= NEARLY_ALL * len(pairs)
+            if fit and alone == all(a == 1 for a, _ in pairs):
                 return words.name, tags.name
         return None
 
 
 def _lengths(column: Column) -> list[int]:
-    return [len(value if isinstance(value, list) else str(value).split()) for value in column.values]
+    return [len(str(value).split()) for value in column.values]

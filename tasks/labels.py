@@ -43,7 +43,8 @@ class NamedLabels(DataSet):
         return ("" if is_missing(value) else str(value).strip()) in self.ignore
 
     def names(self, row: Row) -> list[str]:
-        return self.named(row, [self.plain(row, "label")])
+        empty = is_missing(row[1][self.named_column(row, "label")])
+        return self.named(row, [""] if empty else [self.plain(row, "label")])
 
     def named(self, row: Row, values: Sequence[Any]) -> list[str]:
         """Values of a row -> names of labels.

@@ -71,15 +71,17 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
             if (count := len(table.names)) < 2:
                 return None
             words, last = (1, 3) if count == 10 else (0, count - 1)
+            if not is_bio(_values(table, last)) and is_bio(_values(table, 0)):
+                words, last = count - 1, 0
             fields: dict[str, Any] = {"conll": {"words": words, "tags": last}}
-            tags = {tag for row in table.rows for tag in row[last]}
+            tags = _values(table, last)
         elif (found := super().guess_fields(table)) is not None:
             fields, column = found, found["columns"]["tags"]
             values = [row[column] for row in table.rows if row.get(column) is not None]
             tags = {str(tag) for value in values for tag in (value.split() if isinstance(value, str) else value)}
         else:
             return None
-        return {**fields, "spans": all(tag == "O" or tag[:2] in MARKS for tag in tags) and tags != {"O"}}
+        return {**fields, "spans": is_bio(tags)}
 
     # ------------------------------------------------------------------ labels
 
@@ -212,3 +214,13 @@ def _tag_guesses(train: Sequence[Example], test: Sequence[Example]) -> dict[str,
         "majority": [[frequent] * len(example.text) for example in test],
         "most_frequent_tag": [[tags.get(word, frequent) for word in example.text] for example in test],
     }
+
+
+def is_bio(tags: set[str]) -> bool:
+    """Whether tags are those of spans."""
+    return all(tag == "O" or tag[:2] in MARKS for tag in tags) and tags != {"O"}
+
+
+def _values(table: Table, column: int) -> set[str]:
+    """All values of a column of CoNLL files."""
+    return {value for row in table.rows for value in row[column]}

@@ -27,7 +27,7 @@ from pipeline.experiments import comparison, comparison_files
 from pipeline.experiments import grid as compare
 from pipeline.experiments.run_cache import cell_of, once, with_contents
 from pipeline.experiments.score_table import Footnote, score_table
-from pipeline.presets import CONFIGS, REPOSITORY, named_config, recipe
+from pipeline.presets import REPOSITORY, named_config, recipe
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import clear, put_back
 from tasks.base import kinds
@@ -323,12 +323,26 @@ def test_several_seeds_are_scored_by_the_metric_that_a_setting_gives_the_task(
         compare.check_settings(grid)
 
 
+def test_what_a_grid_lacks_is_found_before_its_runs(tmp_path: Path, pretrained: Path) -> None:
+    grid, rates = tmp_path / "grid.yaml", "{model.optimization.learning_rat: [1.0e-3]}"
+    part = f"models: [bert]\nencoders: {pretrained}/encoder\ntasks: {{sentiment: null, pos: nowhere}}\narms: "
+    for arms, message in (
+        ("{full: {seeds: 1}}", "There is no task data at nowhere, where those of pos"),
+        (f"{{full: {{seeds: 1}}, scratch: {{seeds: 1, choose: {rates}}}}}", "learning_rat"),
+    ):
+        grid.write_text(part + arms)
+        with pytest.raises(UserError, match=message):
+            run("compare", "--name", str(grid), "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_wrong_grids(tmp_path: Path) -> None:
     grid = tmp_path / "grid.yaml"
     misspelt = "{models: [bert], tasks: [pos], encoders: x, arms: {scrach: {seeds: 1}}}"
     for text, message in (
         ("models: [bert]\n", "has no tasks"),
         ("nonsense", "its content is 'nonsense'"),
+        ("{models: [bert], tasks: [pos], arms: {full: {seeds: 1}}}", "write a line like `encoders: runs/pretrain"),
         (misspelt, "no arm 'scrach', but full, scratch, frozen, random"),
     ):
         grid.write_text(text)
@@ -402,15 +416,15 @@ def test_a_rate_of_the_head_is_not_one_of_the_whole_network(pretrained: Path, tm
 def test_a_new_task_has_a_file_and_a_test(kind: str, toys: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     shutil.copy(REPOSITORY / "tests/conftest.py", tmp_path / "tests")
-    yaml, test = new_task("my-own", kind, tmp_path, packaged=CONFIGS / "tasks")
+    yaml, test = new_task("my-own", kind, tmp_path)
     assert "test_my_own" in test.read_text()
     check_task(str(yaml), toys=toys, folder=tmp_path / "work")
     wrong = {"my-own": "there already", "sst2": "there already", "My own": "small letters", "a" * 300: "300 characters"}
     for name, message in wrong.items():
         with pytest.raises(UserError, match=message):
-            new_task(name, kind, tmp_path, packaged=CONFIGS / "tasks")
+            new_task(name, kind, tmp_path)
     (tmp_path / "tests/conftest.py").write_text("# of another project\n")
-    assert len(new_task("other", kind, tmp_path, packaged=CONFIGS / "tasks")) == 1
+    assert len(new_task("other", kind, tmp_path)) == 1
     assert named_config("tasks", "my-own") == Path("configs/tasks/my-own.yaml")  # in the current folder
     assert not (REPOSITORY / "configs/tasks/my-own.yaml").exists()
 

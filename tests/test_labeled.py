@@ -88,7 +88,7 @@ def test_ignored_rows_have_no_label() -> None:
     assert task.label_names == ["a", "b"]
     missing = [("row", {"text": "x", "label": label}) for label in ("", None, math.nan)]  # of CSV, and of JSON
     assert [Sentiment(ignore=[""]).is_ignored(row) for row in (*missing, rows[0])] == [True, True, True, False]
-    with pytest.raises(UserError, match="row has nothing under 'label'"):
+    with pytest.raises(UserError, match="row has an empty label"):
         task.example(missing[1])
     with pytest.raises(UserError, match="row has no 'label'"):
         Sentiment(columns={"text": "text"}).names(("row", {"text": "x"}))
@@ -100,8 +100,8 @@ def test_ignored_rows_have_no_label() -> None:
         ({"words": "x", "stars": " "}, "row has an empty label"),
         ({"words": "x", "stars": [3, 7]}, "has \\[3, 7\\] as its label, which is not text"),
         ({"words": ["x", "y"], "stars": 1}, "has \\['x', 'y'\\] as its text"),
-        ({"words": "x", "stars": None, "label": "other"}, "row has nothing under 'stars'"),
-        ({"words": "x", "stars": math.nan}, "row has nothing under 'stars'"),
+        ({"words": "x", "stars": None, "label": "other"}, "row has an empty label"),
+        ({"words": "x", "stars": math.nan}, "row has an empty label"),
     ],
 )
 def test_what_is_no_text_is_not_learned(row: dict, message: str) -> None:

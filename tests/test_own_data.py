@@ -21,7 +21,7 @@ from pipeline.data import labeled
 from pipeline.data.splits import drawn, stratified
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
-from pipeline.presets import CONFIGS, named_config, task_of
+from pipeline.presets import named_config, task_of
 from tasks.entailment import Entailment
 from tasks.regression import Regression
 from tasks.sentiment import Sentiment
@@ -146,7 +146,7 @@ def test_a_first_line_that_is_a_row_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="seems to have no header: '0' is the name of a column"):
         labeled.read(Sentiment(), str(tmp_path / "a.csv"))
     with pytest.raises(UserError, match="seems to have no header"):
-        new_task("mine", None, tmp_path, packaged=CONFIGS / "tasks", data=str(tmp_path / "a.csv"))
+        new_task("mine", None, tmp_path, data=str(tmp_path / "a.csv"))
 
 
 # ---------------------------------------------------------------------- parts
@@ -188,7 +188,7 @@ def test_parts_that_are_missing_are_split_off(tmp_path: Path) -> None:
     for place in (tmp_path / "reviews.csv", tmp_path):
         found = labeled.read(Sentiment(), str(place))
         assert {split: len(part.rows) for split, part in found.parts.items()} == {"train": 49, "valid": 5, "test": 6}
-        assert found.made["test"] == "10% of the training rows, stratified by label"
+        assert found.made["test"] == "10% of all rows, stratified by label"
     rows = list(csv.DictReader(found.table().splitlines()))
     assert len({row["place"] for row in rows}) == len(rows) == 60
     (tmp_path / "reviews.csv").rename(tmp_path / "train.csv")
@@ -333,7 +333,7 @@ def test_a_new_task_is_guessed_from_the_rows_that_can_be_read(tmp_path: Path) ->
         labeled.read(task, "a.csv")
     Path("b.jsonl").write_text("no\nnone\n")
     with pytest.raises(UserError, match=r"(?s)The data have 2 problems:.*b.jsonl, line 1.*b.jsonl, line 2"):
-        new_task("other", None, tmp_path, packaged=CONFIGS / "tasks", data="b.jsonl")
+        new_task("other", None, tmp_path, data="b.jsonl")
 
 
 def test_a_new_task_is_made_from_conll_columns(tmp_path: Path) -> None:
@@ -341,10 +341,68 @@ def test_a_new_task_is_made_from_conll_columns(tmp_path: Path) -> None:
     (tmp_path / "a.conllu").write_text("1\tShe\tshe\tPRON\tPRP\t_\t0\troot\t_\t_\n\n" * 10)
     fields = {}
     for name in ("a.conll", "a.conllu"):
-        [file, *_] = new_task(f"from-{name[2:]}", None, tmp_path, packaged=CONFIGS / "tasks", data=str(tmp_path / name))
+        [file, *_] = new_task(f"from-{name[2:]}", None, tmp_path, data=str(tmp_path / name))
         fields[name] = yaml.safe_load(file.read_text())["data"]["task"]["init_args"]
     assert (fields["a.conll"]["conll"], fields["a.conll"]["spans"]) == ({"words": 0, "tags": 1}, True)
     assert (fields["a.conllu"]["conll"], fields["a.conllu"]["spans"]) == ({"words": 1, "tags": 3}, False)
+
+
+FIELDS: dict[str, tuple[str, dict[str, Any]]] = {  # what a file holds -> what is said of it
+    "spaces.conll": ("Anna \t B-PER \nsaw\tO\n\n" * 10, {"conll": {"words": 0, "tags": 1}, "spans": True}),
+    "tag-first.conll": ("B-PER\tAnna\nO\tsaw\n\n" * 10, {"conll": {"words": 1, "tags": 0}, "spans": True}),
+    "some-wrong.jsonl": (
+        '{"tokens": ["Anna", "saw"], "tags": ["B-PER", "O"]}\n' * 19 + '{"tokens": ["a"], "tags": ["O", "O"]}\n',
+        {"columns": {"words": "tokens", "tags": "tags"}, "spans": True},
+    ),
+    "classes.csv": (
+        "text,comment,label\n" + "".join(f"a text of {n},none so far,{n % 25}\n" for n in range(200)),
+        {"columns": {"text": "text", "label": "label"}, "labels": {str(n): str(n) for n in range(25)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_what_a_new_task_sees_in_its_data(name: str, tmp_path: Path) -> None:
+    text, expected = FIELDS[name]
+    (tmp_path / name).write_text(text)
+    [file, *_] = new_task("mine", None, tmp_path, data=str(tmp_path / name))
+    fields = yaml.safe_load(file.read_text())["data"]["task"]["init_args"]
+    assert {key: fields.get(key) for key in expected} == expected
+
+
+REFUSED = {
+    "commas.conll": ("Anna,B-PER\nsaw,O\n\n" * 9, "has one column: a line of CoNLL columns is a word, a tab or space"),
+    "words.csv": (
+        "Sentence #,Word,POS,Tag\n" + "1,Anna,NNP,B-PER\n,saw,VBD,O\n" * 9,
+        "Word, and its tag under Tag:",
+    ),
+    "one.csv": (
+        "text,label\n" + "".join(f"text {n},pos\n" for n in range(9)),
+        "one.csv have the label pos",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_data_of_which_no_task_is_made(name: str, tmp_path: Path) -> None:
+    text, message = REFUSED[name]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        new_task("mine", None, tmp_path, data=str(tmp_path / name))
+    assert not (tmp_path / "configs").exists()
+
+
+def test_a_label_that_may_stand_for_none_is_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.csv").write_text("text,label\n" + "a good text,1\na bad text,0\na lost text,None\n" * 9)
+    run("new-task", "--name", "mine", "--data", "a.csv")
+    assert "If the label None means that there is none" in capsys.readouterr().out
+
+
+def test_parts_may_be_named_in_capitals(tmp_path: Path) -> None:
+    for name, rows in (("Train.csv", 60), ("TEST.CSV", 20)):
+        (tmp_path / name).write_text("text,label\n" + "".join(f"text {n} of {name},{n % 2}\n" for n in range(rows)))
+    found = labeled.read(Sentiment(), str(tmp_path))
+    assert {split: len(part.rows) for split, part in found.parts.items()} == {"train": 54, "valid": 6, "test": 20}
 
 
 def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

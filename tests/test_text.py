@@ -49,6 +49,15 @@ def test_parquet_and_another_column(tmp_path: Path) -> None:
         documents(path)
 
 
+def test_a_null_text_is_left_out(tmp_path: Path) -> None:
+    texts = ["\n".join(document) for document in DOCUMENTS]
+    pyarrow.parquet.write_table(pyarrow.table({"text": [texts[0], None, texts[1]]}), tmp_path / "a.parquet")
+    rows = [{"text": texts[0]}, {"text": None}, {"text": texts[1]}]
+    (tmp_path / "a.JSONL").write_text("\n".join(map(json.dumps, rows)))
+    assert documents(tmp_path / "a.parquet") == documents(tmp_path / "a.JSONL") == DOCUMENTS
+    assert [path.name for path in find_files(str(tmp_path))] == ["a.JSONL", "a.parquet"]
+
+
 def test_a_hub_column_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.data.documents.open_hub", lambda **_: [{"text": "a", "id": 3}])
     with pytest.raises(UserError, match="The column 'id' of some/corpus holds no text"):

@@ -21,6 +21,7 @@ from tasks.sentiment import Sentiment
 
 NAME = r"[a-z][a-z0-9-]*"
 LONGEST = 100  # characters of a name, which is that of files too
+MISSING = ("none", "na", "n/a", "nan", "null")  # labels that may stand for none, in small letters
 KINDS = kinds()
 YAML = Template("""\
 # $name: what it is, and who made it.
@@ -52,13 +53,12 @@ def test_$function(toys: Callable[[str], Path], tmp_path: Path) -> None:
 ''')
 
 
-def new_task(name: str, kind: str | None, folder: Path, *, packaged: Path, data: str | None = None) -> list[Path]:
+def new_task(name: str, kind: str | None, folder: Path, *, data: str | None = None) -> list[Path]:
     """Writes `configs/tasks/NAME.yaml`, and `tests/test_task_NAME.py` where the project's tests are.
 
     Args:
         kind: of the task; None: as the data look, or `sentence`.
         folder: where to, most often the current one.
-        packaged: the folder of the tasks that are there for everyone, whose names are taken.
         data: a file or folder of such data: columns and labels are guessed.
 
     Raises:
@@ -72,7 +72,7 @@ def new_task(name: str, kind: str | None, folder: Path, *, packaged: Path, data:
         raise UserError(f"The name has {len(name)} characters; it may have {LONGEST}.")
     function = name.replace("-", "_")
     file, test = folder / "configs/tasks" / f"{name}.yaml", folder / "tests" / f"test_task_{function}.py"
-    for path in (file, packaged / file.name, test):
+    for path in (file, CONFIGS / "tasks" / file.name, test):
         if path.exists():
             raise UserError(f"{path} is there already; choose another name.")
     chosen, fields = (KINDS[kind or "sentence"], {}) if data is None else guess(name, kind, data)
@@ -97,8 +97,8 @@ def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str,
         raise UserError(f"{data} holds no row to guess the columns from; its training part is named 'train'.")
     table = Table([row for _, row in rows])
     source = rows[0][0].rpartition(", ")[0]
-    if 0 not in table.names:
-        labeled.check_header(table, rows[0][0])
+    if kind in (None, "tagging"):
+        check_table(table, rows[0][0])
     fits = {one: fields for one in KINDS if (fields := KINDS[one].guess_fields(table)) is not None}
     if kind is None and fits:  # the one that reads the most columns; of classes and numbers the classes
         kind = min(fits, key=lambda one: (-len(fits[one].get("columns", ())), one == "regression", one))
@@ -106,7 +106,27 @@ def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str,
         columns = KINDS[kind or "sentence"].default_columns()
         without = typed.command("new-task", name_=name, kind=kind or "sentence")
         raise UserError(f"{labeled.which_columns(table, source, columns)} `{without}` writes that file.")
+    labels = fits[kind].get("labels") or {}
+    if len(set(labels.values())) == 1:
+        raise UserError(f"All rows of {source} have the label {next(iter(labels))}; at least two labels are needed.")
     return KINDS[kind], fits[kind]
+
+
+def check_table(table: Table, place: str) -> None:
+    """Raises: UserError, the table has no header, no columns, or sentences that have been taken apart into words."""
+    source = place.rpartition(", ")[0]
+    if 0 not in table.names:
+        labeled.check_header(table, place)
+        if (alone := table.word_and_tag()) is not None:
+            raise UserError(
+                f"{source} has one word in each row, under {alone[0]}, and its tag under {alone[1]}: save it as CoNLL "
+                "columns (.conll), a word, a tab and its tag on a line, and an empty line after each sentence."
+            )
+    elif len(table.names) < 2:
+        raise UserError(
+            f"{source} has one column: a line of CoNLL columns is a word, a tab or space, and its tag. A table with a "
+            "header is a .csv or .tsv file."
+        )
 
 
 def yaml_of(name: str, kind: type[Task], fields: dict[str, Any], data: str) -> str:
@@ -142,7 +162,11 @@ def described(file: Path) -> str:
     task = yaml.safe_load(file.read_text(encoding="utf-8"))["data"]["task"]
     fields = task["init_args"]
     facts = [f"{key} {flow(fields[key])}" for key in ("conll", "columns", "labels") if key in fields]
-    return f"Guessed: {task['class_path']} with {' and '.join(facts)}; correct it there where it is wrong."
+    text = f"Guessed: {task['class_path']} with {' and '.join(facts)}; correct it there where it is wrong."
+    missing = [str(value) for value in fields.get("labels") or {} if str(value).lower() in MISSING]
+    if missing:
+        text += f"\nIf the label {missing[0]} means that there is none, take it from `labels` and name it in `ignore`."
+    return text
 
 
 def add_missing(name: str, data: str | None) -> None:
@@ -154,5 +178,5 @@ def add_missing(name: str, data: str | None) -> None:
     if data is None or name in there or not re.fullmatch(NAME, name) or Path(name).is_file():
         return
     if not difflib.get_close_matches(name, there, cutoff=0.8):
-        file, *_ = new_task(name, None, Path(), packaged=CONFIGS / "tasks", data=data)
+        file, *_ = new_task(name, None, Path(), data=data)
         print(f"Wrote {file}: there was no task {name}.\n{described(file)}")

@@ -123,6 +123,8 @@ class Source:
                     row = parse_json(line, f"{path}, line {number}")
                 except UserError as error:
                     raise UserError(unless_damaged(path, str(error))) from None
+                if isinstance(row, dict) and row.get(self.column, "") is None:
+                    continue  # as an empty cell of a table
                 if not isinstance(row, dict) or not isinstance(row.get(self.column), str):
                     raise UserError(
                         f"{path}, line {number} has no text under the key '{self.column}'; set data.text_column "

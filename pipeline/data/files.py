@@ -30,7 +30,8 @@ def format_of(path: Path, languages: Collection[str] = ()) -> str | None:
     name = path.with_suffix("") if path.suffix in COMPRESSIONS else path
     if name.suffix.removeprefix(".") in languages:
         return ".txt"
-    return name.suffix if name.suffix in FORMATS and (name == path or name.suffix != ".parquet") else None
+    suffix = name.suffix.lower()
+    return suffix if suffix in FORMATS and (name == path or suffix != ".parquet") else None
 
 
 def find_files(location: str) -> list[Path]:

@@ -89,7 +89,8 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
     found.left_out = {split: len(rows[split]) - len(part.rows) for split, part in parts.items()}
     for split in ("test", "valid"):
         if split in splits and split not in parts:
-            parts[split], parts["train"], found.made[split] = _split_off(task, parts["train"], split)
+            of = "all rows" if split == "test" and list(parts) == ["train"] else "the training rows"
+            parts[split], parts["train"], found.made[split] = _split_off(task, parts["train"], split, of=of)
     found.parts = {split: parts[split] for split in splits if split in parts}
     for split, labeled in found.parts.items():
         if not labeled.rows:
@@ -195,7 +196,7 @@ def which_columns(table: Table, source: str, columns: Mapping[str, str]) -> str:
     lines = ", ".join(f"{role}: {guessed.get(role) or '...'}" for role in columns)
     unclear = f"it is not clear which of them are {' and '.join(columns)}"
     return (
-        f"{source} has the columns {listed(table.names)}, and {unclear}: "
+        f"{source} has the columns {listed(name or 'without a name' for name in table.names)}, and {unclear}: "
         f"write `columns: {{{lines}}}` with the right names under data.task.init_args of the task's YAML file."
     )
 
@@ -247,8 +248,11 @@ def _place(problem: UserError) -> tuple[str, int]:
     return source, int(number) if number.isdecimal() else 0
 
 
-def _split_off(task: Task, train: Part, split: str) -> tuple[Part, Part, str]:
+def _split_off(task: Task, train: Part, split: str, *, of: str) -> tuple[Part, Part, str]:
     """Some of the training rows as another part, the rest, and how they were chosen.
+
+    Args:
+        of: what the training rows are called.
 
     Raises:
         UserError: the task says that there is no such part, or there are too few rows.
@@ -264,7 +268,7 @@ def _split_off(task: Task, train: Part, split: str) -> tuple[Part, Part, str]:
         if 2 * len(chosen) < count:  # of a few texts, many times each
             chosen = stratified(range(rows), strata, count)
         share = wanted if len(chosen) == count else len(chosen) / rows
-        made = f"{100 * share:.3g}% of the training rows" + ", stratified by label" * (len(set(strata)) > 1)
+        made = f"{100 * share:.3g}% of {of}" + ", stratified by label" * (len(set(strata)) > 1)
     else:
         count = min(int(wanted), max(1, rows // MOST_ASIDE))
         chosen, made = drawn(rows, count), "set aside from training"

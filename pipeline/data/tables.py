@@ -169,7 +169,7 @@ def read_conll(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[t
     width = len(first.split(separator))
     rows: list[list[str]] = []
     for number, line in lines:
-        values = line.split(separator)
+        values = [value.strip(" ") or value for value in line.split(separator)]
         metadata = line.startswith("# ") and "=" in line and not rows
         comment = line.startswith("#") and (metadata or len(values) != width)
         if not line.strip():

@@ -79,7 +79,11 @@ def _whole(location: str) -> list[Path]:
 
 
 def how_named(file: str, name: str) -> int | None:
-    """How a file bears the name of a part: 0 just so, 1 with a further ending, 2 as a shard, None: only begins so."""
+    """How a file bears the name of a part: 0 just so, 1 with a further ending, 2 as a shard, None: only begins so.
+
+    Small and capital letters are the same.
+    """
+    file, name = file.lower(), name.lower()
     name, stem = name.rpartition("/")[2], file.removesuffix(".gz").removesuffix(".xz").rpartition(".")[0]
     if fnmatch(stem, name) or fnmatch(file.removesuffix(".gz"), name):
         return 0
@@ -89,9 +93,11 @@ def how_named(file: str, name: str) -> int | None:
 
 
 def named_files(location: str, name: str) -> list[Path]:
-    """The files of a folder, but hidden ones, or of a pattern, whose names begin with `name`."""
+    """The files of a folder, but hidden ones, or of a pattern, whose names begin with `name` or `NAME`."""
     folder = path_of(location)
-    candidates = sorted(folder.glob(f"{name}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
+    candidates = (
+        sorted(folder.glob(f"{in_any_case(name)}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
+    )
     if folder.is_dir():
         candidates = [path for path in candidates if not files.is_hidden(path.relative_to(folder))]
     if folder.is_file():
@@ -100,8 +106,15 @@ def named_files(location: str, name: str) -> list[Path]:
         raise UserError(f"There is no task data at {location}: no such folder or pattern.")
     for path in candidates:
         files.check_plain(path)
-    last = name.rpartition("/")[2]
-    return [path for path in candidates if kind_of(path) in SUFFIXES and fnmatch(path.name, f"{last}*")]
+    last = name.rpartition("/")[2].lower()
+    return [path for path in candidates if kind_of(path) in SUFFIXES and fnmatch(path.name.lower(), f"{last}*")]
+
+
+def in_any_case(pattern: str) -> str:
+    """A pattern that small and capital letters fit alike, unless it has sets of characters itself."""
+    if "[" in pattern:
+        return pattern
+    return "".join(f"[{letter.lower()}{letter.upper()}]" if letter.isalpha() else letter for letter in pattern)
 
 
 def oddly_named(task: DataSet, location: str) -> dict[str, list[str]]:

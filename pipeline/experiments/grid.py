@@ -23,21 +23,20 @@ from pipeline.errors import UserError
 from pipeline.experiments import comparison_files
 from pipeline.experiments.conditions import CONDITIONS
 from pipeline.experiments.feasible import (
-    PAIR,
     REINIT,
     TASK,
     effective,
-    has_pairs,
     learning_of,
     task_as_run,
     why_not,
 )
+from pipeline.experiments.many_runs import check_many_runs, check_pairs
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once, starting
 from pipeline.experiments.score_table import footnotes
 from pipeline.presets import ARMS, FROZEN, ArmName
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
-from pipeline.tracking.grids import log_grid
+from pipeline.tracking.wandb_grid import log_grid
 from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of, settings_in
 from pipeline.training.run_folder import SIGN, check_place, elsewhere
 from tasks.base import Task
@@ -138,6 +137,11 @@ def load(file: Path, **changes: Any) -> Grid:
     if isinstance(content.get("tasks"), list):  # their data are where the file says, or with the task
         places = places if isinstance(places, dict) else {}
         content["tasks"] = {task: places.get(task) for task in checked(list[Name], content["tasks"], file)}
+    if {"models", "tasks", "arms"} <= content.keys() and "encoders" not in content:
+        raise UserError(
+            f"{file} names no encoder folders: write a line like `encoders: runs/pretrain/{{model}}/encoder`, or "
+            f"set {typed.flag('from', 'runs/pretrain/{model}/encoder')}."
+        )
     grid = checked(Grid, {name: value for name, value in content.items() if (name, value) != ("data", None)}, file)
     if grid.encoders is None:
         raise UserError(f"{file}: encoders is None; it must name encoder folders, with {{model}} for a model's name.")
@@ -203,33 +207,6 @@ def check_metrics(grid: Grid) -> None:
                 f"The arms score {Path(task).stem} by {' and '.join(found)}, which cannot be compared: leave what sets "
                 "the metric out of `choose`."
             )
-
-
-def check_pairs(settings: Iterable[str], tasks: Iterable[str]) -> None:
-    """Raises: UserError, there is a setting of pairs of texts, and no task that has them."""
-    if PAIR in settings and not any(map(has_pairs, tasks)):
-        raise UserError(f"{PAIR} has no effect: no task here has pairs of texts. Leave it out.")
-
-
-def check_many_runs(settings: Iterable[str]) -> None:
-    """Raises: UserError, a setting is one of a single run, or each of many runs sets it itself."""
-    for name in settings:
-        if name.startswith(("trainer.devices", "trainer.num_nodes", "config")):
-            raise UserError(
-                "Each run of a grid uses one process: remove --trainer.devices, --trainer.num_nodes and --config."
-            )
-        if name.startswith(("model.seed", "data.seed", "model.arm")):
-            raise UserError(
-                "Each run of a grid has its own seed and arm: leave model.seed, data.seed and model.arm out."
-            )
-
-
-def check_seeds(seeds: int, seed: int) -> None:
-    """Raises: UserError, a single seed is set beside several."""
-    if seed:
-        raise UserError(
-            f"{typed.flag('seeds', seeds)} runs the seeds 0 to {seeds - 1}: leave {typed.flag('seed', seed)} out."
-        )
 
 
 # ---------------------------------------------------------------------- its runs
@@ -328,14 +305,9 @@ def compare(
     with progress(total=grid.size(), desc="compare", unit="run", smoothing=0) as bar:
 
         def run_once(run: GridRun) -> dict[str, Any]:
-            cell = cell_of(run.request)
             bar.set_postfix_str(run.folder.name)
-            taken = summary_of(run)
-            if not overwrite and finished(run.folder, cell, taken)[0] is not None:
-                bar.initial += 1  # which says nothing about the time of a run
-            metrics = once(run.folder, cell, starting(finetune, run.request), overwrite=overwrite, taken=taken)
-            bar.update()
-            return metrics
+            cell, start = cell_of(run.request), starting(finetune, run.request)
+            return once(run.folder, cell, start, overwrite=overwrite, taken=summary_of(run), bar=bar)
 
         for cell in grid.cells():
             seeds, all_seeds = (part.arms[cell[2]].seeds for part in (grid, whole))

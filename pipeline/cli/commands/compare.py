@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
+from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.cli.arguments import Parser, add_overrides, natural, place
 from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.pretrain import pretrain
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import named_config, unknown
+from pipeline.presets import ArmName, preset_file
+from pipeline.storage.paths import path_of
 from pipeline.training.requests import FineTuneRequest, PretrainRequest
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def run(options: argparse.Namespace) -> None:
     if grid.corpus == "sample" and not options.encoders:  # minutes; other corpora take hours: make results
         pretrain_missing(grid)
     check_encoders(grid, options)
+    check_places(grid)
     compare(grid, out, finetune, command=command_of(options, out), overwrite=options.overwrite, whole=whole)
     show(out)
 
@@ -65,7 +68,7 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
     """
     from pipeline.experiments.grid import check_settings, load
 
-    file = file_of(options.name)
+    file = preset_file("compare", options.name, "grid")
     places = {name: value for name in ("data", "encoders") if (value := getattr(options, name))}
     changes: dict[str, Any] = {name: value.split() for name in PARTS if (value := getattr(options, name))}
     grid, whole = load(file, **changes, **places, seeds=options.seeds), load(file, **places)
@@ -74,14 +77,6 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
     check_settings(grid)  # before minutes of pretraining
     check_flags(grid, options.overrides)
     return grid, whole, options.out or Path("results") / file.stem
-
-
-def file_of(name: str) -> Path:
-    """Raises: UserError, there is no such grid."""
-    file = named_config("compare", name) or Path(name)
-    if not file.is_file():
-        raise UserError(f"{unknown('grid', name, 'compare')} A YAML file would do too.")
-    return file
 
 
 def check_data(grid: Grid, file: Path, data: str | None, *, alone: str = "finetune") -> None:
@@ -120,17 +115,38 @@ def check_encoders(grid: Grid, options: argparse.Namespace) -> None:
     )
 
 
+def check_places(grid: Grid) -> None:
+    """Whether the data of all tasks are there, before any run.
+
+    Raises:
+        UserError: those of one are missing.
+    """
+    for task, folder in grid.tasks.items():
+        place = None if folder is None else path_of(grid.data) / folder
+        if place is not None and not place.exists() and not glob(str(place)):
+            raise UserError(f"There is no task data at {place}, where those of {task} should be.")
+
+
 def check_flags(grid: Grid, flags: Sequence[str]) -> None:
-    """Reads flags as the first fine-tune in steps will, after the pretraining of what is missing.
+    """Reads flags, and what arms choose from, as the first fine-tune in steps will, before any run.
 
     Raises:
         UserError: one that there is not, or a wrong value.
     """
     from pipeline.cli.config import finetuning
     from pipeline.cli.encoder_folders import counts
+    from pipeline.experiments.feasible import effective
 
-    if trained := [model for model in grid.models if not counts(model)] if flags else []:
-        finetuning(FineTuneRequest(model=trained[0], task=next(iter(grid.tasks)), overrides=tuple(flags)))
+    trained = [model for model in grid.models if not counts(model)]
+    if not trained:
+        return
+    model, task = trained[0], next(iter(grid.tasks))
+    if flags:
+        finetuning(FineTuneRequest(model=model, task=task, overrides=tuple(flags)))
+    for arm, options in grid.arms.items():
+        for chosen in filter(None, options.settings):
+            overrides = effective((*flags, *chosen), "gradient", task, arm)
+            finetuning(FineTuneRequest(model=model, task=task, arm=cast(ArmName, arm), overrides=overrides))
 
 
 def pretrain_missing(grid: Grid) -> None:

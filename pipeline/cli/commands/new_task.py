@@ -8,7 +8,6 @@ from pathlib import Path
 from pipeline.cli.arguments import Parser
 from pipeline.cli.task_template import KINDS, described, new_task
 from pipeline.console import typed
-from pipeline.presets import CONFIGS
 
 HELP = "the YAML file of a new data set, and a test of it"
 
@@ -22,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    [file, *tests] = new_task(options.name, options.kind, Path(), packaged=CONFIGS / "tasks", data=options.data)
+    [file, *tests] = new_task(options.name, options.kind, Path(), data=options.data)
     for path in (file, *tests):
         print(f"Wrote {path}")
     next_command = typed.command("finetune", task=options.name, data=options.data or "reviews.csv")

@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> None:
             raise UserError(f"There is no table in {out}: run {typed.command('results')} without --table-only first.")
     else:
         check_corpus(grid)
+        compare.check_places(grid)
         compare.pretrain_missing(grid)
         command = compare.command_of(options, out)
         grids.compare(grid, out, compare.finetune, command=command, overwrite=options.overwrite, whole=whole)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.cli.arguments import Parser, add_encoder, add_model, add_out, add_resume, add_task, natural, request_of
+from pipeline.cli.arguments import Parser, add_encoder, add_model, add_out, add_task, natural, request_of
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.training.requests import ZeroShotRequest
@@ -22,12 +22,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--log-text", action="store_true", help="texts of DATA may go to Weights & Biases")
     parser.add_argument("--unigram", default=None, help="texts whose words' frequencies alone are a baseline")
     add_out(parser)
-    add_resume(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.resume:
-        raise UserError(f"A zero-shot run is not resumed: set {typed.flag('overwrite')} to run it again.")
     from pipeline.cli.task_template import add_missing
 
     request = request_of(ZeroShotRequest, options, shots=shots_of(options.shots))
