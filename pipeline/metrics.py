@@ -1,4 +1,4 @@
-"""Metrics that torchmetrics lacks: of spans, of several runs."""
+"""Metrics of spans, and of several runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tasks.bio import spans
 from tasks.metrics import span_scores, standard_error
 
-__all__ = ["majority", "mean_and_deviation", "paired_gain", "sign", "span_scores", "spans", "standard_error"]
+WITH_ERROR = ("accuracy", "token_accuracy", "pearson")  # metrics whose standard error is `standard_error`
+__all__ = [
+    "Difference",
+    "majority",
+    "mean_and_deviation",
+    "paired_gain",
+    "sign",
+    "span_scores",
+    "spans",
+    "standard_error",
+]
 
 
 def sign(mode: str | None) -> int:
@@ -27,6 +38,24 @@ def majority(labels: Sequence[Any]) -> float:
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation of a sample (n - 1); 0 for a single value."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference of paired runs.
+
+    Args:
+        half: of its 95 % interval; None of a single pair.
+    """
+
+    mean: float
+    half: float | None
+
+    @property
+    def text(self) -> str:
+        """As +0.050 [+0.032, +0.068]."""
+        interval = "" if self.half is None else f" [{self.mean - self.half:+.3f}, {self.mean + self.half:+.3f}]"
+        return f"{self.mean:+.3f}{interval}"
 
 
 def paired_gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float | None]:

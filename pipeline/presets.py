@@ -26,6 +26,7 @@ ARMS = get_args(ArmName)
 FROZEN = ("frozen", "random")  # a head alone is trained
 FRESH = ("scratch", "random")  # on fresh weights
 DEFAULT_MODEL = "bert"  # of MODEL=
+LARGEST_SEED = 2**32 - 1
 INPUTS = ("lines", "csv", "tsv", "json", "jsonl", "parquet")  # what predict reads
 
 set_parsing_settings(subclasses_enabled=[DataSet, Task])  # a YAML names the kind of task, a dataclass
@@ -61,6 +62,21 @@ def unknown(what: str, name: str, kind: str) -> str:
     return f"There is no {what} '{name}'; there are {known(kind)}.{did_you_mean(name, known(kind).split(', '))}"
 
 
+def preset_file(kind: str, name: str, what: str) -> Path:
+    """A name in `configs/KIND`, or a path -> the YAML file.
+
+    Args:
+        what: what it is called in the message.
+
+    Raises:
+        UserError: there is none.
+    """
+    file = named_config(kind, name) or Path(name)
+    if not file.is_file():
+        raise UserError(f"{unknown(what, name, kind)} A YAML file would do too.")
+    return file
+
+
 # Sections of a configuration; those in the second line may be the name of a class alone.
 SECTIONS = ("trainer", "model", "data", "model.optimization", "model.recipe", "data.tokenizer")
 CLASSES = ("model.encoder", "model.objective", "data.task")
@@ -90,6 +106,13 @@ def content_of(file: Path) -> dict[str, Any]:
                 shown = "null" if value is None else repr(value)
                 raise UserError(f"{file} is not valid: {section} is {shown}; it must be a mapping of settings.")
     return content
+
+
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested configuration -> dotted names."""
+    if not isinstance(config, dict) or not config:
+        return {prefix[:-1]: config}
+    return {name: value for key, part in config.items() for name, value in flat(part, f"{prefix}{key}.").items()}
 
 
 def first_sentence(message: str) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.bio import spans
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def standard_error(accuracy: float, count: int) -> float:
@@ -25,29 +28,30 @@ def class_scores(
         name: what the accuracy is called.
     """
     from sklearn.metrics import matthews_corrcoef  # torchmetrics' is above 0 where one class is always predicted
+    from torchmetrics.functional.classification import multiclass_f1_score
 
     accuracy = float(np.mean(np.asarray(gold) == np.asarray(predicted)))
+    f1 = multiclass_f1_score(as_tensor(predicted), as_tensor(gold), num_classes=classes, average="macro")
     return {
         name: accuracy,
         "standard_error": standard_error(accuracy, len(gold)),
-        "macro_f1": macro_f1(gold, predicted, classes),
+        "macro_f1": float(f1),  # of the classes that are gold or predicted
         "matthews": float(matthews_corrcoef(gold, predicted)) if len({*gold, *predicted}) > 1 else 0.0,
     }
 
 
 def confusion(gold: Sequence[int], predicted: Sequence[int], classes: int) -> np.ndarray:
     """(C, C): how many of class i were predicted as class j."""
-    counts = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(counts, (np.asarray(gold), np.asarray(predicted)), 1)
-    return counts
+    from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+    return multiclass_confusion_matrix(as_tensor(predicted), as_tensor(gold), num_classes=classes).numpy()
 
 
-def macro_f1(gold: Sequence[int], predicted: Sequence[int], classes: int) -> float:
-    """Mean F1 of the classes that are gold or predicted; in float32, as torchmetrics computes it."""
-    counts = confusion(gold, predicted, classes)
-    sizes = (counts.sum(0) + counts.sum(1)).astype(np.float32)
-    f1 = (2 * counts.diagonal()).astype(np.float32)[sizes > 0] / sizes[sizes > 0]
-    return float((f1 / np.float32(len(f1))).sum(dtype=np.float32))
+def as_tensor(labels: Sequence[int]) -> Tensor:
+    """(N,)"""
+    import torch
+
+    return torch.as_tensor(np.asarray(labels, dtype=np.int64))
 
 
 def headline(metric: str, figures: dict[str, float]) -> str:
@@ -55,7 +59,8 @@ def headline(metric: str, figures: dict[str, float]) -> str:
     names = [metric, *(name for name in figures if name not in (metric, "standard_error"))]
     shown = {name: f"{name.replace('_', ' ').replace(' f1', ' F1')} {figures[name]:.4f}" for name in names}
     for name in {"accuracy", "token_accuracy"} & set(names):
-        shown[name] += f" ± {figures['standard_error']:.4f} (standard error)"
+        if figures["standard_error"]:  # 0 where all rows are right, or none is: no certainty
+            shown[name] += f" ± {figures['standard_error']:.4f} (standard error)"
     return "test " + ", ".join(shown.values()).replace("matthews", "Matthews")
 
 

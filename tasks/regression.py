@@ -175,8 +175,9 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float:
 
 def ranks(values: Sequence[float]) -> list[float]:
     """Ranks from 1; equal values share the mean of theirs."""
-    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[index].tolist()
+    from scipy.stats import rankdata
+
+    return rankdata(values).tolist()
 
 
 def standard_error(pearson: float, count: int) -> float:

@@ -15,8 +15,8 @@ from wandb.errors import CommError
 
 from pipeline.errors import UserError
 from pipeline.storage import atomic, folders
-from pipeline.tracking.artifacts import use_artifact
 from pipeline.tracking.history import History
+from pipeline.tracking.wandb_artifacts import use_artifact
 from pipeline.training import checkpoints
 from tests.conftest import SMALL, figures, run
 from tests.test_hostile_runs import run_of, tree

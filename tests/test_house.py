@@ -139,7 +139,10 @@ def test_what_trains_and_what_is_trained_are_apart() -> None:
 def test_the_top_of_the_house_is_seen_at_a_glance() -> None:
     assert len(list((REPOSITORY / "pipeline").glob("*.py"))) <= 8
     for folder in {path.parent for path in modules().values()}:
-        assert (ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").strip(), folder
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        assert text.strip(), folder
+        if named := set(re.findall(r"`(\w+\.py)`", text)):  # a list of files has all of them
+            assert named == {file.name for file in folder.glob("*.py") if not file.name.startswith("__")}, folder
 
 
 PRETRAINING = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.reporting.labels import spread
+from pipeline.reporting.label_placement import spread
 from pipeline.reporting.ladder_page import write_page
 from pipeline.reporting.ladder_reading import difference, surprisal
 from tests import browser

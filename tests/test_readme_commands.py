@@ -169,11 +169,11 @@ def toy_grid(file: Path, lines: list[str]) -> None:
 
 def toy_constants(folder: Path) -> None:
     """What of a long command no configuration sets: the sizes and steps of `worth`."""
-    file = folder / "pipeline/experiments/data_efficiency.py"
-    text = re.sub(r"^LABELS = .*", "LABELS = (10, 24)", file.read_text(), flags=re.M)
-    changed = re.sub(r"^STEPS = \d+", "STEPS = 2", text, flags=re.M)
-    assert "(10, 24)" in changed != text
-    file.write_text(changed)
+    for name, constant, value in (("worth_prompt", "MOST", 24), ("few_rows", "STEPS", 2)):
+        file = folder / f"pipeline/experiments/{name}.py"
+        changed = re.sub(rf"^{constant} = \d+", f"{constant} = {value}", file.read_text(), flags=re.M)
+        assert changed != file.read_text()
+        file.write_text(changed)
 
 
 def toy_data(home: Path, folder: Path) -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from pipeline.data.splits import nested
 from pipeline.errors import UserError
-from pipeline.experiments import data_efficiency as worth
-from pipeline.experiments import labels_plot, labels_saved
+from pipeline.experiments import few_rows, worth_plot, worth_pretraining
+from pipeline.experiments import worth_prompt as worth
+from pipeline.experiments.worth_pretraining import LabelsSaved, verdict
 from tests.conftest import assert_plot, figures, run
 
 pytestmark = pytest.mark.slow
@@ -23,21 +24,21 @@ pytestmark = pytest.mark.slow
 
 def test_where_two_lines_cross() -> None:
     line = {10: 0.5, 100: 0.7, 1000: 0.9}
-    assert worth.crossing(line, 0.6) == pytest.approx(math.sqrt(10 * 100))
-    assert worth.crossing(line, 0.4) == 10
-    assert worth.crossing(line, 0.95) is None
+    assert few_rows.crossing(line, 0.6) == pytest.approx(math.sqrt(10 * 100))
+    assert few_rows.crossing(line, 0.4) == 10
+    assert few_rows.crossing(line, 0.95) is None
     assert "more than 1,000" in worth.verdict({"labels": None, "zeroshot": 0.95, "finetuned": {"10": [], "1000": []}})
     assert "at most 10" in worth.verdict({"labels": 10.0, "zeroshot": 0.4, "finetuned": {"10": [], "1000": []}})
 
 
 def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worth, "LABELS", (10, 1000))
-    monkeypatch.setattr(worth, "STEPS", 2)
+    monkeypatch.setattr(worth, "MOST", 30)
+    monkeypatch.setattr(few_rows, "STEPS", 2)
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "out"), "--seeds", "2"]
     flags = ["--validations=1", "--precision=32-true", "--data.max_length=24", "--data.epochs=1"]
     run("worth", *where, *flags)
     found = json.loads((tmp_path / "out/worth.json").read_text())
-    assert list(found["finetuned"]) == ["10", "300"]
+    assert list(found["finetuned"]) == ["10", "30"]
     assert all(len(scores) == 2 for scores in found["finetuned"].values())
     assert_plot(tmp_path / "out/worth.png")
     with pytest.raises(UserError, match="leave --seed 5 out"):
@@ -51,9 +52,9 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     run("worth", *where, *flags)
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
     assert json.loads((tmp_path / "out/worth.json").read_text()) == found
-    monkeypatch.setattr(worth, "LABELS", (10, 20))
+    monkeypatch.setattr(worth, "MOST", 20)
     run("worth", *where, "--overwrite", *flags)
-    assert all((path.stat().st_mtime_ns == time) == ("300-" in str(path)) for path, time in times.items())
+    assert all((path.stat().st_mtime_ns == time) == path.parent.name.startswith("30-") for path, time in times.items())
     with pytest.raises(UserError, match="cannot be compared"):
         run("worth", "--task", "tagging", "--of", "prompt", *where)
 
@@ -66,8 +67,8 @@ Scores = dict[int, list[float]]
 
 def measured(
     full: Scores, scratch: Scores, mode: str = "max", baselines: dict[int, float] | None = None
-) -> labels_saved.LabelsSaved:
-    return labels_saved.LabelsSaved("bert on sst2", "accuracy", mode, full, scratch, baselines or {})
+) -> LabelsSaved:
+    return LabelsSaved("bert on sst2", "accuracy", mode, full, scratch, baselines or {})
 
 
 SCRATCH = {10: [0.5, 0.5], 100: [0.6, 0.6], 1000: [0.8, 0.8], 10_000: [0.9, 0.9]}
@@ -81,10 +82,10 @@ def test_labels_that_fresh_weights_need() -> None:
     assert found.needs[100].labels == pytest.approx(math.sqrt(1000 * 10_000))
     assert found.needs[1000].labels == math.inf
     assert found.headline == 100  # with 1,000 there are too few to say
-    figures = labels_saved.figures(found)
+    figures = worth_pretraining.figures(found)
     assert figures["worth"] == pytest.approx(math.sqrt(1000 * 10_000) - 100)
     assert figures["labels/1000/needed"] is None
-    table = labels_saved.table(found)
+    table = worth_pretraining.table(found)
     assert "| 10 | 0.700 ± 0.141 | 0.500 ± 0.000 |  | 316 [100, 1,000] |" in table
     assert "> 10,000 [> 10,000, > 10,000]" in table
     assert "With 100 labels full scores 0.850; scratch needs 3,162 [3,162, 3,162] labels for that" in table
@@ -102,8 +103,8 @@ def test_the_plot_of_labels_has_each_legend_once_and_apart(monkeypatch: pytest.M
     full = {10: [0.7, 0.8], 100: [0.8, 0.8], 1000: [0.95, 0.95], 10_000: [0.95, 0.95]}  # the last two: more than tried
     found = measured(full, SCRATCH, baselines=dict.fromkeys(SCRATCH, 0.5))
     drawn: list[Any] = []
-    monkeypatch.setattr(labels_plot.plots, "save_figure", lambda figure, file: drawn.append(figure))
-    labels_plot.plot([found] * tasks, Path("worth.png"), title="bert")
+    monkeypatch.setattr(worth_plot.plots, "save_figure", lambda figure, file: drawn.append(figure))
+    worth_plot.plot([found] * tasks, Path("worth.png"), title="bert")
     (figure,) = drawn
     figure.canvas.draw()
     names = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
@@ -118,39 +119,41 @@ def test_labels_below_the_best_baseline_are_no_headline() -> None:
     full = {10: [0.6, 0.8], 100: [0.85, 0.85], 1000: [0.95, 0.95], 10_000: [0.9, 0.9]}
     found = measured(full, SCRATCH, baselines={10: 0.75, 100: 0.86, 1000: 0.9, 10_000: 0.9})
     assert found.headline == 1000
-    assert "| 100 | 0.850 ± 0.000 | 0.600 ± 0.000 | 0.860 | 3,162 [3,162, 3,162] |" in labels_saved.table(found)
-    assert labels_saved.figures(found)["labels/100/baseline"] == 0.86
+    assert "| 100 | 0.850 ± 0.000 | 0.600 ± 0.000 | 0.860 | 3,162 [3,162, 3,162] |" in worth_pretraining.table(found)
+    assert worth_pretraining.figures(found)["labels/100/baseline"] == 0.86
     never = measured(full, SCRATCH, baselines=dict.fromkeys(full, 0.96))
     assert never.headline is None
-    assert "none of these numbers of labels is full better than the best baseline" in labels_saved.verdict(never)
+    assert "none of these numbers of labels is full better than the best baseline" in verdict(never)
     error = measured({size: [1 - value[0]] for size, value in full.items()}, SCRATCH, "min", dict.fromkeys(full, 0.3))
     assert [error.beats_baseline(size) for size in error.sizes] == [False, True, True, True]
 
 
 def test_where_pretraining_is_worth_nothing_or_more_than_there_is() -> None:
     worse = measured(full={size: [value[0] - 0.05] * 2 for size, value in SCRATCH.items()}, scratch=SCRATCH)
-    assert "leave open whether pretraining saves labels" in labels_saved.verdict(worse)
-    assert "worth" not in labels_saved.figures(worse)
+    assert "leave open whether pretraining saves labels" in verdict(worse)
+    assert "worth" not in worth_pretraining.figures(worse)
     unsure = measured({size: [0.4, value[0] + 0.2] for size, value in SCRATCH.items()}, SCRATCH)
     assert unsure.needs[100].labels > 100  # but not with each of the seeds
-    assert "leave open" in labels_saved.verdict(unsure)
+    assert "leave open" in verdict(unsure)
     best = measured(full={size: [1.0] for size in SCRATCH}, scratch={size: [0.5] for size in SCRATCH})
-    assert "and scratch does not with 10,000: pretraining is worth more than 9,990 labels" in labels_saved.verdict(best)
+    assert "and scratch does not with 10,000: pretraining is worth more than 9,990 labels" in verdict(best)
     assert best.needs[10].interval is None
     one = measured(
         {10: [0.3, 0.3], 100: [0.79, 0.95], 1000: [0.1, 0.1], 10_000: [0.1, 0.1]}, {**SCRATCH, 10_000: [0.8, 0.8]}
     )
-    assert "> 10,000 [891, > 10,000] labels for that: pretraining is worth more than 791" in labels_saved.verdict(one)
+    assert "> 10,000 [891, > 10,000] labels for that: pretraining is worth more than 791" in verdict(one)
     late = {**SCRATCH, 10: [0.4, 0.4], 100: [0.5, 0.5], 1000: [0.7, 0.7], 10_000: [0.95, 0.95]}
-    assert "With 10,000 labels full scores 0.950, and scratch less:" in labels_saved.verdict(measured(late, SCRATCH))
+    assert "With 10,000 labels full scores 0.950, and scratch less:" in verdict(measured(late, SCRATCH))
 
 
 def test_numbers_of_labels() -> None:
-    assert labels_saved.training_sizes(67_349, None) == [10, 32, 100, 316, 1000, 3162, 10_000, 31_623, 67_349]
-    assert labels_saved.training_sizes(340, None) == [10, 32, 100, 340]
-    assert labels_saved.training_sizes(340, [100, 0, 1000]) == [100, 340]
-    with pytest.raises(UserError, match="at least two training sizes"):
-        labels_saved.training_sizes(8, None)
+    assert few_rows.training_sizes(67_349) == [10, 32, 100, 316, 1000, 3162, 10_000, 31_623, 67_349]
+    assert few_rows.training_sizes(340) == [10, 32, 100, 340]
+    assert few_rows.training_sizes(340, [100, 0, 1000]) == [100, 340]
+    assert few_rows.training_sizes(67_349, most=1000) == [10, 32, 100, 316, 1000]
+    assert few_rows.training_sizes(340, most=1000) == [10, 32, 100, 340]
+    with pytest.raises(UserError, match="at least two numbers"):
+        few_rows.training_sizes(8)
 
 
 def test_rows_are_nested_and_have_the_classes_in_their_shares() -> None:
@@ -167,7 +170,7 @@ def test_rows_are_nested_and_have_the_classes_in_their_shares() -> None:
 def test_labels_saved_as_a_command(
     task: str, pretrained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worth, "STEPS", 2)
+    monkeypatch.setattr(few_rows, "STEPS", 2)
     where = ["worth", "--task", task, "--from", str(pretrained / "encoder"), "--out", "out", "--labels", "8,16"]
     flags = ["--precision=32-true", "--data.max_length=24", "--epochs=1"]
     plain = ["--data.task.init_args.spans=false"]  # which gives the task another metric
@@ -210,7 +213,7 @@ def test_a_model_that_counts_has_no_fresh_weights(toys: Callable[[str], Path]) -
 def test_the_tasks_of_a_comparison_in_one_plot(
     pretrained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worth, "STEPS", 2)
+    monkeypatch.setattr(few_rows, "STEPS", 2)
     where = ["worth", "--name", "sample", "--from", str(pretrained / "encoder"), "--out", "out", "--labels", "8,16"]
     flags = ["--precision=32-true", "--data.max_length=24", "--epochs=1", "--seeds", "1"]
     run(*where, "--tasks", "tagging sentiment", *flags, "--model.recipe.reinit_layers=1")  # which full alone has

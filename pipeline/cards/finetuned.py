@@ -11,9 +11,11 @@ from pipeline.cards.encoder import library_of
 from pipeline.cards.loading import loading
 from pipeline.cards.sections import LIBRARY, TrainingRecord
 from pipeline.finetuning.model import FineTunedModel
-from pipeline.metrics import mean_and_deviation
+from pipeline.finetuning.options import PLAIN
+from pipeline.metrics import WITH_ERROR, mean_and_deviation
 from pipeline.presets import FRESH
 from pipeline.tracking.lineage import tasks_of
+from pipeline.tracking.metric_names import baselines_of
 from pipeline.tracking.tables import markdown_table
 
 ARMS = {
@@ -120,10 +122,8 @@ def data_section(model: FineTunedModel, record: TrainingRecord, task: TaskFacts,
 
 def recipe(record: TrainingRecord, arm: str) -> dict[str, Any]:
     """The settings of fine-tuning."""
-    # What every head has unless it is told otherwise.
-    plain = {"lstm": 0, "words": "first", "crf": False, "class_weights": "none", "pair": "auto", "layers": "auto"}
     options = record.setting("model.recipe") or {}
-    particular = {name: value for name, value in options.items() if value and plain.get(name) != value}
+    particular = {name: value for name, value in options.items() if value and PLAIN.get(name) != value}
     return {
         "arm": arm,
         "steps": record.metrics.get("steps"),
@@ -146,16 +146,14 @@ def scores(metrics: Any, metric: str, scratch: Sequence[float] = (), *, fresh: b
     """
     shown = metric.replace("_", " ")
     value, error = metrics.get(f"test/{metric}"), metrics.get("test/standard_error")
-    own = f"{value:.4f}" + (f" ± {error:.4f} (standard error)" if error is not None and metric != "span_f1" else "")
+    own = f"{value:.4f}" + (f" ± {error:.4f} (standard error)" if error and metric in WITH_ERROR else "")
     rows = [["this model", own]]
     if scratch:
         mean, deviation = mean_and_deviation(scratch)
         spread = f" ± {deviation:.4f} (standard deviation of {len(scratch)} runs)" if len(scratch) > 1 else " (one run)"
         rows.append(["the same network without pretraining", f"{mean:.4f}{spread}"])
-    for name, number in metrics.items():
-        parts = name.split("/")
-        if parts[0] == "baseline" and len(parts) == 2:
-            rows.append([f"baseline: {parts[1].replace('_', ' ')}", f"{number:.4f}"])
+    for name, number in baselines_of(metrics).items():
+        rows.append([name.replace("/", ": ").replace("_", " "), f"{number:.4f}"])
     note = (
         ""
         if scratch or fresh or metrics.get("steps") == 0

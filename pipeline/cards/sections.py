@@ -9,6 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from pipeline.tracking import lineage
 from pipeline.tracking.lineage import Stage
 from pipeline.tracking.tables import markdown_table
 from pipeline.version import __version__
@@ -37,7 +38,7 @@ class TrainingRecord:
 
     def stage(self, kind: str) -> Stage:
         """The last stage of a kind; empty if there is none."""
-        return next((stage for stage in reversed(self.stages) if stage["stage"] == kind), {})
+        return lineage.last(self.stages, kind)
 
     def setting(self, name: str) -> Any:
         """A setting by its dotted name; None where there is none."""

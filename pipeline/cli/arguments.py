@@ -12,15 +12,15 @@ from typing import Any, NoReturn, TypeVar
 
 from pipeline.cli.short_names import Stage, add_short_names
 from pipeline.console import typed
+from pipeline.console.messages import WIDTH
 from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
-from pipeline.presets import DEFAULT_MODEL, known
+from pipeline.presets import DEFAULT_MODEL, LARGEST_SEED, known
 from pipeline.storage.paths import path_of
 from pipeline.tracking.words_seen import UNITS
 
 DEFAULT_TASK = "sentiment"
-LARGEST = 2**32 - 1  # of a seed
-WIDTH, COLUMN = 118, 34  # of a line of help, and where descriptions begin
+COLUMN = 34  # where descriptions begin
 INPUT, OUTPUT, SETTINGS, COMMON = "input", "output", "short names of settings", "messages"  # groups of flags
 T = TypeVar("T")
 
@@ -93,8 +93,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str, *, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= LARGEST):
-        raise argparse.ArgumentTypeError(f"is {text or 'empty'}; it must be a whole number from {least} to {LARGEST:,}")
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= LARGEST_SEED):
+        raise argparse.ArgumentTypeError(
+            f"is {text or 'empty'}; it must be a whole number from {least} to {LARGEST_SEED:,}"
+        )
     return int(text)
 
 
@@ -227,3 +229,15 @@ def request_of(kind: type[T], options: argparse.Namespace, **others: Any) -> T:
     """A request: its fields take the values of the flags of the same names."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**{**{name: value for name, value in vars(options).items() if name in names}, **others})
+
+
+def check_free(*files: Path | None) -> None:
+    """Raises: UserError, one of the files to be written is there already, or cannot be."""
+    from pipeline.training.run_folder import check_place
+
+    for file in files:
+        if file is None:
+            continue
+        check_place(file)
+        if file.resolve().exists():  # `new/..` is there, before `new` is
+            raise UserError(f"{file} is there already; choose another {typed.flag('out')}.")

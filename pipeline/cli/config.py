@@ -30,6 +30,7 @@ from pipeline.presets import (
     FROZEN,
     SHARED,
     content_of,
+    flat,
     known,
     named_config,
     task_file,
@@ -57,7 +58,6 @@ from pipeline.training.requests import (
     overrides_of,
     settings_in,
 )
-from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 from pipeline.training.task_data import TaskData
 

@@ -9,9 +9,9 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.models import registry
 from pipeline.objectives.base import Objective
+from pipeline.presets import flat
 from pipeline.tokenization import registry as tokenizers
 from pipeline.training.requests import Overrides, settings_in
-from pipeline.training.resume import flat
 
 
 def kept_settings(folder: Path, objective: Objective) -> dict[str, Any]:

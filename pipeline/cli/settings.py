@@ -16,10 +16,11 @@ from pipeline.cli.config import finetuning, pretraining
 from pipeline.cli.encoder_folders import counts
 from pipeline.cli.short_names import Stage
 from pipeline.console import typed
+from pipeline.console.messages import WIDTH
+from pipeline.presets import flat
 from pipeline.training.requests import OF_STEPS, CorpusRequest, FineTuneRequest
-from pipeline.training.resume import flat
 
-WIDTH, COLUMN = 118, 52  # of a line, and where descriptions begin
+COLUMN = 52  # where descriptions begin
 # Settings that other flags set, or that a task's file describes.
 HIDDEN = ("seed_everything", "model.seed", "data.seed", "model.arm", "trainer.precision", "data.task.init_args.")
 CHOOSING = ("model", "corpus", "task", "arm")

@@ -11,6 +11,7 @@ from typing import Any
 import lightning
 
 from pipeline.errors import UserError
+from pipeline.presets import LARGEST_SEED
 
 STEPS, INTERVAL = "set trainer.max_steps", "set validate_every, or validations of a fine-tune"
 INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or that would end a run too early
@@ -24,7 +25,6 @@ INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or 
     "default_root_dir": "set OUT",
     "use_distributed_sampler": "leave it out: the pipeline splits batches over processes itself",
 }
-LARGEST_SEED = 2**32 - 1  # as --seed
 # Far above any in use: a slip of the hand would take hours, all memory, or every process of the machine.
 MOST_PIECES, MOST_LAYERS, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000
 MOST_MEGABYTES = 1_000_000_000

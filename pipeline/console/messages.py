@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import enum
-import os
+
+from pipeline.console.rank import is_main
+
+WIDTH = 118  # of a line of help
 
 
 class Level(enum.IntEnum):
@@ -24,13 +27,7 @@ def level() -> Level:
     return _level
 
 
-def first_process() -> bool:
-    """Whether this is the first process of a run, as Lightning, torchrun and SLURM tell their processes."""
-    ranks = (os.environ.get(name) for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
-    return next((rank for rank in ranks if rank is not None), "0") == "0"
-
-
 def inform(*texts: str) -> None:
     """Prints lines of information: reports of data, settings, advice."""
-    if _level >= Level.NORMAL and first_process():
+    if _level >= Level.NORMAL and is_main():
         print(*texts, sep="\n", flush=True)

@@ -11,21 +11,14 @@ from typing import Any
 
 from pipeline import metrics
 from pipeline.presets import ARMS
+from pipeline.tracking.metric_names import baselines_of
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid.summary)
 
 
-def is_baseline(name: str) -> bool:
-    """Whether a metric is a baseline in the metric of its task: one in another metric has a second slash."""
-    return name.startswith("baseline/") and name.count("/") == 1
-
-
 @dataclass(frozen=True)
-class Gain:
-    """A mean difference of paired runs, and half of its 95 % interval; None of a single pair."""
-
-    mean: float
-    half: float | None
+class Gain(metrics.Difference):
+    """The mean difference of two arms."""
 
     @property
     def is_open(self) -> bool:
@@ -38,10 +31,7 @@ class Gain:
         return self.mean > 0 and not self.is_open
 
     def __str__(self) -> str:
-        if self.half is None:
-            return f"{self.mean:+.3f}"
-        text = f"{self.mean:+.3f} [{self.mean - self.half:+.3f}, {self.mean + self.half:+.3f}]"
-        return f"**{text}**" if self.is_certain else text
+        return f"**{self.text}**" if self.is_certain else self.text
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ class Line:
 
         Of those that all runs have: another version may know another one.
         """
-        names = [name for name in self.rows[0] if is_baseline(name) and all(name in row for row in self.rows)]
+        names = [name for name in baselines_of(self.rows[0]) if all(name in row for row in self.rows)]
         scores = {name: [float(row[name]) for row in self.rows] for name in names}
         if not scores:
             return None

@@ -11,13 +11,8 @@ from pipeline.tracking import plots
 if TYPE_CHECKING:
     from pipeline.experiments.comparison import Line
 
-# Marker and color of each arm.
-LOOKS = {
-    "full": ("o", plots.COLORS[0]),
-    "scratch": ("s", plots.COLORS[1]),
-    "frozen": ("D", plots.COLORS[2]),
-    "random": ("v", plots.COLORS[3]),
-}
+MARKERS = {"full": "o", "scratch": "s", "frozen": "D", "random": "v"}
+LOOKS = {arm: (marker, plots.COLORS[plots.ARM_COLORS[arm]]) for arm, marker in MARKERS.items()}
 ARM_GAP = 0.16  # between the marks of two arms, of the height of a model
 
 
@@ -70,6 +65,8 @@ def _draw_scores(place: Any, group: Sequence[Line]) -> None:
             place.plot([mean, mean], [height - 0.32, height + 0.32], color="black", linewidth=2, zorder=2)
     place.set_title(f"{group[0].task_name}: {group[0].metric}", loc="left", fontweight="bold")
     _name_lines(place, group)
+    if max(place.dataLim.intervalx) <= 1 < place.get_xlim()[1]:  # no figure beyond what a share can be
+        place.set_xticks([tick for tick in place.get_xticks() if place.get_xlim()[0] <= tick <= 1])
 
 
 def _draw_gains(place: Any, group: Sequence[Line]) -> None:

@@ -10,12 +10,12 @@ import torch
 
 from pipeline.console import typed
 from pipeline.console.messages import inform
+from pipeline.console.rank import is_main
 from pipeline.errors import UserError
 from pipeline.presets import task_file
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
-from pipeline.tracking.rank import is_main
 from pipeline.training import advice
 from pipeline.training.finetuning_report import finish, format_load_report
 from pipeline.training.requests import FineTuneRequest

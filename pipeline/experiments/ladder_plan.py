@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
 from pipeline.console import typed
@@ -46,8 +45,7 @@ class Plan:
     @cached_property
     def counts(self) -> bool:
         """Whether it counts instead of training: no steps, no rate, no seed."""
-        encoder: Any = locate(self.configuration.resolved["model"]["encoder"]["class_path"])
-        return encoder.learning == "counting"
+        return self.configuration.encoder_class.learning == "counting"
 
     @property
     def data(self) -> CorpusData:
@@ -125,7 +123,7 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
             configuration = configure(request)
         except UserError as error:
             raise UserError(f"The rung {rung.name}: {error}") from None
-        encoder: Any = locate(configuration.resolved["model"]["encoder"]["class_path"])
+        encoder = configuration.encoder_class
         if encoder.scoring != "causal":
             raise UserError(
                 f"The rung {rung.name}: {typed.flag('model', rung.model)} is {encoder.scoring}, and a ladder compares "

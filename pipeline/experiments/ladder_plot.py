@@ -9,13 +9,8 @@ from typing import Any
 
 from pipeline.tracking import plots
 
-LOOKS = {  # marker and color of each kind
-    "baseline": ("x", plots.GREY),
-    "counting": ("s", plots.COLORS[4]),
-    "feed-forward": ("^", plots.COLORS[2]),
-    "recurrent": ("D", plots.COLORS[1]),
-    "attention": ("o", plots.COLORS[0]),
-}
+MARKERS = {"baseline": "x", "counting": "s", "feed-forward": "^", "recurrent": "D", "attention": "o"}
+LOOKS = {kind: (marker, plots.COLORS[plots.KIND_COLORS[kind]]) for kind, marker in MARKERS.items()}
 GAP = 0.042  # least distance of two labels, of the height of the axes
 
 

@@ -9,15 +9,14 @@ from typing import Any
 
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.experiments.grid import check_many_runs
+from pipeline.experiments.many_runs import check_many_runs
 from pipeline.experiments.run_cache import Cell, with_contents
-from pipeline.presets import CONFIGS, content_of, named_config
+from pipeline.presets import CONFIGS, content_of, flat, named_config
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.storage.validation import read_json
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.requests import PretrainRequest, settings_in
-from pipeline.training.resume import flat
 from pipeline.training.run import Configuration
 from pipeline.training.run_folder import check_place
 

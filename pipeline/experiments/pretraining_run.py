@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
 from pipeline.cards.encoder import encoder_card
 from pipeline.console.messages import inform
+from pipeline.console.rank import is_main
 from pipeline.errors import UserError
 from pipeline.interop import arpa
 from pipeline.models.outputs import LoadReport
@@ -20,7 +20,6 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import WALL_CLOCK
-from pipeline.tracking.rank import is_main
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import FOLDER, saved_in
 from pipeline.training import advice
@@ -215,7 +214,7 @@ def check_processes(configuration: Configuration) -> None:
         )
     if module.optimization.optimizer == "muon" and shards_weights(trainer.strategy):
         raise UserError("Muon needs whole matrices, and these are sharded: set model.optimization.optimizer to adamw.")
-    encoder: Any = locate(configuration.resolved["model"]["encoder"]["class_path"])
+    encoder = configuration.encoder_class
     if not encoder.shardable and shards_weights(trainer.strategy):
         raise UserError(f"{encoder.__name__} needs its weights whole: set trainer.strategy to ddp.")
     if configuration.settings.save_at_words and shards_weights(trainer.strategy):

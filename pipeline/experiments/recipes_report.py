@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.experiments.comparison import format_score
 from pipeline.experiments.conditions import CONDITIONS, sentences
-from pipeline.metrics import paired_gain
+from pipeline.metrics import Difference, paired_gain
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking import plots
@@ -21,16 +21,13 @@ CERTAIN = 0.01  # p of a paired t-test below which a change is said to be one
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Difference):
     """The mean difference of a recipe from the base, over seeds that both have; below 0: better.
 
     Args:
-        half: of its 95 % interval; None of a single pair.
         p: of a paired t-test, two-sided; None of a single pair.
     """
 
-    mean: float
-    half: float | None
     p: float | None
 
     @property
@@ -118,7 +115,7 @@ def table(measured: Measured) -> str:
         title, source = measured.titles[name]
         change = measured.changes.get(name)
         seeds = len(measured.runs[name])
-        said = ["", "", ""] if change is None else [change_text(change), p_text(change), change.verdict]
+        said = ["", "", ""] if change is None else [change.text, p_text(change), change.verdict]
         cells = [f"{title} ({source})" if source else title, format_score(measured.scores(name)), *said]
         rows.append([*cells, str(seeds), f"{measured.seconds(name):,.0f}"])
     head = ["recipe", f"{measured.metric} (less is better)", "change", "p", "", "seeds", "seconds"]
@@ -126,16 +123,11 @@ def table(measured: Measured) -> str:
     note = [
         f"{measured.title}; {min(tokens) / 1e6:,.2f} to {max(tokens) / 1e6:,.2f} M tokens a run." if tokens else "",
         "Mean ± standard deviation over seeds; a change is the mean difference from the first line for equal seeds,",
-        "with its 95 % interval (paired t); p is that of a paired t-test. A change with p of 0.01 or more is no gain.",
+        "with its 95 % interval (paired t); p is that of a paired t-test. "
+        f"A change with p of {CERTAIN} or more is no gain.",
         *sentences([list(measured.runs[name].values()) for name in found]),
     ]
     return markdown_table(head, rows) + "\n" + "\n".join(line for line in note if line) + "\n"
-
-
-def change_text(change: Change) -> str:
-    if change.half is None:
-        return f"{change.mean:+.3f}"
-    return f"{change.mean:+.3f} [{change.mean - change.half:+.3f}, {change.mean + change.half:+.3f}]"
 
 
 def p_text(change: Change) -> str:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from tqdm import tqdm
+
 from pipeline.console import typed
 from pipeline.console.progress import write
 from pipeline.data.labeled import content_of
@@ -114,7 +116,15 @@ def finished(folder: Path, cell: Cell, taken: Taken) -> tuple[dict[str, Any] | N
         return None, f"{metrics} has no {error.args[0]}."
 
 
-def once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool = False, taken: Taken = dict) -> dict[str, Any]:
+def once(
+    folder: Path,
+    cell: Cell,
+    run: Runs,
+    *,
+    overwrite: bool = False,
+    taken: Taken = dict,
+    bar: tqdm | None = None,
+) -> dict[str, Any]:
     """Runs what writes `metrics.json` into a folder, unless a run of the same cell has.
 
     What was there before is removed only when the new run has begun: one that is refused leaves everything as it was.
@@ -122,6 +132,7 @@ def once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool = False, taken:
     Args:
         overwrite: run it in any case.
         taken: what to return of the content of `metrics.json`; a LookupError says what it lacks.
+        bar: counts runs; one that was finished before says nothing about the time of the others.
 
     Raises:
         UserError: the run is refused, or another process runs it, or the folder is not of a grid's run.
@@ -130,16 +141,21 @@ def once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool = False, taken:
     check_place(folder)
     lock = lock_run(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
     try:
-        return _once(folder, cell, run, overwrite=overwrite, taken=taken)
+        metrics = _once(folder, cell, run, overwrite=overwrite, taken=taken, bar=bar)
     finally:
         lock.release()
+    if bar is not None:
+        bar.update()
+    return metrics
 
 
-def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken) -> dict[str, Any]:
+def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken, bar: tqdm | None) -> dict[str, Any]:
     metrics, aside = folder / "metrics.json", folder.with_name(f".{folder.name}.before")
     put_back(aside, folder)  # after a kill
     before, why = finished(folder, cell, taken)
     if before is not None and not overwrite:
+        if bar is not None:
+            bar.initial += 1
         return before
     if why is not None:
         write(f"{folder.name} is run again: {why}")

@@ -143,8 +143,7 @@ def measure(
                 cell: Cell = {"encoder": digest([file_hash(saved.folder / name) for name in FILES]), "data": data}
                 one = replace(request, model=model_of(saved.folder), encoder=saved.folder, out=folder, overwrite=True)
                 run = partial(ask, zeroshot, one)
-                curve.metrics.append(once(folder, cell | asked, run, overwrite=overwrite, taken=answers))
-                bar.update()
+                curve.metrics.append(once(folder, cell | asked, run, overwrite=overwrite, taken=answers, bar=bar))
     report(curves, getattr(task, "groups", []), out, title=file.stem)
 
 

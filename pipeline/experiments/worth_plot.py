@@ -1,4 +1,4 @@
-"""The plot of labels saved: scores over labels, and the labels that fresh weights need."""
+"""The plot of what pretraining is worth: scores over labels, and the labels that fresh weights need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline import metrics
 from pipeline.tracking import plots
 
 if TYPE_CHECKING:
-    from pipeline.experiments.labels_saved import LabelsSaved
+    from pipeline.experiments.worth_pretraining import LabelsSaved
 
 NAMES = {"full": "pretrained (full)", "scratch": "fresh weights (scratch)"}
 

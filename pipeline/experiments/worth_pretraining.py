@@ -1,4 +1,4 @@
-"""Labels saved: how many labels fresh weights need to score as pretrained ones do with fewer.
+"""The worth of pretraining: how many labels fresh weights need to score as pretrained ones do with fewer.
 
 Both arms are fine-tuned on 10, 32, 100, ... and all labels, with several seeds. Of a seed each set of rows holds the
 smaller ones, has each class in its share, and is the same for both arms; validation and test part are as they are.
@@ -21,15 +21,16 @@ from pipeline.console import typed
 from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
-from pipeline.experiments import labels_plot
-from pipeline.experiments.comparison import format_score, is_baseline
-from pipeline.experiments.data_efficiency import check_settings, crossing, settings_for
+from pipeline.experiments import worth_plot
+from pipeline.experiments.comparison import format_score
 from pipeline.experiments.feasible import effective, learning_of, task_as_run, why_not
+from pipeline.experiments.few_rows import check_settings, crossing, settings_for, training_sizes
 from pipeline.experiments.grid import FineTune
 from pipeline.experiments.run_cache import cell_of, finite, once, starting
 from pipeline.presets import ArmName
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
+from pipeline.tracking.metric_names import baselines_of
 from pipeline.tracking.tables import markdown_table
 from pipeline.training.requests import FineTuneRequest, overrides_of, settings_in
 from pipeline.training.run_folder import SIGN, check_place, elsewhere
@@ -145,23 +146,6 @@ class LabelsSaved:
         return size not in self.baselines or self.sign * mean > self.sign * self.baselines[size]
 
 
-def training_sizes(rows: int, wanted: Sequence[int] | None) -> list[int]:
-    """Numbers of labels: those wanted, or 10, 32, 100, 316, ... and all.
-
-    Args:
-        wanted: as a user gives them; 0: all.
-
-    Raises:
-        UserError: there is only one.
-    """
-    halves = [round(10 ** (power / 2)) for power in range(2, 20)]
-    numbers = [size for size in halves if size * 1.25 < rows] + [rows] if wanted is None else wanted
-    sizes = sorted({min(number or rows, rows) for number in numbers})
-    if len(sizes) < 2:
-        raise UserError(f"Labels saved needs at least two training sizes; of {rows:,} rows there is one.")
-    return sizes
-
-
 def measure(
     request: FineTuneRequest,
     finetune: FineTune,
@@ -178,7 +162,7 @@ def measure(
         request: model, encoder, task, data and settings of all runs.
         labels: see `training_sizes`.
         rates: learning rates; each arm takes, for each number of labels, the one that is best on the validation part
-            with seed 0. None: that of the configuration.
+            with seed 0. Empty: that of the configuration.
         overwrite: run what is finished too.
 
     Raises:
@@ -203,11 +187,10 @@ def measure(
 
     def taken(content: dict[str, Any]) -> dict[str, Any]:
         score, chosen_by = (f"{part}{task.metric}" for part in ("test/", "val/best_"))
-        baselines = {name: value for name, value in content.items() if is_baseline(name)}
         return {
             "score": finite(content, score, most=task.bound),
             "by": finite(content, chosen_by, most=task.bound),
-            "baselines": baselines,
+            "baselines": baselines_of(content),
         }
 
     with progress(total=len(sizes) * 2 * (len(choices) + seeds - 1), desc="worth", unit="run") as bar:
@@ -217,9 +200,7 @@ def measure(
             folder = out / "runs" / (f"{arm}-{size}-{seed}" + (f"-{choice}" if len(choices) > 1 else ""))
             settings = effective(own, learning, request.task, arm)
             one = replace(request, arm=arm, seed=seed, overrides=settings, out=folder)
-            result = once(folder, cell_of(one), starting(finetune, one), overwrite=overwrite, taken=taken)
-            bar.update()
-            return result
+            return once(folder, cell_of(one), starting(finetune, one), overwrite=overwrite, taken=taken, bar=bar)
 
         better = max if task.mode == "max" else min
         for size in sizes:
@@ -247,7 +228,7 @@ def report(found: LabelsSaved, out: Path) -> None:
     """Writes worth.md, worth.csv, worth.png and, last, metrics.json."""
     write_atomically(out / "worth.csv", csv_table([*RUN[:-1], found.metric], found.runs))
     write_atomically(out / "worth.md", table(found))
-    labels_plot.plot([found], out / "worth.png", title=found.title)
+    worth_plot.plot([found], out / "worth.png", title=found.title)
     write_atomically(out / "metrics.json", json.dumps(figures(found), indent=2) + "\n")
 
 

@@ -1,11 +1,11 @@
-"""Data efficiency: how many labels is a prompt worth (Le Scao and Rush 2021)?"""
+"""The worth of a prompt: how many labels does a fine-tune need to score as well (Le Scao and Rush 2021)?"""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,17 @@ from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import effective, learning_of
-from pipeline.experiments.grid import FineTune, check_many_runs
-from pipeline.experiments.run_cache import cell_of, finite, once, starting
+from pipeline.experiments.few_rows import check_settings, crossing, settings_for, training_sizes
+from pipeline.experiments.grid import FineTune
+from pipeline.experiments.run_cache import Cell, Runs, cell_of, finite, once, starting
 from pipeline.presets import task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
-from pipeline.training.requests import FineTuneRequest, ZeroShotRequest, overrides_of, settings_in
+from pipeline.training.requests import FineTuneRequest, ZeroShotRequest, overrides_of
 from tasks.base import Task
 
-LABELS = (10, 32, 100, 316, 1000)
-STEPS = 100  # the fewest optimizer steps, however few the rows
-BATCH = 10  # rows of one
-MANY, LARGE_BATCH = 1000, 32  # more rows than that are trained on in larger batches
+MOST = 1000  # labels of a fine-tune
 
 ZeroShot = Callable[[ZeroShotRequest], None]
 
@@ -50,7 +48,7 @@ def measure(
         raise UserError(f"{file.stem} is not scored by accuracy: a prompt and a fine-tune cannot be compared.")
     check_prompts(task, file)
     check_settings(request)
-    numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows))
+    numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), most=MOST)
     cell = cell_of(request)
     learning = learning_of(request.encoder)
 
@@ -68,18 +66,20 @@ def measure(
 
     line: dict[int, list[float]] = {}
     with progress(total=1 + len(numbers) * seeds, desc="worth", unit="run") as bar:
-        prompted = cell | {"prompts": repr(task.prompts)}
-        prompt = accuracy(out / "zeroshot", prompted, ask, "zeroshot/accuracy", overwrite=overwrite)
-        bar.update()
+
+        def accuracy(folder: Path, cell: Cell, run: Runs, name: str) -> float:
+            """The accuracy, by its name in metrics.json."""
+            taken = partial(finite_only, name)
+            return once(folder, cell, run, overwrite=overwrite, taken=taken, bar=bar)[name]
+
+        prompt = accuracy(out / "zeroshot", cell | {"prompts": repr(task.prompts)}, ask, "zeroshot/accuracy")
         for number in numbers:
             for seed in range(seeds):
                 folder = out / "runs" / f"{number}-{seed}"
                 trained = cell | {"rows": list(overrides_of(settings_for(number)))}
                 settings = effective(overrides_of(settings_for(number)), learning, request.task, request.arm)
                 one = replace(request, seed=seed, out=folder, overrides=(*settings, *request.overrides))
-                score = accuracy(folder, trained, starting(finetune, one), "test/accuracy", overwrite=overwrite)
-                line.setdefault(number, []).append(score)
-                bar.update()
+                line.setdefault(number, []).append(accuracy(folder, trained, starting(finetune, one), "test/accuracy"))
     figures: dict[str, Any] = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
     figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)
     write_atomically(out / "worth.json", json.dumps(figures, indent=2) + "\n")
@@ -87,52 +87,9 @@ def measure(
     return figures
 
 
-def accuracy(folder: Path, cell: dict[str, Any], run: Any, name: str, *, overwrite: bool) -> float:
-    """The accuracy, by its name in metrics.json, of a run that is run once."""
-    return once(folder, cell, run, overwrite=overwrite, taken=lambda found: {name: finite(found, name, most=1)})[name]
-
-
-def training_sizes(rows: int) -> list[int]:
-    """Numbers of labels to fine-tune on, all rows among them where these are few.
-
-    Raises:
-        UserError: there is only one.
-    """
-    sizes = sorted({*(number for number in LABELS if number <= rows), *([rows] if rows < LABELS[-1] else [])})
-    if len(sizes) < 2:
-        raise UserError(f"Data efficiency needs at least two training sizes; the {rows} rows of this task allow one.")
-    return sizes
-
-
-def check_settings(request: FineTuneRequest) -> None:
-    """Raises: UserError, a setting that each run sets itself."""
-    settings = settings_in(request.overrides)
-    if any(name.startswith("data.train_rows") for name in settings):
-        raise UserError("worth varies data.train_rows itself; remove that flag.")
-    check_many_runs(settings)
-
-
-def settings_for(rows: int) -> dict[str, Any]:
-    """Settings of a fine-tune on so few rows: enough epochs, and the last step is tested.
-
-    To choose among several checkpoints would take the labels of the validation part.
-    """
-    epochs = max(5, math.ceil(STEPS * BATCH / rows))
-    batch = BATCH if rows <= MANY else LARGE_BATCH
-    return {"data.train_rows": rows, "data.batch_size": batch, "data.epochs": epochs, "validations": 1}
-
-
-def crossing(line: dict[int, float], prompt: float) -> float | None:
-    """Labels at which the line of fine-tunes first reaches the prompt, on a logarithmic scale; None if never."""
-    before: tuple[int, float] | None = None
-    for number, score in sorted(line.items()):
-        if score >= prompt:
-            if before is None:
-                return float(number)
-            share = (prompt - before[1]) / (score - before[1])
-            return float(math.exp(math.log(before[0]) + share * (math.log(number) - math.log(before[0]))))
-        before = (number, score)
-    return None
+def finite_only(name: str, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Raises: LookupError, the accuracy of this name is missing, or none that can be."""
+    return {name: finite(metrics, name, most=1)}
 
 
 def verdict(figures: dict[str, Any]) -> str:

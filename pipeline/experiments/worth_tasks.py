@@ -1,4 +1,4 @@
-"""Labels saved on the tasks of a comparison: each task as in `labels_saved`, then one table and one plot of all."""
+"""The worth of pretraining on the tasks of a comparison: each as in `worth_pretraining`, then one table and plot."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.experiments import labels_plot
+from pipeline.experiments import worth_plot
 from pipeline.experiments.feasible import learning_of, why_not
 from pipeline.experiments.grid import FineTune, Grid
-from pipeline.experiments.labels_saved import HEAD, NOTE, RUN, SCRATCH, LabelsSaved, measure, verdict
-from pipeline.experiments.labels_saved import lines as lines_of
 from pipeline.experiments.run_cache import cell_of
+from pipeline.experiments.worth_pretraining import HEAD, NOTE, RUN, SCRATCH, LabelsSaved, measure, verdict
+from pipeline.experiments.worth_pretraining import lines as lines_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.storage.paths import path_of
@@ -46,7 +46,7 @@ def measure_all(
 
     Args:
         requests: see `requests_of`; each task has a folder of its name.
-        options: see `labels_saved.measure`.
+        options: see `worth_pretraining.measure`.
 
     Raises:
         UserError: see there.
@@ -65,7 +65,7 @@ def report(found: dict[str, LabelsSaved], out: Path, *, title: str) -> None:
     write_atomically(out / "worth.csv", csv_table(["task", "metric", *RUN], rows))
     write_atomically(out / "worth.md", table(found))
     tasks = list(found.values())
-    labels_plot.plot(tasks, out / "worth.png", title=title if len(tasks) > 1 else tasks[0].title)
+    worth_plot.plot(tasks, out / "worth.png", title=title if len(tasks) > 1 else tasks[0].title)
 
 
 def table(found: dict[str, LabelsSaved]) -> str:

@@ -55,6 +55,13 @@ class HeadOptions:
     pair: Pair | None = None
 
 
+# Settings of a head, in `model.recipe`, that are those of every head unless it is told otherwise.
+PLAIN: dict[str, Any] = {
+    **{"lstm": 0, "words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0},
+    **{"pair": "auto", "layers": "auto"},
+}
+
+
 def reading_of(encoder: Encoder, options: HeadOptions) -> Pair | None:
     """How a head reads pairs; None: it reads single texts."""
     if not options.pairs:

@@ -7,12 +7,10 @@ outputs (`Encoder.context`), the checks of masks and labels come from its object
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import cast
 
 import torch
-from torch import Tensor
 
 from pipeline.data.token_store import TokenStore
 from pipeline.inspection.decoder_checks import decoder_checks
@@ -20,7 +18,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch
-from pipeline.objectives.checks import Check, equal
+from pipeline.objectives.checks import Check, equal, watched_embedding
 from pipeline.training.corpus_data import CorpusData
 
 BATCHES = 40  # batches that shares are counted on
@@ -141,30 +139,6 @@ def no_leak(what: str, encoder: Encoder, batch: Batch, part: slice, *, hidden: s
     detail = f"largest {leaked:.2g}, elsewhere {rest:.2g}"
     yield Check(f"no gradient reaches {what}", leaked == 0 and rest > 0, detail)
     encoder.zero_grad()
-
-
-@contextmanager
-def watched_embedding(encoder: Encoder) -> Iterator[list[Tensor]]:
-    """Gets the vectors of the tokens (B, T, ...), cut off the graph below, so that they collect a gradient."""
-    seen: list[Tensor] = []
-
-    def watch(vectors: Tensor) -> Tensor:
-        seen.append(vectors.detach().requires_grad_())
-        return seen[-1]
-
-    if encoder.token_embedding is not None:
-        handle = encoder.token_embedding.register_forward_hook(lambda module, args, vectors: watch(vectors))
-        try:
-            yield seen
-        finally:
-            handle.remove()
-        return
-    embed: Callable[[Any], Tensor] = encoder.embed
-    encoder.embed = lambda inputs: watch(embed(inputs))  # type: ignore[method-assign, assignment]
-    try:
-        yield seen
-    finally:
-        del encoder.embed
 
 
 def distributions(encoder: Encoder, store: TokenStore, batch: Batch) -> Iterator[Check]:

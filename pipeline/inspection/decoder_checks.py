@@ -11,7 +11,7 @@ from torch import Tensor
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.generation import select
 from pipeline.models.inputs import Batch
-from pipeline.objectives.checks import Check, equal
+from pipeline.objectives.checks import Check, equal, watched_embedding
 
 ROWS, LENGTH, PADDING = 3, 24, 5  # of the batch that is looked at, and tokens of padding that are added to sources
 
@@ -58,20 +58,9 @@ def future(encoder: EncoderDecoder, batch: Batch, hidden: Tensor) -> Check:
 
 def future_gradient(encoder: EncoderDecoder, batch: Batch) -> Check:
     """The first half of a target, by its gradient."""
-    name, vectors = "no gradient reaches later tokens of a target", []
-    encoded = encoder.read(batch)
-    table = encoder.token_embedding
-    assert table is not None
-
-    def watch(module: torch.nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        vectors.append(output.detach().requires_grad_())
-        return vectors[-1]
-
-    handle = table.register_forward_hook(watch)
-    try:
+    name, encoded = "no gradient reaches later tokens of a target", encoder.read(batch)
+    with watched_embedding(encoder) as vectors:
         hidden = encoder.teacher_forced(batch, encoded)
-    finally:
-        handle.remove()
     half = hidden.shape[1] // 2
     hidden[:, :half].square().sum().backward()
     gradient = None if not vectors else vectors[0].grad

@@ -1,9 +1,16 @@
-"""Checks of the audit: a name, whether it passed, and the numbers behind it."""
+"""Checks of the audit: a name, whether it passed, and the numbers behind it; and what they look at."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from pipeline.models.base import Encoder
 
 SIGMAS = 4.5  # width of the intervals: one false alarm in 150,000 checks
 CLOSE = 1e-4  # float32: the same sums in another order
@@ -37,3 +44,27 @@ def none(name: str, count: float, of: str) -> Check:
 def equal(name: str, difference: float) -> Check:
     """Whether the largest difference of two results is rounding."""
     return Check(name, difference <= CLOSE, f"largest difference {difference:.2g}")
+
+
+@contextmanager
+def watched_embedding(encoder: Encoder) -> Iterator[list[Tensor]]:
+    """Gets the vectors of the tokens (B, T, ...), cut off the graph below, so that they collect a gradient."""
+    seen: list[Tensor] = []
+
+    def watch(vectors: Tensor) -> Tensor:
+        seen.append(vectors.detach().requires_grad_())
+        return seen[-1]
+
+    if encoder.token_embedding is not None:
+        handle = encoder.token_embedding.register_forward_hook(lambda module, args, vectors: watch(vectors))
+        try:
+            yield seen
+        finally:
+            handle.remove()
+        return
+    embed: Callable[[Any], Tensor] = encoder.embed
+    encoder.embed = lambda inputs: watch(embed(inputs))  # type: ignore[method-assign, assignment]
+    try:
+        yield seen
+    finally:
+        del encoder.embed

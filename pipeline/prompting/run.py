@@ -34,9 +34,9 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
-from pipeline.tracking.artifacts import use_artifact
 from pipeline.tracking.history import write_metrics
 from pipeline.tracking.wandb import ResumableWandb, closing_run, wandb_logger
+from pipeline.tracking.wandb_artifacts import use_artifact
 from pipeline.training import advice
 from pipeline.training.requests import ZeroShotRequest
 from pipeline.training.run import group_of

@@ -212,24 +212,14 @@ def _frame(
     grid: Callable[[float, float, float, float], Markup] = Markup(
         '<line class="grid" x1="{}" y1="{}" x2="{}" y2="{}"/>'
     ).format
-    for value in across.ticks if across else ():
-        parts += (
-            [
-                grid(across(value), TOP, across(value), bottom),
-                _text(across.label(value), across(value), bottom + 17, "tick middle"),
-            ]
-            if across
-            else []
-        )
-    for value in up.ticks if up else ():
-        parts += (
-            [
-                grid(left, up(value), WIDTH - RIGHT, up(value)),
-                _text(up.label(value), left - 7, up(value) + 4, "tick end"),
-            ]
-            if up
-            else []
-        )
+    if across is not None:
+        for value in across.ticks:
+            parts.append(grid(across(value), TOP, across(value), bottom))
+            parts.append(_text(across.label(value), across(value), bottom + 17, "tick middle"))
+    if up is not None:
+        for value in up.ticks:
+            parts.append(grid(left, up(value), WIDTH - RIGHT, up(value)))
+            parts.append(_text(up.label(value), left - 7, up(value) + 4, "tick end"))
     parts.append(Markup('<line class="axis" x1="{}" x2="{}" y1="{y}" y2="{y}"/>').format(left, WIDTH - RIGHT, y=bottom))
     parts.append(_text(x_label, (left + WIDTH - RIGHT) / 2, height - 8, "label middle"))
     if y_label:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.metrics import WITH_ERROR
 from pipeline.reporting import charts, shared
 from pipeline.reporting.page import (
     Block,
@@ -120,7 +121,7 @@ def scores_section(run: RunRecord, metric: str) -> Section:
         rows.append([f"Baseline: {name}", f"{value:.4f}", ""])
     count = run.metrics.get("test/rows")
     caption = "Scores on the test part" + (f" ({count:,} rows)." if count else ".")
-    blocks: list[Block] = [Table(["metric", "score", "95 % interval"], rows, caption, [how_of(run, metric)])]
+    blocks: list[Block] = [Table(["metric", "score", "95 % interval"], rows, caption, how_of(run, metric))]
     if run.metrics.get("degenerate"):
         blocks.append(Text("Every prediction is the same: this run learned nothing of the task."))
     return Section("Scores", blocks)
@@ -145,12 +146,15 @@ def characters_section(run: RunRecord, metric: str) -> Section:
     return Section("Characters shown", [Charts([Chart(bars, caption)]), table])
 
 
-def how_of(run: RunRecord, metric: str) -> str:
+def how_of(run: RunRecord, metric: str) -> list[str]:
+    """What the interval of the metric is of; nothing where it has none."""
+    if not interval_text(run, metric):
+        return []
     ways = {
         "accuracy": "The interval is of the test rows alone (Wilson 1927); other seeds add to it.",
         "span_f1": f"The interval is of {RESAMPLES:,} bootstrap samples of the test rows; other seeds add to it.",
     }
-    return ways.get(metric, "The interval is ± 1.96 standard errors over the test rows; other seeds add to it.")
+    return [ways.get(metric, "The interval is ± 1.96 standard errors over the test rows; other seeds add to it.")]
 
 
 def interval_text(run: RunRecord, metric: str) -> str:
@@ -163,7 +167,7 @@ def interval_text(run: RunRecord, metric: str) -> str:
         low, high = shared.wilson(score, int(metrics.get("test/rows", 0) or len(run.predictions)))
     elif metric == "span_f1" and run.predictions:
         low, high = bootstrap(run.predictions)
-    elif metric in ("token_accuracy", "pearson") and error:
+    elif metric in WITH_ERROR and error:
         low, high = score - shared.Z * error, score + shared.Z * error
     else:
         return ""

@@ -14,8 +14,9 @@ from pipeline.experiments.score_table import Footnote, footnotes, score_table
 from pipeline.reporting import charts, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Node, Page, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
+from pipeline.tracking.plots import ARM_COLORS
 
-COLORS = {"full": "s0", "scratch": "s1", "frozen": "s2", "random": "s3"}
+COLORS = {arm: f"s{number}" for arm, number in ARM_COLORS.items()}
 
 
 def page(folder: Path) -> Page:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from pipeline.reporting.charts import Axis, Point
-from pipeline.reporting.labels import Box, near, spread
+from pipeline.reporting.label_placement import Box, near, spread
 from pipeline.tracking.tables import superscript
 
 SHAPES = (  # around (0, 0), so that kinds differ without their color
-    '<circle r="5.5"/>',
     '<rect x="-5" y="-5" width="10" height="10"/>',
-    '<path d="M0-7 7 0 0 7-7 0z"/>',
     '<path d="M0-7 6.5 5H-6.5z"/>',
+    '<path d="M0-7 7 0 0 7-7 0z"/>',
+    '<circle r="5.5"/>',
     '<circle r="5" class="hollow"/>',
 )
 UNITS = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (36_000, "10 h"), (360_000, "100 h"))

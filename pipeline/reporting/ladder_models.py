@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.reporting.ladder_charts import Look
+from pipeline.tracking.plots import KIND_COLORS
 from pipeline.tracking.tables import superscript
 
 KINDS = ("counting", "feed-forward", "recurrent", "attention", "baseline")  # the order of shapes and colors
-COLORS = {"counting": "s4", "feed-forward": "s2", "recurrent": "s0", "attention": "s1", "baseline": "s5"}
+COLORS = {kind: f"s{number}" for kind, number in KIND_COLORS.items()}
 
 Model = Mapping[str, Any]  # an entry of `models` in ladder.json
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from pipeline.storage.checksums import digest
 from pipeline.storage.validation import parse_json, read_json, read_text, read_yaml
 from pipeline.tracking import lineage
 from pipeline.tracking.history import History, read_metrics
+from pipeline.tracking.metric_names import baselines_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class RunRecord:
 
     def stage(self, kind: str) -> lineage.Stage:
         """The last stage of a kind; empty where the lineage has none."""
-        return next((stage for stage in reversed(self.stages) if stage["stage"] == kind), {})
+        return lineage.last(self.stages, kind)
 
     @property
     def encoder(self) -> str | None:
@@ -143,8 +143,8 @@ class RunRecord:
 
     def baselines(self) -> dict[str, float]:
         """Those in the metric of the run, by name in words."""
-        found = {name.removeprefix("baseline/"): value for name, value in self.metrics.items() if "baseline/" in name}
-        return {name.replace("_", " "): value for name, value in found.items() if "/" not in name}
+        found = baselines_of(self.metrics)
+        return {name.removeprefix("baseline/").replace("_", " "): value for name, value in found.items()}
 
     def text(self, name: str) -> str:
         """A text file of the folder; empty where there is none."""
@@ -184,7 +184,7 @@ class RunRecord:
             "minutes": metrics["seconds"] / 60,
             "version": self.version,
             **{name: metrics[name] for name in ("precision", "device") if name in metrics},
-            **{name: value for name, value in metrics.items() if re.fullmatch(r"baseline/[^/]+", name)},
+            **baselines_of(metrics),
         }
 
 

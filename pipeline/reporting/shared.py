@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.presets import flat
 from pipeline.reporting import charts
 from pipeline.reporting.page import Block, Chart, Code, Node, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord
@@ -80,7 +81,7 @@ def rate_chart(run: RunRecord) -> Chart | None:
 # ---------------------------------------------------------------------- lineage
 
 
-def lineage_section(stages: Sequence[lineage.Stage], *, grown: Sequence[Node] = (), caption: str = "") -> Section:
+def lineage_section(stages: Sequence[lineage.Stage], *, grown: Sequence[Node] = ()) -> Section:
     """The stages from the corpus on, each below the one that it grew from; the task beside the run that used it."""
     task = next((stage for stage in stages if stage["stage"] == "task"), None)
     nodes = []
@@ -97,7 +98,7 @@ def lineage_section(stages: Sequence[lineage.Stage], *, grown: Sequence[Node] = 
     nodes[-1].here = True
     nodes[-1].children += grown
     text = "Each box is named by the hash of its content, so that this score can be traced to its text."
-    return Section("Lineage", [Tree(nodes[0], caption or text)])
+    return Section("Lineage", [Tree(nodes[0], text)])
 
 
 def grown_nodes(grown: Sequence[RunRecord]) -> list[Node]:
@@ -203,22 +204,16 @@ def energy_note(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def settings_section(run: RunRecord) -> Section:
     """The settings that matter most as a table, all of them folded away."""
-    flat = dict(_flat(run.config))
-    known = [name for name in SETTINGS if flat.get(name) is not None]
-    rows = [[name, _shown(flat[name])] for name in known]
-    text = "\n".join(f"{name}: {_shown(value)}" for name, value in flat.items() if value is not None)
+    settings = flat(run.config)
+    known = [name for name in SETTINGS if settings.get(name) is not None]
+    rows = [[name, _shown(settings[name])] for name in known]
+    text = "\n".join(f"{name}: {_shown(value)}" for name, value in settings.items() if value is not None)
     blocks: list[Block] = []
     if rows:
         blocks.append(Table(["setting", "value"], rows, "The main settings.", numbers=()))
     if text:
         blocks.append(Code(text, folded=f"All settings ({text.count(chr(10)) + 1})"))
     return Section("Settings", blocks)
-
-
-def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        return [pair for key, part in value.items() for pair in _flat(part, f"{prefix}.{key}" if prefix else str(key))]
-    return [(prefix, value)]
 
 
 def _shown(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Files that survive a crash. Plain Python.
 
-atomic: files written whole or not at all; folders: the same of folders; checksums: SHA256SUMS and hashes of content;
-locks: between processes; json_lines: rows of JSON; validation: JSON and YAML checked as they are read; paths.
+- `atomic.py`: files written whole or not at all. `folders.py`: the same of folders. `locks.py`: between processes.
+- `checksums.py`: SHA256SUMS, and hashes of content. `paths.py`: paths as users write them.
+- `json_lines.py`, `csv_table.py`: rows as text. `validation.py`: JSON and YAML, checked as they are read.
 """

@@ -17,11 +17,8 @@ SUMS = "SHA256SUMS"  # checksums of a folder's files, in the format of `sha256su
 
 def sha256(path: Path) -> str:
     """SHA-256 of a file."""
-    value = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            value.update(block)
-    return value.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(*parts: Any) -> str:

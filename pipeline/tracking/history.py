@@ -11,10 +11,10 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger
 
+from pipeline.console.rank import is_main
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.storage.validation import read_json
-from pipeline.tracking.rank import is_main
 
 WALL_CLOCK = ("tokens_per_second", "flops_per_second", "share_of_peak", "data_share")  # they differ between equal runs
 # Names of versions up to 0.13 -> today's. A loss falls below these baselines, so they were no floors.

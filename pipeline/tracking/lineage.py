@@ -42,6 +42,11 @@ def read(folder: Path) -> list[Stage]:
     return [made("encoder", folder)]
 
 
+def last(stages: Sequence[Stage], kind: str) -> Stage:
+    """The last stage of a kind; empty where there is none."""
+    return next((stage for stage in reversed(stages) if stage["stage"] == kind), {})
+
+
 def run_of(stages: list[Stage]) -> str | None:
     """The kind of the last run among stages, if there is one."""
     return next((stage["stage"] for stage in reversed(stages) if stage["stage"] in RUNS), None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 # Key -> meaning. A word in capitals stands for any name; the first line that matches a key describes it.
 METRIC_NAMES = {
@@ -136,3 +138,8 @@ def meaning(key: str) -> str | None:
         if re.fullmatch(pattern, key):
             return text
     return None
+
+
+def baselines_of(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The baselines in the metric of the task, as baseline/NAME; one in another metric has a second slash."""
+    return {name: value for name, value in metrics.items() if re.fullmatch(r"baseline/[^/]+", name)}

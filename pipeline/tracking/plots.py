@@ -14,6 +14,9 @@ from pipeline.tracking.history import History
 # Colors that stay apart for the color-blind (Okabe and Ito 2008), from the darkest.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 GREY = "#777777"
+# Places among the colors, the same in plots and on pages.
+ARM_COLORS = {"full": 0, "scratch": 1, "frozen": 2, "random": 3}
+KIND_COLORS = {"attention": 0, "recurrent": 1, "feed-forward": 2, "counting": 4, "baseline": 6}
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -57,10 +60,10 @@ class Panel:
 def styled() -> Iterator[Any]:
     """`pyplot` without a screen, in the style of all plots."""
     import matplotlib  # takes a second
-    from cycler import cycler
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.rcsetup import cycler
 
     with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLORS)}):
         yield pyplot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -76,5 +76,4 @@ def is_encoder(folder: Path) -> bool:
 
 def made_at(folder: Path) -> lineage.Stage:
     """The last encoder in the lineage of a folder: with `words` and `step`, where it was saved by this version."""
-    stages: Sequence[lineage.Stage] = lineage.read(folder)
-    return next((stage for stage in reversed(stages) if stage["stage"] == "encoder"), {})
+    return lineage.last(lineage.read(folder), "encoder")

@@ -22,7 +22,7 @@ from pipeline import encoders
 from pipeline.errors import UserError
 from pipeline.finetuning.heads.base import REFUSED
 from pipeline.finetuning.model import FineTunedModel
-from pipeline.finetuning.options import HeadOptions
+from pipeline.finetuning.options import PLAIN, HeadOptions
 from pipeline.finetuning.predictions import Numbered, of_all_processes, predictions_of
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
@@ -88,9 +88,7 @@ class Recipe:
     @property
     def particular(self) -> list[str]:
         """The settings that are not those of every head, see REFUSED."""
-        plain = {"words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0, "lstm": 0}
-        plain |= dict.fromkeys(("pair", "layers"), "auto")
-        return [name for name, value in plain.items() if getattr(self, name) != value]
+        return [name for name, value in PLAIN.items() if getattr(self, name) != value]
 
 
 class FineTuning(Training):

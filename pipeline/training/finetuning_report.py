@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cards.finetuned import TaskFacts, model_card
+from pipeline.console.rank import is_main
 from pipeline.finetuning.characters import scores_by_characters
 from pipeline.models.outputs import LoadReport
 from pipeline.presets import FRESH
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
-from pipeline.tracking.charts import charts_of
-from pipeline.tracking.rank import is_main
+from pipeline.tracking.wandb_charts import charts_of
 from pipeline.training import advice, checkpoints
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.run import Run

@@ -10,6 +10,7 @@ from typing import Any
 import lightning
 
 from pipeline.finetuning.heads.naive_bayes import NaiveBayesHead
+from pipeline.finetuning.options import PLAIN
 from pipeline.models.base import Encoder
 from pipeline.models.outputs import LoadReport
 from pipeline.presets import ArmName
@@ -20,20 +21,7 @@ from pipeline.training.energy import Energy
 from pipeline.training.finetuning import FineTuning, Recipe
 from pipeline.training.task_data import TaskData
 
-PLAIN = Recipe(
-    dropout=0,
-    layers="auto",
-    mix_dropout=0,
-    lstm=0,
-    words="first",
-    crf=False,
-    class_weights="none",
-    label_smoothing=0,
-    lm_weight=0,
-    unfreeze_share=0,
-    pair="auto",
-    reinit_layers=0,
-)
+RECIPE = Recipe(**PLAIN, dropout=0, mix_dropout=0, lm_weight=0, unfreeze_share=0, reinit_layers=0)
 
 
 class NaiveBayes(FineTuning):
@@ -47,7 +35,7 @@ class NaiveBayes(FineTuning):
 
     def __init__(self, *, encoder: Callable[[Tokenizer], Encoder], arm: ArmName = "full", seed: int = 0) -> None:
         nothing: Any = None  # updates weights
-        super().__init__(optimization=nothing, warmup_share=0, recipe=PLAIN, arm=arm, seed=seed)
+        super().__init__(optimization=nothing, warmup_share=0, recipe=RECIPE, arm=arm, seed=seed)
         self.make_encoder = encoder
 
     def source(self, folder: Path | None, data: TaskData | None) -> tuple[Encoder, LoadReport]:

@@ -8,6 +8,7 @@ from typing import Any
 from pipeline import former_names
 from pipeline.console import typed
 from pipeline.errors import UserError
+from pipeline.presets import flat
 from pipeline.storage.checksums import damage, sha256
 from pipeline.storage.validation import read_json, read_yaml
 from pipeline.tracking import lineage
@@ -35,13 +36,6 @@ BEFORE = {  # of checkpoints that do not say it
     "model.recipe.reinit_layers": 0,
     "version": "0.7.0 or before",
 }
-
-
-def flat(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested configuration -> dotted names."""
-    if not isinstance(config, dict) or not config:
-        return {prefix[:-1]: config}
-    return {name: value for key, part in config.items() for name, value in flat(part, f"{prefix}{key}.").items()}
 
 
 def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> None:

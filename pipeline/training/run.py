@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from pydoc import locate
+from typing import Any, cast
 
 import lightning
 import yaml
@@ -22,15 +23,17 @@ from lightning.pytorch.loggers import Logger
 
 from pipeline.cards.sections import TrainingRecord
 from pipeline.console.messages import inform
+from pipeline.console.rank import is_main
 from pipeline.errors import Interrupted
+from pipeline.models.base import Encoder
+from pipeline.presets import flat
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking import lineage
-from pipeline.tracking.artifacts import log_artifact, use_artifact
 from pipeline.tracking.history import History, write_metrics
-from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb import ResumableWandb, WandbOptions, closing_run, public, wandb_logger
+from pipeline.tracking.wandb_artifacts import log_artifact, use_artifact
 from pipeline.tracking.wandb_environment import tolerated
 from pipeline.training import checkpoints, loggers
 from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks, check_blocks
@@ -39,7 +42,7 @@ from pipeline.training.energy import Energy
 from pipeline.training.hardware import announce_nodes, device_name
 from pipeline.training.header import header
 from pipeline.training.progress import Progress
-from pipeline.training.resume import finished_product, flat, is_finished, newest_checkpoint
+from pipeline.training.resume import finished_product, is_finished, newest_checkpoint
 from pipeline.training.run_folder import begun, clear
 from pipeline.training.trainer import make_trainer, plain_error
 from pipeline.training.weight_mean import product
@@ -67,6 +70,10 @@ class Configuration:
     make_trainer: Callable[..., lightning.Trainer]
     given: Sequence[Path] = ()
     descriptions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def encoder_class(self) -> type[Encoder]:
+        return cast(type[Encoder], locate(self.resolved["model"]["encoder"]["class_path"]))
 
 
 LOCAL = ("device", "date")  # metrics.json has them, Weights & Biases does not: they are about the machine

@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from pipeline.console import typed
+from pipeline.console.rank import is_main
 from pipeline.data.files import root_of
 from pipeline.errors import UserError
 from pipeline.storage.atomic import reason
@@ -21,7 +22,6 @@ from pipeline.storage.folders import remove
 from pipeline.storage.locks import Held, lock
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage, words_seen
-from pipeline.tracking.rank import is_main
 from pipeline.tracking.wandb_environment import check_environment, end_open_run
 from tasks.base import kinds
 

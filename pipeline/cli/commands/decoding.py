@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from pipeline.cli.arguments import INPUT, OUTPUT, Parser, number, place, positive
+from pipeline.cli.arguments import INPUT, OUTPUT, Parser, check_free, number, place, positive
 from pipeline.errors import UserError
 
 HELP = "translations of a run by greedy and beam search, and with the right words given"
@@ -29,7 +29,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.cli.commands.evaluate import check_free
     from pipeline.console.progress import progress
     from pipeline.finetuning import model as models
     from pipeline.inspection import decoding

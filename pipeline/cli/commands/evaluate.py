@@ -14,6 +14,7 @@ from pipeline.cli.arguments import (
     add_encoder,
     add_model,
     add_overrides,
+    check_free,
     place,
     positive,
     request_of,
@@ -100,18 +101,6 @@ def run(options: argparse.Namespace) -> None:
             f"Warning: {unknown:.1%} of what is predicted is unknown to this encoder, and [UNK] is an easy guess: its "
             "perplexity here compares with none of another text or vocabulary."
         )
-
-
-def check_free(*files: Path | None) -> None:
-    """Raises: UserError, one of the files to be written is there already, or cannot be."""
-    from pipeline.training.run_folder import check_place
-
-    for file in files:
-        if file is None:
-            continue
-        check_place(file)
-        if file.resolve().exists():  # `new/..` is there, before `new` is
-            raise UserError(f"{file} is there already; choose another {typed.flag('out')}.")
 
 
 def name_of(folder: Path) -> str:

@@ -57,7 +57,8 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     """One arm and scratch, with the same number of seeds, and the gain of the arm."""
     from pipeline.cli.encoder_folders import counts, source_folder
     from pipeline.experiments.comparison_files import show
-    from pipeline.experiments.grid import Arm, Grid, check_seeds, check_settings, compare
+    from pipeline.experiments.grid import Arm, Grid, check_settings, compare
+    from pipeline.experiments.many_runs import check_seeds
     from pipeline.presets import task_file
 
     if counts(request.model):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.cli.arguments import Parser, place
-from pipeline.errors import UserError
+from pipeline.cli.arguments import Parser, check_free, place
 
 HELP = "published ELMo weights -> an encoder folder"
 
@@ -21,11 +20,8 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.cards.encoder import imported_card
     from pipeline.interop import elmo_hdf5
     from pipeline.storage.folders import write_folder
-    from pipeline.training.run_folder import check_place
 
-    check_place(options.out)
-    if options.out.exists():
-        raise UserError(f"{options.out} is there already; choose another --out.")
+    check_free(options.out)
     encoder = elmo_hdf5.import_elmo(options.options, options.weights, state=options.state)
     origin = f"Imported from {options.options.name} and {options.weights.name}; it has no output layer."
     card = imported_card(encoder, encoder.model_type, origin)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.arguments import Parser, add_overrides, natural, place, positive
-from pipeline.errors import UserError
-from pipeline.presets import named_config, unknown
+from pipeline.presets import preset_file
 
 if TYPE_CHECKING:
     from pipeline.experiments.ladder_run import LadderRun
@@ -54,9 +53,7 @@ def requested(options: argparse.Namespace) -> LadderRun:
     from pipeline.experiments.ladder import load
     from pipeline.experiments.ladder_run import LadderRun
 
-    file = named_config("ladder", options.name) or Path(options.name)
-    if not file.is_file():
-        raise UserError(f"{unknown('ladder', options.name, 'ladder')} A YAML file would do too.")
+    file = preset_file("ladder", options.name, "ladder")
     ladder = load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None)
     given = {name: getattr(options, name) for name in ("name", "corpus", "data", "models", "tokens", "seeds", "out")}
     words = [f"--{name}={value}" for name, value in given.items() if value]

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser, add_overrides, natural, place, positive
-from pipeline.errors import UserError
-from pipeline.presets import named_config, unknown
+from pipeline.presets import preset_file
 
 HELP = "what each ingredient of a pretraining recipe buys: runs with and without it, paired tests, one table"
 
@@ -32,9 +31,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.experiments.recipes_report import table
     from pipeline.experiments.recipes_run import RecipesRun
 
-    file = named_config("recipes", options.name) or Path(options.name)
-    if not file.is_file():
-        raise UserError(f"{unknown('file of recipes', options.name, 'recipes')} A YAML file would do too.")
+    file = preset_file("recipes", options.name, "file of recipes")
     recipes = load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None)
     wanted = RecipesRun(
         recipes,

@@ -1,4 +1,4 @@
-"""`make worth`: data efficiency, how many labels a prompt is worth (Le Scao and Rush 2021), or pretraining."""
+"""`make worth`: how many labels a prompt is worth (Le Scao and Rush 2021), or pretraining."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.encoder_folders import encoder_folder
-    from pipeline.experiments.grid import check_pairs, check_seeds
+    from pipeline.experiments.many_runs import check_pairs, check_seeds
 
     grid = None if options.name is None else comparison(options)
     if grid is None and options.tasks is not None:
@@ -84,14 +84,15 @@ def comparison(options: argparse.Namespace) -> Grid:
     Raises:
         UserError: there is none of that name, or something beside it does not fit.
     """
-    from pipeline.cli.commands.compare import check_data, file_of
+    from pipeline.cli.commands.compare import check_data
     from pipeline.experiments.grid import load
+    from pipeline.presets import preset_file
 
     if options.task is not None:
         raise UserError(f"{typed.flag('name', options.name)} has its tasks: leave {typed.flag('task')} out.")
     if options.of == "prompt":
         raise UserError("--of prompt is of one task: leave --name out.")
-    file = file_of(options.name)
+    file = preset_file("compare", options.name, "grid")
     changes: dict[str, Any] = {"tasks": options.tasks.split()} if options.tasks else {}
     grid = load(file, **changes, **({"data": options.data} if options.data else {}))
     check_data(grid, file, options.data, alone="worth")
@@ -111,27 +112,27 @@ def kind_of(options: argparse.Namespace, name: str) -> str:
 
 
 def worth_of_prompt(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
-    from pipeline.experiments import data_efficiency
+    from pipeline.experiments import worth_prompt
     from pipeline.experiments.comparison import format_scores
 
-    figures = data_efficiency.measure(request, finetune, zeroshot, out, seeds=seeds, overwrite=options.overwrite)
+    figures = worth_prompt.measure(request, finetune, zeroshot, out, seeds=seeds, overwrite=options.overwrite)
     for number, scores in figures["finetuned"].items():
         print(f"{number:>6} rows  {format_scores(scores)}")
-    print(f"{data_efficiency.verdict(figures)}\nSaved worth.json and worth.png in {out}")
+    print(f"{worth_prompt.verdict(figures)}\nSaved worth.json and worth.png in {out}")
 
 
 def worth_of_pretraining(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
-    from pipeline.experiments import labels_saved
+    from pipeline.experiments import worth_pretraining
 
-    labels_saved.measure(request, finetune, out, seeds=seeds, **choices(options))
+    worth_pretraining.measure(request, finetune, out, seeds=seeds, **choices(options))
     print(f"{(out / 'worth.md').read_text()}\nSaved metrics.json, worth.csv, worth.md and worth.png in {out}")
 
 
 def worth_on_tasks(grid: Grid, request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
-    from pipeline.experiments import labels_of_tasks
+    from pipeline.experiments import worth_tasks
 
-    requests = labels_of_tasks.requests_of(grid, request)
-    labels_of_tasks.measure_all(requests, finetune, out, title=request.model, seeds=seeds, **choices(options))
+    requests = worth_tasks.requests_of(grid, request)
+    worth_tasks.measure_all(requests, finetune, out, title=request.model, seeds=seeds, **choices(options))
     print(f"{(out / 'worth.md').read_text()}\nSaved worth.csv, worth.md and worth.png in {out}")
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 Smoothing = Literal["mle", "add-k", "witten-bell", "absolute-discounting", "kneser-ney", "modified-kneser-ney"]
-DISCOUNTING = ("absolute-discounting", "kneser-ney", "modified-kneser-ney")
 FALLBACK = np.array([0, 0.5, 1.0, 1.5])  # discounts where counts of counts give none, as in KenLM
 
 
