@@ -152,7 +152,7 @@ SHARED = (CONFIGS / "finetune.yaml", CONFIGS / "finetune-frozen.yaml")  # before
 COUNTING = CONFIGS / "finetune-counting.yaml"  # instead, for models that count
 
 
-def recipe(file: Path) -> str:
+def task_hash(file: Path) -> str:
     """A hash of a task's file without its prompts, of the shared files of fine-tuning, and of the kind of task."""
     content, *shared = (read_yaml(path) for path in (file, *SHARED, COUNTING))
     kind = content["data"]["task"]  # its name alone, where nothing is set

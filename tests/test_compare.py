@@ -27,7 +27,7 @@ from pipeline.experiments import comparison, comparison_files
 from pipeline.experiments import grid as compare
 from pipeline.experiments.run_cache import cell_of, once, with_contents
 from pipeline.experiments.score_table import Footnote, score_table
-from pipeline.presets import REPOSITORY, named_config, recipe
+from pipeline.presets import REPOSITORY, named_config, task_hash
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import clear, put_back
 from tasks.base import kinds
@@ -274,11 +274,11 @@ def test_files_of_a_fine_tune_are_part_of_what_it_is(tmp_path: Path) -> None:
     found = {}
     for name, addition in changes.items():
         (tmp_path / f"{name}.yaml").write_text(text + addition)
-        found[name] = recipe(tmp_path / f"{name}.yaml")
+        found[name] = task_hash(tmp_path / f"{name}.yaml")
     asked = text.replace("So we were", "Then we were")
     assert asked != text
     (tmp_path / "prompts.yaml").write_text(asked)
-    assert found["same"] == found["comment"] == recipe(tmp_path / "prompts.yaml") != found["more"]
+    assert found["same"] == found["comment"] == task_hash(tmp_path / "prompts.yaml") != found["more"]
 
 
 def test_a_file_that_a_setting_names_is_part_of_what_a_run_is(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pipeline import __main__
 from pipeline.cli.arguments import split_arguments
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
-from pipeline.presets import REPOSITORY, recipe, task_file, task_of
+from pipeline.presets import REPOSITORY, task_file, task_hash, task_of
 from pipeline.storage.validation import read_yaml
 from pipeline.training import hardware as machine
 from pipeline.training import run_folder
@@ -199,7 +199,7 @@ def test_a_kind_of_task_is_loaded_without_what_stands_beside_it(tmp_path: Path, 
     for folder in ("one", "two", "one"):
         file = task_file(str(tmp_path / folder / "task.yaml"))
         assert task_of(file).folder == folder  # type: ignore[attr-defined]
-        hashes.add(recipe(file))
+        hashes.add(task_hash(file))
     assert sys.path == before
     assert len(hashes) == 2
     with pytest.raises(ModuleNotFoundError):

@@ -22,6 +22,7 @@ from pipeline.presets import REPOSITORY
 from pipeline.reporting import charts, finetuning, prompting, render, shared
 from pipeline.reporting.page import Figure, Page, Section, Table
 from pipeline.reporting.run_record import RunRecord
+from pipeline.tracking import amounts
 from pipeline.tracking.history import History
 from pipeline.tracking.tables import latex_table
 from pipeline.training import energy
@@ -170,8 +171,9 @@ def test_a_line_of_one_point_is_a_dot() -> None:
     assert (one.count("<circle"), two.count("<circle")) == (1, 0)
 
 
-def test_numbers_of_tokens_can_be_read() -> None:
-    assert [shared.shown_count(number) for number in (31_329, 1_740_246)] == ["31.3 k", "1.7 M"]
+def test_amounts_can_be_read() -> None:
+    assert [amounts.count(number) for number in (999, 31_329, 1_740_246)] == ["999", "31.3 k", "1.74 M"]
+    assert [amounts.duration(seconds) for seconds in (0.2, 59, 200, 9000)] == ["0.2 s", "59 s", "3.33 min", "2.5 h"]
 
 
 def test_a_comparison(tmp_path: Path) -> None:
@@ -222,8 +224,8 @@ def test_figures_of_a_comparison_are_of_the_rows_that_have_them(tmp_path: Path) 
     text = (tmp_path / "report.md").read_text()
     assert "Pretraining helps: **1 of 1**" in text  # counts have no arms
     assert "Largest gain: **+0.200** (bert-base on sick)" in text
-    assert "| bert-base | 4 | 4.0 | 0.0 k | 3.00 Wh of 1 run |" in text
-    assert "| ngram | 2 | 2.0 | 0.0 k | not recorded |" in text
+    assert "| bert-base | 4 | 4.0 | 4 | 3.00 Wh of 1 run |" in text
+    assert "| ngram | 2 | 2.0 | 2 | not recorded |" in text
 
 
 def test_layers_and_templates_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:

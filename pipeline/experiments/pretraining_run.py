@@ -19,6 +19,7 @@ from pipeline.models.outputs import LoadReport
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage, plots
+from pipeline.tracking.amounts import count
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import FOLDER, saved_in
@@ -61,7 +62,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     for name in pictures:
         title = f"{request.model} pretrained on {corpus_name(request.corpus)}: {run.steps:,} steps, "
         panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
-        plots.plot_curves(run.history, run.out / name, title=title + shown_tokens(metrics), panels=panels)
+        plots.plot_curves(run.history, run.out / name, title=f"{title}{count(metrics['tokens'])} tokens", panels=panels)
     own = partial(card, encoder, saved=saved_in(run.out / FOLDER))
     about = {"words": metrics["words"], "step": metrics["steps"]}
     saved = run.keep("encoder", encoder.save, own, metrics, pictures=pictures, about=about)
@@ -89,11 +90,6 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
             data=request.data,
         )
     )
-
-
-def shown_tokens(metrics: dict[str, Any]) -> str:
-    tokens = metrics["tokens"]
-    return f"{tokens / 1e6:.1f} M tokens" if tokens >= 1e6 else f"{tokens:,} tokens"
 
 
 def curve_panels(metrics: Iterable[str], compared: Sequence[str], baselines: dict[str, float]) -> list[plots.Panel]:

@@ -19,7 +19,7 @@ from pipeline.data.labeled import content_of
 from pipeline.errors import Interrupted, UserError
 from pipeline.experiments.feasible import task_as_run
 from pipeline.models.folder import FILES
-from pipeline.presets import FRESH, named_config, recipe, task_file
+from pipeline.presets import FRESH, named_config, task_file, task_hash
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.folders import remove
@@ -67,7 +67,7 @@ def cell_of(request: FineTuneRequest) -> Cell:
         "encoder": digest([file_hash(file) for file in encoder_files(request)]),
         "arm": request.arm,
         "data": content_of(task_as_run(request.task, request.overrides), request.data),
-        "files": recipe(task_file(request.task)),
+        "files": task_hash(task_file(request.task)),
         "flags": with_contents(request.overrides),
     }
 

@@ -17,7 +17,7 @@ from pipeline.errors import UserError
 from pipeline.experiments import words_plot
 from pipeline.experiments.run_cache import Cell, finite, once
 from pipeline.models.folder import FILES, read_config
-from pipeline.presets import named_config, recipe, task_file, task_of
+from pipeline.presets import named_config, task_file, task_hash, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
@@ -134,7 +134,7 @@ def measure(
         raise UserError(f"A curve over words has one number of shots: set {typed.flag('shots', request.shots[0])}.")
     check_place(out)
     asked = {name: repr(getattr(request, name)) for name in ("shots", "limit", "seed", "unigram")}
-    asked |= {"files": recipe(file), "prompts": repr(task.prompts)}
+    asked |= {"files": task_hash(file), "prompts": repr(task.prompts)}
     data = content_of(task, request.data)
     with progress(total=sum(len(curve.saved) for curve in curves), desc="zeroshot", unit="encoder") as bar:
         for curve in curves:

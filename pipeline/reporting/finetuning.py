@@ -25,6 +25,7 @@ from pipeline.reporting.page import (
     Text,
 )
 from pipeline.reporting.run_record import RunRecord
+from pipeline.tracking.amounts import duration
 from tasks.bio import spans
 from tasks.translation import sentence_chrf
 
@@ -53,7 +54,7 @@ def page(run: RunRecord) -> Page:
         figures.append(
             Figure("Tested checkpoint", f"step {metrics.get('best_step', 0):,}", f"of {metrics.get('steps', 0):,}")
         )
-    figures.append(Figure("Time", shared.shown_time(metrics.get("seconds", 0)), shared.shown_energy(metrics)))
+    figures.append(Figure("Time", duration(metrics.get("seconds", 0)), shared.shown_energy(metrics)))
     return Page(
         title=f"{run.model} on {run.task}",
         about=f"arm {run.arm}, seed {run.seed}, {shared.shown_rows(run.stage('task'))}, version {run.version}",

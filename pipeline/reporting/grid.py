@@ -14,6 +14,7 @@ from pipeline.experiments.score_table import Footnote, footnotes, score_table
 from pipeline.reporting import charts, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Node, Page, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
+from pipeline.tracking.amounts import count
 from pipeline.tracking.plots import ARM_COLORS
 
 COLORS = {arm: f"s{number}" for arm, number in ARM_COLORS.items()}
@@ -197,7 +198,7 @@ def cost_section(rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:
         energy = [metrics["energy_wh"] for metrics in known if "energy_wh" in metrics]
         minutes, tokens = sum(row["minutes"] for row in mine), sum(row["tokens"] for row in mine)
         spent = f"{sum(energy):.2f} Wh of {len(energy)} run{'s' * (len(energy) > 1)}" if energy else "not recorded"
-        cells.append([model, f"{len(mine)}", f"{minutes:,.1f}", shared.shown_count(tokens), spent])
+        cells.append([model, f"{len(mine)}", f"{minutes:,.1f}", count(tokens), spent])
     head = ["model", "runs", "minutes", "tokens", "energy"]
     notes = [text for text in [shared.energy_note([run.metrics for run in runs])] if text]
     versions = sorted({run.version for run in runs})

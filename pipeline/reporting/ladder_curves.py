@@ -9,8 +9,6 @@ from pipeline.reporting import ladder_charts
 from pipeline.reporting.ladder_charts import Item, Look
 from pipeline.reporting.ladder_models import (
     Model,
-    count,
-    duration,
     is_finite,
     is_trained,
     legend,
@@ -20,6 +18,7 @@ from pipeline.reporting.ladder_models import (
     title_of,
 )
 from pipeline.reporting.page import Block, Chart, Section, Table, Text
+from pipeline.tracking.amounts import count, duration
 
 MOST_POINTS = 60  # of a curve
 

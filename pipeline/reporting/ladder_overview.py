@@ -14,8 +14,6 @@ from pipeline.reporting.ladder_charts import Item, Look, Scale
 from pipeline.reporting.ladder_models import (
     Model,
     best_of,
-    count,
-    duration,
     has_axes,
     is_finite,
     is_trained,
@@ -26,6 +24,7 @@ from pipeline.reporting.ladder_models import (
     titles_of,
 )
 from pipeline.reporting.page import Chart, Figure, Section, Table, Text
+from pipeline.tracking.amounts import count, duration
 
 
 def figures(ladder: Mapping[str, Any], models: Sequence[Model]) -> list[Figure]:

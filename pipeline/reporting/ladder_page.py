@@ -13,7 +13,6 @@ from pipeline.reporting.ladder_blocks import Cell, Claims, Continuations, Matrix
 from pipeline.reporting.ladder_curves import context_section, cost_section
 from pipeline.reporting.ladder_models import (
     Model,
-    count,
     has_axes,
     is_finite,
     titles_of,
@@ -23,6 +22,7 @@ from pipeline.reporting.ladder_reading import paragraph_section
 from pipeline.reporting.page import Block, Code, Page, Section, Table, Text
 from pipeline.storage.atomic import write_atomically
 from pipeline.tokenization.base import printable
+from pipeline.tracking.amounts import count
 
 
 def write_page(ladder: Mapping[str, Any], file: Path) -> None:

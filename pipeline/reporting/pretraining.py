@@ -13,6 +13,7 @@ from pipeline.objectives.base import Objective
 from pipeline.reporting import charts, grid, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text
 from pipeline.reporting.run_record import RunRecord
+from pipeline.tracking.amounts import count, duration
 
 GROWN = "What grew from this encoder"  # the title of a section
 MOST_NAMED = 6  # folders in a note
@@ -39,8 +40,8 @@ def page(run: RunRecord, grown: Sequence[RunRecord]) -> Page:
     if "val/bits_per_byte" in metrics:
         figures.append(Figure("Bits per byte", f"{metrics['val/bits_per_byte']:.3f}", "of the raw validation text"))
     figures += [
-        Figure("Tokens seen", shared.shown_count(metrics.get("tokens", 0)), "" if counted else f"{steps:,} steps"),
-        Figure("Time", shared.shown_time(metrics.get("seconds", 0)), shared.shown_energy(metrics)),
+        Figure("Tokens seen", count(metrics.get("tokens", 0)), "" if counted else f"{steps:,} steps"),
+        Figure("Time", duration(metrics.get("seconds", 0)), shared.shown_energy(metrics)),
     ]
     return Page(
         title=f"{run.model} pretrained on {run.corpus}",

@@ -13,6 +13,7 @@ from pipeline.reporting import charts
 from pipeline.reporting.page import Block, Chart, Code, Node, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord
 from pipeline.tracking import lineage
+from pipeline.tracking.amounts import duration
 from pipeline.tracking.plots import readable
 
 Z = 1.96  # of a 95 % interval of a normal distribution
@@ -143,7 +144,7 @@ def shown_rows(task: lineage.Stage) -> str:
 def cost_section(run: RunRecord) -> Section:
     """Time, speed and energy."""
     m = run.metrics
-    rows = [["Training time", shown_time(m["seconds"])]] if "seconds" in m else []
+    rows = [["Training time", duration(m["seconds"])]] if "seconds" in m else []
     if "tokens" in m:
         rows.append(["Tokens seen", f"{m['tokens']:,.0f} ({m.get('tokens_per_second', 0):,.0f} a second)"])
     if "parameters" in m:
@@ -161,18 +162,6 @@ def cost_section(run: RunRecord) -> Section:
     rows.append(["Version", run.version])
     table = Table(["", "value"], rows, "What the run cost.", numbers=())
     return Section("Time and energy", [table, *[Text(text) for text in [energy_note([m])] if text]])
-
-
-def shown_count(number: float) -> str:
-    """`1.7 M`, `31 k`: a number of tokens."""
-    return f"{number / 1e6:,.1f} M" if number >= 1e6 else f"{number / 1e3:,.1f} k"
-
-
-def shown_time(seconds: float) -> str:
-    minutes, hours = seconds / 60, seconds / 3600
-    return (
-        f"{hours:.1f} hours" if hours >= 2 else f"{minutes:.1f} minutes" if minutes >= 2 else f"{seconds:.0f} seconds"
-    )
 
 
 SOURCES = {"rapl": "RAPL counters of the processor", "nvml": "NVML counter of the GPU", "estimate": "estimate"}

@@ -1,0 +1,21 @@
+"""Amounts as a reader wants them: three digits and a unit."""
+
+from __future__ import annotations
+
+
+def count(value: float) -> str:
+    """1234567 -> `1.23 M`."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """200 -> `3.33 min`."""
+    if seconds < 0.95:
+        return f"{seconds:.1g} s"
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} s"
