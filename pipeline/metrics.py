@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.bio import spans
-from tasks.metrics import span_scores, standard_error
+from tasks.metrics import WITH_ERROR, span_scores, standard_error
 
-WITH_ERROR = ("accuracy", "token_accuracy", "pearson")  # metrics whose standard error is `standard_error`
 __all__ = [
+    "WITH_ERROR",
     "Difference",
     "majority",
     "mean_and_deviation",

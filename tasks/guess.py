@@ -30,7 +30,8 @@ PAIRS = (
     *(("query", "document"), ("query", "passage"), ("claim", "evidence")),
 )
 AFTER = {"1": "2", "a": "b"}  # the last characters of two columns that belong together
-WORDS = ("words", "tokens", "word", "token", "sentence", "text")
+WORD_LISTS = ("words", "tokens", "word", "token")
+WORDS = (*WORD_LISTS, "sentence", "text")
 TAGS = ("tags", "tag", "nertags", "ner", "postags", "pos", "upos", "xpos", "chunktags", "labels", "label")
 INDICES = ("", "unnamed0", "id", "idx", "index", "guid", "uid", "pairid", "rowid", "row", "number")
 
@@ -174,7 +175,7 @@ class Table:
     def word_and_tag(self) -> tuple[str, str] | None:
         """Two such columns with one word in each row, of a sentence that has been taken apart."""
         found = self._words_and_tags(alone=True)
-        return found if found and plain_name(found[0]) in WORDS[:4] and not is_among(found[1], LABELS[0]) else None
+        return found if found and plain_name(found[0]) in WORD_LISTS and not is_among(found[1], LABELS[0]) else None
 
     def _words_and_tags(self, *, alone: bool) -> tuple[str, str] | None:
         for columns in ([c for c in self.columns if c.is_list], [c for c in self.columns if not c.is_list]):

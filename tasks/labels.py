@@ -43,8 +43,8 @@ class NamedLabels(DataSet):
         return ("" if is_missing(value) else str(value).strip()) in self.ignore
 
     def names(self, row: Row) -> list[str]:
-        empty = is_missing(row[1][self.named_column(row, "label")])
-        return self.named(row, [""] if empty else [self.plain(row, "label")])
+        value = row[1][self.named_column(row, "label")]
+        return self.named(row, ["" if is_missing(value) else self.plain(row, "label")])
 
     def named(self, row: Row, values: Sequence[Any]) -> list[str]:
         """Values of a row -> names of labels.

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+WITH_ERROR = ("accuracy", "token_accuracy", "pearson")  # figures whose standard error is `standard_error`
+
+
 def standard_error(accuracy: float, count: int) -> float:
     """Of a share: sqrt(p (1 - p) / n)."""
     return math.sqrt(max(0.0, accuracy * (1 - accuracy)) / max(1, count))
@@ -58,7 +61,7 @@ def headline(metric: str, figures: dict[str, float]) -> str:
     """The metric first, then all others; an accuracy with its standard error."""
     names = [metric, *(name for name in figures if name not in (metric, "standard_error"))]
     shown = {name: f"{name.replace('_', ' ').replace(' f1', ' F1')} {figures[name]:.4f}" for name in names}
-    for name in {"accuracy", "token_accuracy"} & set(names):
+    for name in set(WITH_ERROR) & set(names):
         if figures["standard_error"]:  # 0 where all rows are right, or none is: no certainty
             shown[name] += f" ± {figures['standard_error']:.4f} (standard error)"
     return "test " + ", ".join(shown.values()).replace("matthews", "Matthews")

@@ -95,15 +95,13 @@ def how_named(file: str, name: str) -> int | None:
 def named_files(location: str, name: str) -> list[Path]:
     """The files of a folder, but hidden ones, or of a pattern, whose names begin with `name` or `NAME`."""
     folder = path_of(location)
-    candidates = (
-        sorted(folder.glob(f"{in_any_case(name)}*")) if folder.is_dir() else sorted(map(Path, glob(str(folder))))
-    )
     if folder.is_dir():
-        candidates = [path for path in candidates if not files.is_hidden(path.relative_to(folder))]
-    if folder.is_file():
-        candidates = [folder]
-    if not folder.is_dir() and not candidates:
-        raise UserError(f"There is no task data at {location}: no such folder or pattern.")
+        found = folder.glob(f"{in_any_case(name)}*")
+        candidates = sorted(path for path in found if not files.is_hidden(path.relative_to(folder)))
+    else:
+        candidates = [folder] if folder.is_file() else sorted(map(Path, glob(str(folder))))
+        if not candidates:
+            raise UserError(f"There is no task data at {location}: no such folder or pattern.")
     for path in candidates:
         files.check_plain(path)
     last = name.rpartition("/")[2].lower()

@@ -122,7 +122,8 @@ def scores_section(run: RunRecord, metric: str) -> Section:
         rows.append([f"Baseline: {name}", f"{value:.4f}", ""])
     count = run.metrics.get("test/rows")
     caption = "Scores on the test part" + (f" ({count:,} rows)." if count else ".")
-    blocks: list[Block] = [Table(["metric", "score", "95 % interval"], rows, caption, how_of(run, metric))]
+    notes = [how_of(metric)] if rows and rows[0][2] else []  # the metric is first
+    blocks: list[Block] = [Table(["metric", "score", "95 % interval"], rows, caption, notes)]
     if run.metrics.get("degenerate"):
         blocks.append(Text("Every prediction is the same: this run learned nothing of the task."))
     return Section("Scores", blocks)
@@ -147,15 +148,13 @@ def characters_section(run: RunRecord, metric: str) -> Section:
     return Section("Characters shown", [Charts([Chart(bars, caption)]), table])
 
 
-def how_of(run: RunRecord, metric: str) -> list[str]:
-    """What the interval of the metric is of; nothing where it has none."""
-    if not interval_text(run, metric):
-        return []
+def how_of(metric: str) -> str:
+    """What the interval of a metric is of."""
     ways = {
         "accuracy": "The interval is of the test rows alone (Wilson 1927); other seeds add to it.",
         "span_f1": f"The interval is of {RESAMPLES:,} bootstrap samples of the test rows; other seeds add to it.",
     }
-    return [ways.get(metric, "The interval is ± 1.96 standard errors over the test rows; other seeds add to it.")]
+    return ways.get(metric, "The interval is ± 1.96 standard errors over the test rows; other seeds add to it.")
 
 
 def interval_text(run: RunRecord, metric: str) -> str:
