@@ -3,7 +3,7 @@ BIN := .venv/bin
 PYTHON ?= python3
 
 # Variables, and the flags of `python -m pipeline` that they are. Defaults are the flags'.
-FLAGS := MODEL--model CORPUS--corpus TASK--task ARM--arm SEED--seed DATA--data FROM--from OUT--out RESUME--resume \
+FLAGS := MODEL--model CORPUS--corpus TASK--task ARM--arm SEED--seed DATA--data FROM--from TEACHER--teacher OUT--out RESUME--resume \
 	OVERWRITE--overwrite SEEDS--seeds SHOTS--shots NAME--name KIND--kind MODELS--models TASKS--tasks ARMS--arms \
 	PROMPT--prompt WORD--word REPO--repo RECIPES--recipes ARGS--args
 SWITCHES := RESUME OVERWRITE
@@ -59,6 +59,7 @@ help: ## this list
 	@echo "             Face's, or a fine-tuned run, whose encoder is taken; for compare with {model} in place of a name;"
 	@echo "             for pretrain [none] an encoder to go on from; for zeroshot also RUN/encoders, or a pattern of such:"
 	@echo "             a curve over words seen"
+	@echo "  TEACHER    [none] for pretrain: an encoder to distill; the student has half of its layers, and learns what it predicts"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
 	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth, ladder, recipes"
@@ -115,8 +116,8 @@ lock: $(BIN)/.installed-lock ## write requirements/ again, after a change of pyp
 data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
 	$(call run,CORPUS $(READING) ARGS)
 
-pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS, with FROM= from an encoder on; ARGS="--save-at-words babylm" also saves encoders over words seen
-	$(call run,CORPUS FROM RESUME $(WRITING) ARGS)
+pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS, with FROM= from an encoder on, with TEACHER= a smaller one that learns from it; ARGS="--save-at-words babylm" also saves encoders over words seen
+	$(call run,CORPUS FROM TEACHER RESUME $(WRITING) ARGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 	$(call run,TASK ARM FROM SEEDS RESUME $(WRITING) ARGS)

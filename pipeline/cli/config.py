@@ -16,8 +16,15 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from pipeline import former_names
-from pipeline.cli.continued import check_kept, kept_settings
-from pipeline.cli.encoder_folders import begins_anew, counts, encoder_folder, encoder_settings, tokenizer_settings
+from pipeline.cli.continued import check_class, check_kept, kept_settings, kept_tokenizer, student_settings
+from pipeline.cli.encoder_folders import (
+    begins_anew,
+    counts,
+    encoder_folder,
+    encoder_settings,
+    made_in,
+    tokenizer_settings,
+)
 from pipeline.cli.parse_errors import key_in, plain, sentence
 from pipeline.cli.validate import check_settings
 from pipeline.console import typed
@@ -324,16 +331,29 @@ def pretraining(request: CorpusRequest) -> Configuration:
     files = [CONFIGS / "base.yaml", model_file, *corpus_files]
     flags = [*corpus_flags, *seeds, *request.overrides]
     module = module_for(files, flags)
-    configuration = parse(module, CorpusData, files, flags)
-    if not isinstance(request, PretrainRequest) or request.encoder is None:
-        return configuration
+    if not isinstance(request, PretrainRequest) or (request.encoder is None and request.teacher is None):
+        return parse(module, CorpusData, files, flags)
     if module is Counting:
-        raise UserError(f"{request.model} counts its text anew, and cannot go on from an encoder: leave FROM out.")
-    folder = encoder_folder(request.model, request.encoder)
-    kept = kept_settings(folder, configuration.module.objective)
-    flags = [*corpus_flags, *overrides_of(kept), *seeds, *request.overrides]
+        raise UserError(f"{request.model} counts its text anew: leave FROM and TEACHER out.")
+    taken: dict[str, Any] = {}
+    if request.teacher is not None:
+        teacher = made_in(request.teacher)
+        seeds.append(f"--model.distillation.teacher={teacher}")
+        flags.append(seeds[-1])
     configuration = parse(module, CorpusData, files, flags)
-    check_kept(configuration.resolved, kept, request.overrides, folder)
+    if request.teacher is not None:
+        taken = student_settings(teacher, configuration, request.overrides)
+    if request.encoder is not None:
+        folder = encoder_folder(request.model, request.encoder)
+        kept = kept_settings(folder, configuration.module.objective)
+        taken = {**taken, **kept}
+    flags = [*corpus_flags, *overrides_of(taken), *seeds, *request.overrides]
+    configuration = parse(module, CorpusData, files, flags)
+    if request.encoder is not None:
+        check_class(configuration.resolved, folder)
+        check_kept(configuration.resolved, kept, request.overrides, folder, "a run that goes on from")
+    if request.teacher is not None:
+        check_kept(configuration.resolved, kept_tokenizer(teacher), request.overrides, teacher, "a student of")
     return configuration
 
 

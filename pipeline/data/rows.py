@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.data.token_store import TokenStore
+from pipeline.errors import UserError
 from pipeline.tokenization.spelled_words import split_words
 
 
@@ -150,10 +151,14 @@ class WordBlocks:
         begin: the mark at the beginning of a sentence, in place of a word.
         end: the mark at its end.
         phase: shifts all cuts, so that each epoch has others.
+
+    Raises:
+        UserError: the store holds tokens, not words.
     """
 
     def __init__(self, store: TokenStore, length: int, *, begin: bytes, end: bytes, phase: int = 0) -> None:
-        assert store.words is not None
+        if store.words is None:
+            raise UserError("This model is trained on words, not on tokens: set data.tokenizer.scheme to words.")
         self.store, self.length, self.begin, self.end = store, length, begin, end
         self.words = store.words
         self.total = int(self.words[-1]) + 2 * (len(self.words) - 1)

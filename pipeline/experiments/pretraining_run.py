@@ -136,6 +136,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     data, module, trainer = configuration.data, configuration.module, configuration.settings.trainer
     corpus, origin = corpus_name(request.corpus), None if module.start is None else Path(module.start)
     added = "" if origin is None else "-" + corpus.removeprefix(OF_TASK).partition(".")[0]
+    added = added if module.distillation is None else "-student"
     out = run_folder(request.out, stage, request.model + added)
     check_processes(configuration)
     uses = [
@@ -157,13 +158,17 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     load_report = "" if origin is None else format_load_report(origin, module.loaded, before)
     if load_report:
         inform(load_report)
+    teacher = None if module.teacher is None else module.teacher.folder
+    if teacher is not None:
+        inform(f"teacher     {module.teacher}")
+    taught = [] if teacher is None else [lineage.teacher(teacher)]
     record = Record(
         job_type=stage,
         group=group_of(request.model, data.tokenizer),
         tags=[request.model, corpus],
         seed=request.seed,
-        stages=[*before, *data.stages(corpus)],
-        uses=origin,
+        stages=[*before, *taught, *data.stages(corpus)],
+        uses=origin or teacher,
         command=request.command(stage),
     )
     run = Run(configuration, out, record, resume=resume and not overwrite)

@@ -20,6 +20,7 @@ Z = 1.96  # of a 95 % interval of a normal distribution
 TITLES = {
     "corpus": "Corpus",
     "tokenizer": "Tokenizer",
+    "teacher": "Teacher",
     "pretrain": "Pretraining",
     "encoder": "Encoder",
     "task": "Task",

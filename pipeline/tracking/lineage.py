@@ -65,7 +65,7 @@ def pictures_of(stages: list[Stage]) -> list[str]:
 
 def is_public(stages: list[Stage]) -> bool:
     """Whether the texts of all pretraining among stages may be sent to Weights & Biases."""
-    return all(stage.get("public", False) for stage in stages if stage["stage"] == "pretrain")
+    return all(stage.get("public", False) for stage in stages if stage["stage"] in ("pretrain", "teacher"))
 
 
 def weights_of(stages: list[Stage]) -> str:
@@ -77,6 +77,14 @@ def weights_of(stages: list[Stage]) -> str:
 def made(kind: str, folder: Path) -> Stage:
     """The stage of a folder with weights."""
     return {"stage": kind, "sha256": sha256(folder / "model.safetensors")}
+
+
+def teacher(folder: Path) -> Stage:
+    """The stage of a model that another one learns from: its weights, and what they were trained on."""
+    stages = read(folder)
+    named = [str(stage["name"]) for stage in stages if stage["stage"] in ("corpus", "task") and "name" in stage]
+    stage = {**made("teacher", folder), **({"name": ", ".join(named)} if named else {})}
+    return {**stage, "public": True} if run_of(stages) and is_public(stages) else stage
 
 
 def run_stage(

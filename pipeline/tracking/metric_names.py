@@ -49,6 +49,10 @@ METRIC_NAMES = {
     "val/DIRECTION_bits_per_byte": "bits per UTF-8 byte of the validation text, in one direction",
     "val/denoising_loss": "denoising: mean cross entropy of the tokens of the text, hidden or not, in nats",
     "val/denoising_accuracy": "share of these tokens predicted exactly",
+    "val/teacher_loss": "distillation: KL divergence of the student's guesses from its teacher's, in nats, times the "
+    "square of the temperature",
+    "val/teacher_accuracy": "share of the predictions where student and teacher have the same token first",
+    "val/hidden_loss": "distillation: 1 - the cosine of the top layers of student and teacher",
     "val/perplexity": "exp of the language model's loss; of a masked language model, of the masked tokens alone",
     "val/bits_per_byte": "bits per UTF-8 byte of the raw validation text; the one figure that compares tokenizers",
     "val/NAME_loss": "loss of an objective of your own",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,15 +168,10 @@ class Training(lightning.LightningModule):
 
     def _log_step(self) -> None:
         metrics = self.mean_losses("train")
-        losses = [
-            self.weights.get(name.removeprefix("train/").removesuffix("_loss"), 1) * value
-            for name, value in metrics.items()
-            if name.endswith("_loss")
-        ]
         speed = (int(self.tokens_seen) - self.tokens_at_start) / (time.monotonic() - self.started)
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]
         metrics |= {
-            "train/loss": sum(losses),
+            "train/loss": self.weighted_sum(metrics),
             "train/learning_rate": rate,
             "train/grad_norm": float(self.gradient_norm),
         }
@@ -202,6 +197,15 @@ class Training(lightning.LightningModule):
                 f"{typed.flag('overwrite')}."
             )
         return {f"{key}_{name}": value for key, (_, means) in results.items() for name, value in means.items()}
+
+    def weighted_sum(self, metrics: Mapping[str, float]) -> float:
+        """The sum of the mean losses PART/NAME_loss, with their weights."""
+        losses = {
+            name.partition("/")[2].removesuffix("_loss"): value
+            for name, value in metrics.items()
+            if name.endswith("_loss")
+        }
+        return sum(self.weights.get(name, 1) * value for name, value in losses.items())
 
     def log_all(self, metrics: dict[str, float]) -> None:
         """Gives metrics to all loggers of the trainer."""

@@ -18,6 +18,7 @@ from pipeline.models.losses import Loss
 from pipeline.models.outputs import LoadReport
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch
+from pipeline.objectives.distillation import Distillation, Teacher, copy_layers
 from pipeline.objectives.initialization import INITIALIZERS, EmbeddingStart
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training import advice, checkpoints
@@ -36,8 +37,9 @@ class Pretraining(Training):
         embeddings: the vectors of tokens at the start: `random` as the rest, `cooccurrence` (see ppmi_init.py) or
             `one-vector` (the same for all: Le et al. 2010).
         optimization: rate, schedule and the rest.
-        start: folder of an encoder with the same tokenizer and sizes, whose weights are the first ones; null: random
-            ones.
+        start: folder of an encoder with the same tokenizer and sizes, whose weights are the first ones; of one with
+            more layers, some of them. null: random ones.
+        distillation: a teacher, and how much of the loss is its; null: none.
         seed: of the initial weights and dropout.
     """
 
@@ -52,11 +54,13 @@ class Pretraining(Training):
         embeddings: EmbeddingStart,
         optimization: Optimization,
         start: str | None = None,
+        distillation: Distillation | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
         self.make_encoder, self.objective, self.optimization = encoder, objective, optimization
-        self.embeddings, self.start = embeddings, start
+        self.embeddings, self.start, self.distillation = embeddings, start, distillation
+        self.teacher: Teacher | None = None
         self.loaded: LoadReport | None = None  # of the folder `start`
         self.encoder: Encoder
         self.baselines: dict[str, float] = {}
@@ -69,7 +73,8 @@ class Pretraining(Training):
 
     @property
     def shown(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.objective.shown
+        shown = self.objective.shown
+        return (*shown, "teacher_loss", "teacher_accuracy") if shown and self.teacher is not None else shown
 
     @property
     def loss_baseline(self) -> dict[str, float]:
@@ -105,6 +110,9 @@ class Pretraining(Training):
         torch.manual_seed(self.seed)
         self.encoder = make()
         self._check(data)
+        if self.distillation is not None:
+            self.teacher = Teacher(self.distillation, self.encoder, self.objective, length=data.length)
+            self.weights = self.teacher.weights
         if self.start is not None:
             self.loaded = take_over(self.encoder, Path(self.start))
         self.encoder.config["training_length"] = data.length
@@ -164,7 +172,10 @@ class Pretraining(Training):
     def losses_of(self, batch: Batch) -> dict[str, Loss]:
         """The losses of a batch that continues the one before, where the objective does that."""
         batch.state = self.state
-        losses = self.objective(self.encoder, batch)
+        if self.teacher is None:
+            losses = self.objective(self.encoder, batch)
+        else:
+            losses = self.teacher.losses(self.objective, self.encoder, batch)
         self.state = batch.state
         return losses
 
@@ -184,10 +195,9 @@ class Pretraining(Training):
     def on_validation_epoch_end(self) -> None:
         self.state = self.state_in_training
         metrics = self.mean_losses("val")
-        losses = [value for name, value in metrics.items() if name.endswith("_loss")]
         named = {name.removeprefix("val/"): value for name, value in metrics.items()}
         extra = self.objective.report(named, per_byte=self.per_byte)
-        metrics |= {"val/loss": sum(losses), **{f"val/{name}": value for name, value in extra.items()}}
+        metrics |= {"val/loss": self.weighted_sum(metrics), **{f"val/{name}": value for name, value in extra.items()}}
         self.log_dict(metrics, logger=False)
         if not self.trainer.sanity_checking:
             self.log_all({**metrics, **self.baselines, "tokens": float(self.tokens_seen)})  # baselines: lines in charts
@@ -248,6 +258,15 @@ def take_over(encoder: Encoder, folder: Path) -> LoadReport:
     other, state = encoders.fresh(folder)
     if other.tokenizer.hash != encoder.tokenizer.hash:
         raise UserError(f"The encoder in {folder} has another tokenizer; set data.tokenizer.file to {folder}.")
-    report = encoders.copy_tensors(encoder, state, folder)
+    if other.num_layers < encoder.num_layers:
+        raise UserError(
+            f"The encoder in {folder} has fewer layers ({other.num_layers - 1} below {encoder.num_layers - 1}): set "
+            "model.start to null to begin with fresh weights."
+        )
+    if other.num_layers > encoder.num_layers:
+        encoders.copy_tensors(other, state, folder)
+        report = copy_layers(encoder, other)
+    else:
+        report = encoders.copy_tensors(encoder, state, folder)
     encoder.untrained = frozenset()  # they are trained now
     return report

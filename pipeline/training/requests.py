@@ -72,9 +72,11 @@ class CorpusRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainRequest(CorpusRequest):
-    """A run that pretrains; `out` is its folder, `encoder` the one that it goes on from, if any."""
+    """A run that pretrains; `out` is its folder, `encoder` the one that it goes on from and `teacher` the one that it
+    learns from, if any."""
 
     encoder: Path | None = None
+    teacher: Path | None = None
     out: Path | None = None
     resume: bool = False
     overwrite: bool = False

@@ -20,7 +20,7 @@ FREE = (
     *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),
     *("trainer.", "precision", "compile", "activation_checkpointing", "valid", "patience", "log_text"),
     *("data.workers", "data.verify", "data.epochs", "data.characters", "data.files", "data.hub.", "data.tokenizer."),
-    *("data.language", "wandb.", "model.start"),
+    *("data.language", "wandb.", "model.start", "model.distillation.teacher"),
     *("data.task.init_args.valid_rows", "data.task.init_args.test_rows"),  # the content of the task says which rows
 )
 FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer")
@@ -31,6 +31,7 @@ BEFORE = {  # of checkpoints that do not say it
     "model.encoder.init_args.activation": "gelu",
     "model.encoder.init_args.zero_outputs": False,
     "model.objective.init_args.first_mask_rate": None,
+    "model.distillation.temperature": None,  # no teacher
     "save_at_words": None,
     "model.recipe.pair": "auto",
     "model.recipe.reinit_layers": 0,

@@ -1,0 +1,198 @@
+"""Distillation: a student learns what a trained model predicts, beside its own objective.
+
+Sources: Hinton et al. 2015, https://arxiv.org/abs/1503.02531 (soft targets); Sanh et al. 2019 (DistilBERT),
+https://arxiv.org/abs/1910.01108 (the three losses, and every second layer of the teacher as the start).
+
+Shapes: B rows, T positions, N predicted positions, D model size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pipeline import encoders
+from pipeline.console import typed
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder
+from pipeline.models.losses import CHUNK, Loss
+from pipeline.models.outputs import Encoded, LoadReport
+from pipeline.objectives.base import Objective
+from pipeline.objectives.batch import Batch, Target
+from pipeline.objectives.frozen import Frozen
+
+LAYER = re.compile(r"\.\d+\.")  # in the name of a parameter
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """What a student learns of its teacher.
+
+    The loss is L + w C^2 KL(p || q) + h (1 - cos(t, s)): L that of the objective, p and q the softmax of the logits of
+    teacher and student over C, t and s their top layers. Each is a mean over the positions that the objective predicts.
+    The weights are those of DistilBERT, 2 : 5 : 1; there the cosine is over all positions.
+
+    Args:
+        teacher: an encoder folder, with the student's tokenizer.
+        temperature: C.
+        teacher_weight: w.
+        hidden_weight: h; where the sizes of teacher and student differ, this loss is left out.
+    """
+
+    teacher: str = ""
+    temperature: float = 2.0
+    teacher_weight: float = 2.5
+    hidden_weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.teacher:
+            raise UserError(f"model.distillation needs a teacher: set {typed.flag('teacher', 'its encoder folder')}.")
+        for name, is_valid, what in (
+            ("temperature", self.temperature > 0, "above 0"),
+            ("teacher_weight", self.teacher_weight >= 0, "at least 0"),
+            ("hidden_weight", self.hidden_weight >= 0, "at least 0"),
+        ):
+            if not is_valid:
+                raise UserError(f"model.distillation.{name} is {getattr(self, name)}; it must be {what}.")
+
+
+class Teacher:
+    """A trained model whose predictions a student learns. It is in no checkpoint, and never changes.
+
+    Args:
+        length: T, most positions of a row.
+
+    Raises:
+        UserError: no encoder folder, or a model that cannot teach this student.
+    """
+
+    def __init__(self, options: Distillation, student: Encoder, objective: Objective, *, length: int) -> None:
+        self.options, self.folder = options, Path(options.teacher)
+        folder = self.folder
+        model = encoders.load(folder)
+        model.check_lm()
+        if model.tokenizer.hash != student.tokenizer.hash:
+            raise UserError(f"The teacher in {folder} has another tokenizer; set data.tokenizer.file to {folder}.")
+        if student.scoring not in ("causal", "masked") or objective.consecutive:
+            raise UserError(
+                "A teacher needs a student that predicts each token once, from those before it or from all others, and "
+                "rows that do not continue each other: leave the teacher out."
+            )
+        if lacking := sorted(objective.requires - model.capabilities()):
+            raise UserError(f"The teacher in {folder} cannot do {', '.join(lacking)}, as the student's objective asks.")
+        if model.max_length < length:
+            raise UserError(f"data.length is {length}, but the teacher in {folder} has {model.max_length} positions.")
+        self.model, self.same_size = Frozen(model), model.size == student.size
+
+    def __str__(self) -> str:
+        weights = ", ".join(f"{name} {weight:g}" for name, weight in self.weights.items())
+        return f"{self.folder}; temperature {self.options.temperature:g}, weights of its losses: {weights}"
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Of the losses that a teacher adds."""
+        weights = {"teacher": self.options.teacher_weight}
+        return {**weights, "hidden": self.options.hidden_weight} if self.same_size else weights
+
+    def losses(self, objective: Objective, student: Encoder, batch: Batch) -> dict[str, Loss]:
+        """Those of the objective, and `teacher` and `hidden`, whose targets are added to the batch."""
+        with outputs_of(student) as outputs:
+            losses = objective(student, batch)
+        target = batch.targets[objective.main]
+        positions = predicted(target)
+        inputs = self.model.model.asked(batch.inputs, positions)
+        ours, theirs = (one.layers[-1].flatten(0, 1)[positions] for one in (outputs[-1], self.model(inputs)))
+        losses["teacher"] = self.divergence(student, ours, theirs)
+        if self.same_size:
+            cosine = F.cosine_similarity(ours.float(), theirs.float(), dim=-1)
+            losses["hidden"] = Loss((1 - cosine).sum(), len(positions))
+        batch.targets |= dict.fromkeys(self.weights, target)
+        return losses
+
+    def divergence(self, student: Encoder, ours: Tensor, theirs: Tensor) -> Loss:
+        """C^2 KL(p || q) of top layers (N, D) of both; `correct` is where both have the same token first."""
+        heat, total, same = self.options.temperature, ours.new_zeros(()).float(), ours.new_zeros(())
+        for hidden, of_teacher in zip(ours.split(CHUNK), theirs.split(CHUNK), strict=True):
+            with torch.no_grad():
+                truth = self.model.model.logits(of_teacher).float()
+            guess = student.logits(hidden).float()
+            same = same + (truth.argmax(-1) == guess.argmax(-1)).sum()
+            log_p, log_q = (truth / heat).log_softmax(-1), (guess / heat).log_softmax(-1)
+            total = total + heat**2 * F.kl_div(log_q, log_p, reduction="sum", log_target=True)
+        return Loss(total, len(ours), same)
+
+
+def predicted(target: Target) -> Tensor:
+    """(N,) the positions b T + t of a batch at which something is predicted."""
+    return (target.labels.flatten() >= 0).nonzero()[:, 0] if target.positions is None else target.positions
+
+
+@contextlib.contextmanager
+def outputs_of(model: Encoder) -> Iterator[list[Encoded]]:
+    """What the model returns meanwhile, call by call: an objective does not say."""
+    outputs: list[Encoded] = []
+    hook = model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    try:
+        yield outputs
+    finally:
+        hook.remove()
+
+
+# ---------------------------------------------------------------------- the start
+
+
+def chosen_layers(count: int, of: int) -> list[int]:
+    """Which layers of a teacher a student with fewer begins with, evenly from the first to the top: 2 of 4 -> [0, 3].
+
+    Of 12, six are 0, 2, 4, 7, 9, 11, as in DistilBERT; one is the top.
+    """
+    return [round(number * (of - 1) / (count - 1)) for number in range(count)] if count > 1 else [of - 1]
+
+
+@torch.no_grad()
+def copy_layers(student: Encoder, teacher: Encoder) -> LoadReport:
+    """Gives a student with fewer layers the embeddings, some layers and the output layer of a teacher of its class.
+
+    Raises:
+        UserError: they differ in other sizes too.
+    """
+    (bottom, *layers), (of_bottom, *of_layers) = student.layer_groups(), teacher.layer_groups()
+    sources = [of_bottom, *(of_layers[number] for number in chosen_layers(len(layers), len(of_layers)))]
+    loaded, taken = [], set()
+    for group, source in zip(
+        [bottom, *layers, student.above_layers()], [*sources, teacher.above_layers()], strict=True
+    ):
+        values = _named(teacher, source)
+        numbered = {_within(name): name for name in values}
+        for name, parameter in _named(student, group).items():
+            there = name if name in values else numbered.get(_within(name))
+            if there is None:
+                continue
+            value = values[there]
+            if parameter.shape != value.shape:
+                raise UserError(
+                    f"Teacher and student differ in {name}: {tuple(value.shape)} and {tuple(parameter.shape)}. "
+                    "A student of another size begins with fresh weights: set model.start to null."
+                )
+            parameter.copy_(value)
+            loaded.append(name)
+            taken.add(there)
+    new = [name for name, _ in student.named_parameters() if name not in loaded]
+    return LoadReport(loaded, new, [name for name, _ in teacher.named_parameters() if name not in taken])
+
+
+def _within(name: str) -> str:
+    """The name of a parameter in its layer: without the first number, that of the layer."""
+    return LAYER.sub(".#.", name, count=1)
+
+
+def _named(model: Encoder, group: Iterable[nn.Parameter]) -> dict[str, nn.Parameter]:
+    inside = {id(parameter) for parameter in group}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in inside}

@@ -1,0 +1,269 @@
+"""Distillation: a student begins with layers of its teacher and learns what it predicts (Hinton 2015, Sanh 2019)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from safetensors.torch import load_file
+
+import pipeline
+from pipeline.errors import Interrupted, UserError
+from pipeline.objectives.batch import Batch, Target
+from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.distillation import Distillation, Teacher, chosen_layers, copy_layers
+from pipeline.objectives.masked_lm import MaskedLM
+from pipeline.tracking import lineage
+from pipeline.training.checkpoints import Latest
+from tests.conftest import figures, run
+
+SHORT = [
+    *("--data.sample_documents=300", "--data.length=48", "--data.batch_size=16", "--data.validation_rows=32"),
+    *("--precision=32-true", "--validate_every=4", "--trainer.log_every_n_steps=2"),
+    *("--model.optimization.warmup_steps=2", "--trainer.max_steps=8"),
+]
+HF = {"bert": transformers.BertForPreTraining, "gpt": transformers.GPT2LMHeadModel}
+
+
+def one_layer(folder: Path, **sizes: Any) -> pipeline.encoders.Encoder:
+    """A student of the model in a folder, with one of its two layers, in training mode."""
+    teacher = pipeline.encoders.load(folder)
+    layers = "num_hidden_layers" if teacher.scoring == "masked" else "n_layer"
+    return type(teacher).from_config({**teacher.config, layers: 1, **sizes}, teacher.tokenizer)
+
+
+def batch_for(model: str, vocabulary: int) -> Batch:
+    """Two rows, one of them short, with every third position predicted."""
+    ids = torch.randint(5, vocabulary, (2, 12), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[1, 8:] = False
+    positions = torch.arange(0, 24, 3)
+    positions = positions[mask.flatten()[positions]]
+    inputs = {"input_ids": ids, "mask": mask}
+    count = torch.tensor(len(positions))
+    if model == "bert":
+        target = Target(ids.flatten()[positions], count, positions)
+        return Batch({**inputs, "token_type_ids": torch.zeros_like(ids)}, {"mlm": target}, torch.arange(2))
+    labels = torch.full_like(ids, -1)
+    labels.view(-1)[positions] = ids.flatten()[positions]
+    return Batch(inputs, {"lm": Target(labels, count)}, torch.arange(2))
+
+
+@pytest.mark.parametrize("model", ["bert", "gpt"])
+def test_the_losses_are_those_of_the_paper(model: str, toys: Callable[[str], Path], tmp_path: Path) -> None:
+    """KL divergence and cosine from the logits and layers of transformers, at the predicted positions alone."""
+    folder = toys(model) / "encoder"
+    student = one_layer(folder)
+    student.save(tmp_path / "student")
+    objective = MaskedLM(next_sentence="off") if model == "bert" else CausalLM()
+    teacher = Teacher(Distillation(str(folder), temperature=3.0), student, objective, length=12)
+    batch = batch_for(model, len(student.tokenizer))
+    losses = teacher.losses(objective, student, batch)
+    assert teacher.weights == {"teacher": 2.5, "hidden": 0.5}
+    assert all(batch.targets[name].count == losses[name].count for name in losses)
+
+    ours, theirs = (HF[model].from_pretrained(place).eval() for place in (tmp_path / "student", folder))
+    inputs = {"input_ids": batch.inputs["input_ids"], "attention_mask": batch.mask.long(), "output_hidden_states": True}
+    positions = torch.arange(0, 24, 3)
+    positions = positions[batch.mask.flatten()[positions]]
+    outputs = [net(**inputs) for net in (ours, theirs)]
+    logits = [getattr(out, "prediction_logits" if model == "bert" else "logits") for out in outputs]
+    q, p = ((part.flatten(0, 1)[positions] / 3.0).log_softmax(-1) for part in logits)
+    wanted = 9.0 * F.kl_div(q, p.exp(), reduction="sum")
+    assert float(losses["teacher"].sum) == pytest.approx(float(wanted), rel=1e-4)
+    assert float(losses["teacher"].correct or 0) == int((q.argmax(-1) == p.argmax(-1)).sum())
+    tops = [out.hidden_states[-1].flatten(0, 1)[positions] for out in outputs]
+    cosine = F.cosine_similarity(*tops, dim=-1)
+    assert float(losses["hidden"].sum) == pytest.approx(float((1 - cosine).sum()), rel=1e-3, abs=1e-4)
+
+    (losses["teacher"].sum + losses["hidden"].sum).backward()
+    gradients = [parameter.grad for parameter in student.parameters() if parameter.grad is not None]
+    assert sum(float(gradient.abs().sum()) for gradient in gradients) > 0
+    assert not any(parameter.requires_grad for parameter in teacher.model.model.parameters())
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(pretrained: Path) -> None:
+    student = pipeline.encoders.load(pretrained / "encoder")
+    objective = MaskedLM(next_sentence="off")
+    teacher = Teacher(Distillation(str(pretrained / "encoder")), student, objective, length=12)
+    losses = teacher.losses(objective, student, batch := batch_for("bert", len(student.tokenizer)))
+    assert float(losses["teacher"].sum) == pytest.approx(0, abs=1e-4)
+    assert float(losses["hidden"].sum) == pytest.approx(0, abs=1e-4)
+    assert float(losses["teacher"].correct or 0) == losses["teacher"].count == len(batch.targets["mlm"].labels)
+
+
+def test_layers_are_taken_evenly() -> None:
+    assert chosen_layers(6, 12) == [0, 2, 4, 7, 9, 11]  # DistilBERT's
+    assert chosen_layers(2, 4) == [0, 3]
+    assert chosen_layers(1, 4) == [3]
+    assert chosen_layers(3, 4) == [0, 2, 3]
+
+
+@pytest.mark.parametrize("model", ["bert", "gpt", "recurrent", "elmo"])
+def test_a_student_begins_with_layers_of_its_teacher(model: str, toys: Callable[[str], Path]) -> None:
+    """With all layers the copy is the teacher; with fewer it has its embeddings, top layer and output."""
+    teacher = pipeline.encoders.load(toys(model) / "encoder")
+    whole = type(teacher).from_config(teacher.config, teacher.tokenizer)
+    report = copy_layers(whole, teacher)
+    assert not report.new
+    assert not report.unused
+    for ours, theirs in zip(whole.parameters(), teacher.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    if model not in ("bert", "gpt"):
+        return
+    student = one_layer(toys(model) / "encoder")
+    report = copy_layers(student, teacher)
+    assert not report.new
+    assert all(".0." in name for name in report.unused)
+    (bottom, top, *_), of_teacher = student.layer_groups(), teacher.layer_groups()
+    for ours, theirs in (
+        (bottom, of_teacher[0]),
+        (top, of_teacher[2]),
+        (student.above_layers(), teacher.above_layers()),
+    ):
+        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    if model == "bert":
+        with pytest.raises(UserError, match=r"differ in .*: \(500, 64\) and \(500, 32\)\. A student of another size"):
+            copy_layers(one_layer(toys(model) / "encoder", hidden_size=32), teacher)
+
+
+def test_a_student_without_the_question_of_the_second_text_takes_the_rest(pretrained: Path) -> None:
+    teacher = pipeline.encoders.load(pretrained / "encoder")
+    config = {**teacher.config, "num_hidden_layers": 1, "architectures": ["BertForMaskedLM"]}
+    report = copy_layers(type(teacher).from_config(config, teacher.tokenizer), teacher)
+    assert not report.new
+    assert {name.partition(".")[0] for name in report.unused} == {"blocks", "pooler", "next_sentence"}
+
+
+@pytest.mark.parametrize("model", ["bert", "gpt"])
+def test_pretraining_with_a_teacher_resumes_exactly(
+    model: str, toys: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "teacher"
+    shutil.copytree(toys(model), source)
+    before = load_file(source / "encoder/model.safetensors")
+    flags = ["--model", model, "--teacher", str(source), *SHORT]
+    original = Latest.on_step_end
+
+    def stop(self: Latest, trainer: Any, module: Any) -> None:
+        self.stop_requested |= trainer.global_step == 5
+        original(self, trainer, module)
+
+    run("pretrain", *flags, "--out", str(tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Latest, "on_step_end", stop)
+        with pytest.raises(Interrupted):
+            run("pretrain", *flags, "--out", str(tmp_path / "halves"))
+    run("pretrain", *flags, "--out", str(tmp_path / "halves"), "--resume")
+    one, two = (load_file(tmp_path / name / "encoder/model.safetensors") for name in ("whole", "halves"))
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert sum(value.numel() for value in one.values()) < sum(value.numel() for value in before.values())
+    HF[model].from_pretrained(tmp_path / "whole/encoder")
+
+    metrics, encoder = figures(tmp_path / "whole"), pipeline.encoders.load(tmp_path / "whole/encoder")
+    assert 0 < metrics["val/teacher_loss"] < 1
+    assert 0 <= metrics["val/hidden_loss"] < 1
+    assert metrics["parameters"] == sum(parameter.numel() for parameter in encoder.parameters())
+    names = ["mlm_loss", "nsp_loss"] if model == "bert" else ["lm_loss"]
+    weighted = 2.5 * metrics["val/teacher_loss"] + 0.5 * metrics["val/hidden_loss"]
+    assert metrics["val/loss"] == pytest.approx(sum(metrics[f"val/{name}"] for name in names) + weighted)
+    state = torch.load(tmp_path / "whole/checkpoints/last.ckpt", weights_only=True)
+    assert not any("teacher" in name for name in state["state_dict"])
+    assert "1 of" not in (tmp_path / "whole/load_report.txt").read_text()
+    stages = lineage.read(tmp_path / "whole/encoder")
+    assert lineage.last(stages, "teacher")["sha256"] == lineage.weights_of(lineage.read(source / "encoder"))
+    card = (tmp_path / "whole/encoder/README.md").read_text()
+    assert "pretrained from some layers of a teacher that was trained on `sample`, on `sample`" in card
+    after = load_file(source / "encoder/model.safetensors")
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+    again = ["pretrain", *flags, "--out", str(tmp_path / "whole"), "--resume", "--trainer.max_steps=12"]
+    with pytest.raises(UserError, match=r"model\.distillation\.temperature 2\.0, not 1\.0"):
+        run(*again, "--model.distillation.temperature=1")
+    other = pipeline.encoders.load(source / "encoder")
+    with torch.no_grad():
+        next(other.parameters()).add_(0.1)
+    shutil.rmtree(source / "encoder")
+    other.save(source / "encoder")
+    with pytest.raises(UserError, match=r"content of the (encoder|teacher)"):
+        run(*again)
+
+
+def test_a_teacher_lowers_the_loss_of_a_small_student(toys: Callable[[str], Path], tmp_path: Path) -> None:
+    """An LSTM of another size than its teacher, with as many steps and rows, with and without it."""
+    source = toys("gpt") / "encoder"
+    sizes = [
+        f"--model.encoder.init_args.{size}" for size in ("size=32", "embedding_size=32", "layers=1", "max_length=48")
+    ]
+    flags = ["--model", "lstm", *SHORT, *sizes, "--trainer.max_steps=60", "--validate_every=60"]
+    flags += ["--model.optimization.learning_rate=2e-2"]
+    run("pretrain", *flags, "--teacher", str(source), "--out", str(tmp_path / "taught"))
+    run("pretrain", *flags, f"--data.tokenizer.file={source}", "--out", str(tmp_path / "alone"))
+    taught, alone = (figures(tmp_path / name) for name in ("taught", "alone"))
+    assert "val/hidden_loss" not in taught  # the top layers have different sizes
+    assert taught["val/teacher_accuracy"] > taught["val/lm_accuracy"]
+    assert taught["val/lm_loss"] < alone["val/lm_loss"] + 0.05
+    assert "with a teacher that was trained on `sample`," in (tmp_path / "taught/encoder/README.md").read_text()
+    assert lineage.is_public(lineage.read(tmp_path / "taught"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--data.tokenizer.vocab_size=400"], "vocab_size is 400, but a student of .* there it is 500: leave"),
+        (["--model", "elmo"], "This model is trained on words, not on tokens"),
+        (["--model", "bart"], "bpe-seq2seq, not wordpiece"),
+        (["--model", "ngram"], "ngram counts its text anew: leave FROM and TEACHER out"),
+        (["--model.distillation.temperature=0"], r"distillation\.temperature is 0\.0; it must be above 0"),
+        (["--model.distillation.teacher_weight=-1"], r"distillation\.teacher_weight is -1\.0; it must be at least 0"),
+        (["--data.length=64", "--model.encoder.init_args.max_length=64"], "data.length is 64, but the teacher"),
+        (["--model.encoder.init_args.layers=3"], "has fewer layers"),
+    ],
+)
+def test_what_cannot_be_taught_is_refused(flags: list[str], message: str, pretrained: Path, tmp_path: Path) -> None:
+    short = [] if "ngram" in flags else SHORT
+    with pytest.raises(UserError, match=message):
+        run("pretrain", "--teacher", str(pretrained), "--out", str(tmp_path / "run"), *short, *flags)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_without_probabilities_is_refused(pretrained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "headless"
+    encoder = pipeline.encoders.load(pretrained / "encoder")
+    encoder.untrained = frozenset(name for name in encoder.export_state() if name.startswith("cls."))
+    encoder.save(folder)
+    with pytest.raises(UserError, match="it gives vectors, but no probabilities"):
+        run("pretrain", "--teacher", str(folder), "--out", str(tmp_path / "run"), *SHORT)
+    with pytest.raises(UserError, match="nowhere"):
+        run("pretrain", "--teacher", str(tmp_path / "nowhere"), "--out", str(tmp_path / "run"), *SHORT)
+
+
+def test_models_that_predict_otherwise_have_no_teacher(toys: Callable[[str], Path], tmp_path: Path) -> None:
+    for model in ("elmo", "bart"):
+        with pytest.raises(UserError, match="needs a student that predicts each token once"):
+            run("pretrain", "--model", model, "--teacher", str(toys(model)), "--out", str(tmp_path / model), *SHORT)
+    stateful = ["--model.objective.init_args.stateful=true"]
+    with pytest.raises(UserError, match="rows that do not continue each other"):
+        run("pretrain", "--model", "lstm", "--teacher", str(toys("recurrent")), *SHORT, *stateful)
+    with pytest.raises(UserError, match=r"model\.distillation needs a teacher: set --teacher"):
+        run("pretrain", "--out", str(tmp_path / "run"), *SHORT, "--model.distillation.temperature=3")
+
+
+def test_a_model_that_counts_teaches(toys: Callable[[str], Path], tmp_path: Path) -> None:
+    """A GPT learns what a trigram model predicts; afterwards it agrees with it more often than at first."""
+    source, out = toys("ngram") / "encoder", tmp_path / "run"
+    small = ("size=32", "layers=1", "heads=2", "inner_size=64", "max_length=48")
+    sizes = [f"--model.encoder.init_args.{size}" for size in small]
+    flags = ["--model", "gpt", "--teacher", str(source), *SHORT, *sizes, "--trainer.max_steps=40"]
+    run("pretrain", *flags, "--out", str(out), "--validate_every=10")
+    rows = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
+    values = [float(row[rows[0].index("val/teacher_loss")] or "nan") for row in rows[1:]]
+    found = [value for value in values if not np.isnan(value)]
+    assert found[-1] < found[0]
