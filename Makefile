@@ -59,7 +59,8 @@ help: ## this list
 	@echo "             Face's, or a fine-tuned run, whose encoder is taken; for compare with {model} in place of a name;"
 	@echo "             for pretrain [none] an encoder to go on from; for zeroshot also RUN/encoders, or a pattern of such:"
 	@echo "             a curve over words seen"
-	@echo "  TEACHER    [none] for pretrain: an encoder to distill; the student has half of its layers, and learns what it predicts"
+	@echo "  TEACHER    [none] for pretrain: an encoder to distill; the student has half of its layers, and learns what it predicts;"
+	@echo "             for finetune: a fine-tuned run whose probabilities are learned beside the labels"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
 	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth, ladder, recipes"
@@ -120,7 +121,7 @@ pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS, with FROM= from an
 	$(call run,CORPUS FROM TEACHER RESUME $(WRITING) ARGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
-	$(call run,TASK ARM FROM SEEDS RESUME $(WRITING) ARGS)
+	$(call run,TASK ARM FROM TEACHER SEEDS RESUME $(WRITING) ARGS)
 
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
 	$(call run,TASK SHOTS FROM $(WRITING) ARGS)

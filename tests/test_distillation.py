@@ -16,9 +16,11 @@ from safetensors.torch import load_file
 
 import pipeline
 from pipeline.errors import Interrupted, UserError
+from pipeline.finetuning.distillation import TaskTeacher
+from pipeline.finetuning.features import collate
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_lm import CausalLM
-from pipeline.objectives.distillation import Distillation, Teacher, chosen_layers, copy_layers
+from pipeline.objectives.distillation import Distillation, SoftTargets, Teacher, chosen_layers, copy_layers
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.tracking import lineage
 from pipeline.training.checkpoints import Latest
@@ -267,3 +269,68 @@ def test_a_model_that_counts_teaches(toys: Callable[[str], Path], tmp_path: Path
     values = [float(row[rows[0].index("val/teacher_loss")] or "nan") for row in rows[1:]]
     found = [value for value in values if not np.isnan(value)]
     assert found[-1] < found[0]
+
+
+TASK = ["--precision=32-true", "--data.max_length=24", "--data.train_rows=64", "--validations=2"]
+
+
+def test_fine_tuning_with_a_teacher(pretrained: Path, tmp_path: Path) -> None:
+    """The loss is that of the probabilities; nothing of the teacher is in the run; a resumed run is the same."""
+    flags = ["--task", "sentiment", "--from", str(pretrained), *TASK, "--trainer.log_every_n_steps=1"]
+    run("finetune", *flags, "--out", str(tmp_path / "teacher"), "--trainer.max_steps=20")
+    taught = [*flags, "--teacher", str(tmp_path / "teacher"), "--trainer.max_steps=4"]
+    run("finetune", *taught, "--out", str(tmp_path / "student"))
+    out = tmp_path / "student"
+    state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)
+    assert not any("teacher" in name for name in state["state_dict"])
+    rows = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
+    columns = {name: [row[n] for row in rows[1:] if row[n]] for n, name in enumerate(rows[0])}
+    total, task, teacher = (float(columns[name][0]) for name in ("train/loss", "train/task_loss", "train/teacher_loss"))
+    assert total == pytest.approx(task + teacher, rel=1e-4)
+    assert "teacher" in (out / "load_report.txt").read_text()
+    stages = lineage.read(out / "model")
+    assert lineage.last(stages, "teacher")["sha256"] == lineage.made("model", tmp_path / "teacher/model")["sha256"]
+    with pytest.raises(UserError, match=r"model\.distillation\.temperature 2\.0, not 1\.0"):
+        run("finetune", *taught, "--out", str(out), "--resume", "--model.distillation.temperature=1")
+    run("finetune", *flags, "--out", str(tmp_path / "alone"), "--trainer.max_steps=4")
+    with pytest.raises(UserError, match=r"model\.distillation\.temperature None, not 2\.0"):
+        run("finetune", *taught, "--out", str(tmp_path / "alone"), "--resume")
+
+    model, other = (pipeline.load(tmp_path / name / "model") for name in ("student", "teacher"))
+    features = model.features(["good food", "the worst film of all"])
+    batch = collate(model.encoder, features)
+    options = SoftTargets(str(tmp_path / "teacher/model"), temperature=4.0)
+    outputs = model(batch)[0]
+    loss = TaskTeacher(options, model).loss(batch, outputs, torch.tensor([0, 1]))
+    q, p = ((net(batch)[0] / 4.0).log_softmax(-1) for net in (model, other))
+    assert float(loss.sum) == pytest.approx(16 * float((p.exp() * (p - q)).sum()), rel=1e-4, abs=1e-6)
+
+
+def test_a_tagger_learns_of_its_words_alone(pretrained: Path, tmp_path: Path) -> None:
+    flags = ["--task", "tagging", "--from", str(pretrained), *TASK, "--trainer.max_steps=2"]
+    run("finetune", *flags, "--out", str(tmp_path / "teacher"))
+    run("finetune", *flags, "--teacher", str(tmp_path / "teacher"), "--out", str(tmp_path / "student"))
+    model = pipeline.load(tmp_path / "student/model")
+    batch = collate(model.encoder, model.features([["one", "two"], ["three"]]))
+    outputs = model(batch)[0]
+    loss = TaskTeacher(SoftTargets(str(tmp_path / "teacher/model")), model).loss(
+        batch, outputs, torch.tensor([[0, 1], [0, -1]])
+    )
+    assert loss.count == 3
+    with pytest.raises(UserError, match="has another task, or its labels in another order"):
+        run("finetune", "--task", "sentiment", *flags[2:], "--teacher", str(tmp_path / "teacher"))
+    with pytest.raises(UserError, match="A teacher is for classes and for tags without a CRF"):
+        run("finetune", *flags, "--teacher", str(tmp_path / "teacher"), "--model.recipe.crf=true")
+    with pytest.raises(UserError, match="is an encoder without a head"):
+        run("finetune", *flags, "--teacher", str(pretrained))
+
+
+def test_teacher_and_student_read_the_same_batches(toys: Callable[[str], Path], tmp_path: Path) -> None:
+    flags = ["--task", "sentiment", *TASK, "--trainer.max_steps=1"]
+    run("finetune", *flags, "--from", str(toys("bert")), "--out", str(tmp_path / "teacher"))
+    with pytest.raises(UserError, match="must be a gpt with the student's tokenizer"):
+        run("finetune", *flags, "--model", "gpt", "--from", str(toys("gpt")), "--teacher", str(tmp_path / "teacher"))
+    pairs = ["--task", "entailment", *TASK, "--trainer.max_steps=1", "--from", str(toys("bert"))]
+    run("finetune", *pairs, "--out", str(tmp_path / "joined"), "--model.recipe.pair=joined")
+    with pytest.raises(UserError, match="reads pairs joined, the student compared"):
+        run("finetune", *pairs, "--teacher", str(tmp_path / "joined"), "--model.recipe.pair=compared")

@@ -195,6 +195,10 @@ def add_encoder(parser: Parser, about: str = ENCODER) -> None:
     )
 
 
+def add_teacher(parser: Parser, about: str) -> None:
+    parser.group(INPUT).add_argument("--teacher", type=place, default=None, help=about)
+
+
 def add_out(parser: Parser) -> None:
     group = parser.group(OUTPUT)
     group.add_argument("--out", type=place, default=None, help="run folder [runs/COMMAND/NAME]")

@@ -79,6 +79,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     )
     uses = [file, *configuration.given, *([path_of(data.files)] if data.files is not None else [])]
     uses += [] if encoder_folder is None else [encoder_folder]
+    uses += [] if module.distillation is None else [path_of(module.distillation.teacher)]
     overwrite, resume = request.overwrite, request.resume
     check_run_folder(out, overwrite=overwrite, resume=resume, stage="finetune", uses=uses, rows=data.files)
 
@@ -87,6 +88,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     data.prepare(encoder)
     with enough_memory(f"this {request.model} and its head"):
         module.build(data)
+    teacher = None if module.teacher is None else module.teacher.folder
     load_report = format_load_report(encoder_folder, loaded, module)
     inform(load_report, data.report())
     record = Record(
@@ -94,7 +96,11 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
         group=group_of(request.model, encoder.tokenizer),
         tags=[request.model, file.stem, request.arm],
         seed=request.seed,
-        stages=[*([] if encoder_folder is None else lineage.read(encoder_folder)), data.stage(file.stem)],
+        stages=[
+            *([] if encoder_folder is None else lineage.read(encoder_folder)),
+            *([] if teacher is None else [lineage.teacher(teacher)]),
+            data.stage(file.stem),
+        ],
         uses=encoder_folder,
         command=replace(request, encoder=encoder_folder).command("finetune"),
         pictures=[f"{name}.png" for name in data.task.pictures],

@@ -142,6 +142,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     uses = [
         *configuration.given,
         *(path_of(file) for file in (data.files, data.options.file) if file is not None),
+        *([] if module.distillation is None else [path_of(module.distillation.teacher)]),
     ]
     overwrite, resume = request.overwrite, request.resume
     check_run_folder(out, overwrite=overwrite, resume=resume, stage=stage, uses=uses, texts=data.files)

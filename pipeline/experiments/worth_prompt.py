@@ -107,7 +107,7 @@ def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file
     numbers = sorted(line)
     means, deviations = zip(*(metrics.mean_and_deviation(line[number]) for number in numbers), strict=True)
     axes.errorbar(numbers, means, yerr=deviations, marker="o", capsize=3, label="fine-tuned (mean ± std over seeds)")
-    axes.axhline(prompt, color="C1", linestyle="--", label="zero-shot (mean of the templates)")
+    axes.axhline(prompt, color=plots.COLORS[1], linestyle="--", label="zero-shot (mean of the templates)")
     if labels is not None:
         axes.axvline(labels, color=plots.GREY, linewidth=0.8, label=f"equal at about {labels:,.0f} labels")
     axes.set_xscale("log")

@@ -22,7 +22,7 @@ from pipeline import encoders
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
-from pipeline.models.losses import CHUNK, Loss
+from pipeline.models.losses import CHUNK, Loss, divergence
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch, Target
@@ -32,35 +32,46 @@ LAYER = re.compile(r"\.\d+\.")  # in the name of a parameter
 
 
 @dataclass(frozen=True)
-class Distillation:
-    """What a student learns of its teacher.
+class SoftTargets:
+    """What a student learns of its teacher: the loss L of its own training becomes L + w C^2 KL(p || q).
 
-    The loss is L + w C^2 KL(p || q) + h (1 - cos(t, s)): L that of the objective, p and q the softmax of the logits of
-    teacher and student over C, t and s their top layers. Each is a mean over the positions that the objective predicts.
-    The weights are those of DistilBERT, 2 : 5 : 1; there the cosine is over all positions.
+    p and q are the softmax of the logits of teacher and student over C.
 
     Args:
-        teacher: an encoder folder, with the student's tokenizer.
+        teacher: its folder, with the student's tokenizer.
         temperature: C.
         teacher_weight: w.
-        hidden_weight: h; where the sizes of teacher and student differ, this loss is left out.
     """
 
     teacher: str = ""
     temperature: float = 2.0
-    teacher_weight: float = 2.5
-    hidden_weight: float = 0.5
+    teacher_weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.teacher:
-            raise UserError(f"model.distillation needs a teacher: set {typed.flag('teacher', 'its encoder folder')}.")
-        for name, is_valid, what in (
-            ("temperature", self.temperature > 0, "above 0"),
-            ("teacher_weight", self.teacher_weight >= 0, "at least 0"),
-            ("hidden_weight", self.hidden_weight >= 0, "at least 0"),
-        ):
-            if not is_valid:
-                raise UserError(f"model.distillation.{name} is {getattr(self, name)}; it must be {what}.")
+            raise UserError(f"model.distillation needs a teacher: set {typed.flag('teacher', 'its folder')}.")
+        if not self.temperature > 0:
+            raise UserError(f"model.distillation.temperature is {self.temperature}; it must be above 0.")
+        for name, value in vars(self).items():
+            if name.endswith("_weight") and not value >= 0:
+                raise UserError(f"model.distillation.{name} is {value}; it must be at least 0.")
+
+
+@dataclass(frozen=True)
+class Distillation(SoftTargets):
+    """What a student learns in pretraining: the loss is L + w C^2 KL(p || q) + h (1 - cos(t, s)).
+
+    t and s are the top layers of teacher and student. Each is a mean over the positions that the objective predicts.
+    The weights are those of DistilBERT, 2 : 5 : 1; there the cosine is over all positions.
+
+    Args:
+        teacher: an encoder folder, with the student's tokenizer.
+        temperature, teacher_weight: see `SoftTargets`.
+        hidden_weight: h; where the sizes of teacher and student differ, this loss is left out.
+    """
+
+    teacher_weight: float = 2.5
+    hidden_weight: float = 0.5
 
 
 class Teacher:
@@ -117,15 +128,14 @@ class Teacher:
         return losses
 
     def divergence(self, student: Encoder, ours: Tensor, theirs: Tensor) -> Loss:
-        """C^2 KL(p || q) of top layers (N, D) of both; `correct` is where both have the same token first."""
-        heat, total, same = self.options.temperature, ours.new_zeros(()).float(), ours.new_zeros(())
+        """Of top layers (N, D) of both."""
+        total = same = ours.new_zeros((), dtype=torch.float32)
         for hidden, of_teacher in zip(ours.split(CHUNK), theirs.split(CHUNK), strict=True):
             with torch.no_grad():
-                truth = self.model.model.logits(of_teacher).float()
-            guess = student.logits(hidden).float()
-            same = same + (truth.argmax(-1) == guess.argmax(-1)).sum()
-            log_p, log_q = (truth / heat).log_softmax(-1), (guess / heat).log_softmax(-1)
-            total = total + heat**2 * F.kl_div(log_q, log_p, reduction="sum", log_target=True)
+                truth = self.model.model.logits(of_teacher)
+            part = divergence(student.logits(hidden), truth, temperature=self.options.temperature)
+            assert part.correct is not None
+            total, same = total + part.sum, same + part.correct
         return Loss(total, len(ours), same)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pipeline import encoders
 from pipeline.errors import UserError
+from pipeline.finetuning.distillation import TaskTeacher
 from pipeline.finetuning.heads.base import REFUSED
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.options import PLAIN, HeadOptions
@@ -28,6 +29,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.objectives.batch import Batch
+from pipeline.objectives.distillation import SoftTargets
 from pipeline.presets import FRESH, FROZEN, ArmName
 from pipeline.training import schedules
 from pipeline.training.base_module import Training
@@ -100,6 +102,7 @@ class FineTuning(Training):
         recipe: see Recipe.
         arm: how much of the network is trained, and from which weights.
         seed: of fresh weights and dropout.
+        distillation: a fine-tuned model whose probabilities are learned beside the labels; null: none.
         encoder: its folder, for `Trainer.fit` alone: commands load the encoder of FROM= themselves.
     """
 
@@ -113,13 +116,15 @@ class FineTuning(Training):
         recipe: Recipe,
         arm: ArmName = "full",
         seed: int = 0,
+        distillation: SoftTargets | None = None,
         encoder: str | None = None,
     ) -> None:
         super().__init__(seed=seed)
         if not 0 <= warmup_share <= 1:
             raise UserError(f"model.warmup_share is {warmup_share}; it is a share, from 0 to 1.")
         self.optimization, self.warmup_share, self.arm, self.recipe = optimization, warmup_share, arm, recipe
-        self.encoder_folder = encoder
+        self.distillation, self.encoder_folder = distillation, encoder
+        self.teacher: TaskTeacher | None = None
         self.frozen, self.weights = arm in FROZEN, {"lm": recipe.lm_weight}
         self.model: FineTunedModel
         self.data: TaskData
@@ -207,6 +212,9 @@ class FineTuning(Training):
         make = partial(FineTunedModel, encoder, labels=task.outputs, options=options)
         check_size(make, "model.recipe")
         self.model, self.data = make(), data
+        if self.distillation is not None:
+            self.teacher = TaskTeacher(self.distillation, self.model)
+            self.weights["teacher"] = self.distillation.teacher_weight
         self.model.encoder.requires_grad_(not self.frozen)
         self.train()  # a loaded encoder is in eval mode, and the trainer leaves each module in its own
         if self.frozen:
@@ -288,8 +296,11 @@ class FineTuning(Training):
         return self.model.head.loss(outputs, batch.targets["task"].labels, **options), outputs, encoded
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss, _, encoded = self.loss(batch)
+        loss, outputs, encoded = self.loss(batch)
         losses = {"task": loss}
+        if self.teacher is not None:
+            target = batch.targets["teacher"] = batch.targets["task"]
+            losses["teacher"] = self.teacher.loss(batch.inputs | batch.shared, outputs, target.labels)
         if self.recipe.lm_weight:
             predicting = encoded.mask[:, 1:]
             hidden, labels = encoded.layers[-1][:, :-1][predicting], encoded.input_ids[:, 1:][predicting]

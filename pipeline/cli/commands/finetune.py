@@ -14,6 +14,7 @@ from pipeline.cli.arguments import (
     add_overrides,
     add_resume,
     add_task,
+    add_teacher,
     natural,
     request_of,
 )
@@ -29,6 +30,7 @@ def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_task(parser)
     add_encoder(parser)
+    add_teacher(parser, "fine-tuned run whose probabilities are learned beside the labels [none]")
     parser.add_argument("--arm", choices=ARMS, default="full", help="what is trained, from which weights")
     parser.add_argument("--seeds", type=natural, default=0, help="run this many seeds, and as many from scratch")
     add_out(parser)
@@ -37,9 +39,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from pipeline.cli.encoder_folders import made_in
     from pipeline.cli.task_template import add_missing
 
     request = request_of(FineTuneRequest, options)
+    if options.teacher is not None:
+        request = request.override({"model.distillation.teacher": made_in(options.teacher)}, first=True)
     add_missing(request.task, request.data)
     several_seeds(request, options.seeds) if options.seeds else finetune(request)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from pipeline.cli.arguments import (
-    INPUT,
     Parser,
     add_corpus,
     add_encoder,
@@ -13,7 +12,7 @@ from pipeline.cli.arguments import (
     add_out,
     add_overrides,
     add_resume,
-    place,
+    add_teacher,
     request_of,
 )
 from pipeline.training.requests import PretrainRequest
@@ -25,8 +24,7 @@ def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_corpus(parser)
     add_encoder(parser, "encoder folder to go on from, with its tokenizer, sizes and weights [none: fresh weights]")
-    about = "encoder folder to distill: a student has half of its layers, and learns what it predicts [none]"
-    parser.group(INPUT).add_argument("--teacher", type=place, default=None, help=about)
+    add_teacher(parser, "encoder folder to distill: the student has half of its layers, learns what it predicts [none]")
     add_out(parser)
     add_resume(parser)
     add_overrides(parser, "pretrain")
