@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,15 +16,18 @@ import transformers
 from safetensors.torch import load_file
 
 import pipeline
+from pipeline.cli import config as conf
 from pipeline.errors import Interrupted, UserError
 from pipeline.finetuning.distillation import TaskTeacher
 from pipeline.finetuning.features import collate
+from pipeline.objectives import distillation
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.objectives.distillation import Distillation, SoftTargets, Teacher, chosen_layers, copy_layers
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.tracking import lineage
 from pipeline.training.checkpoints import Latest
+from pipeline.training.requests import PretrainRequest
 from tests.conftest import figures, run
 
 SHORT = [
@@ -58,6 +62,12 @@ def batch_for(model: str, vocabulary: int) -> Batch:
     return Batch(inputs, {"lm": Target(labels, count)}, torch.arange(2))
 
 
+def column(out: Path, name: str) -> list[float]:
+    """The values of a metric over the run in a folder."""
+    with (out / "metrics.csv").open() as file:
+        return [float(row[name]) for row in csv.DictReader(file) if row[name]]
+
+
 @pytest.mark.parametrize("model", ["bert", "gpt"])
 def test_the_losses_are_those_of_the_paper(model: str, toys: Callable[[str], Path], tmp_path: Path) -> None:
     """KL divergence and cosine from the logits and layers of transformers, at the predicted positions alone."""
@@ -68,6 +78,8 @@ def test_the_losses_are_those_of_the_paper(model: str, toys: Callable[[str], Pat
     teacher = Teacher(Distillation(str(folder), temperature=3.0), student, objective, length=12)
     batch = batch_for(model, len(student.tokenizer))
     losses = teacher.losses(objective, student, batch)
+    with torch.no_grad():
+        agreement = teacher.losses(objective, student, batch_for(model, len(student.tokenizer)))["teacher"].correct
     assert teacher.weights == {"teacher": 2.5, "hidden": 0.5}
     assert all(batch.targets[name].count == losses[name].count for name in losses)
 
@@ -80,7 +92,7 @@ def test_the_losses_are_those_of_the_paper(model: str, toys: Callable[[str], Pat
     q, p = ((part.flatten(0, 1)[positions] / 3.0).log_softmax(-1) for part in logits)
     wanted = 9.0 * F.kl_div(q, p.exp(), reduction="sum")
     assert float(losses["teacher"].sum) == pytest.approx(float(wanted), rel=1e-4)
-    assert float(losses["teacher"].correct or 0) == int((q.argmax(-1) == p.argmax(-1)).sum())
+    assert float(agreement or 0) == int((q.argmax(-1) == p.argmax(-1)).sum())
     tops = [out.hidden_states[-1].flatten(0, 1)[positions] for out in outputs]
     cosine = F.cosine_similarity(*tops, dim=-1)
     assert float(losses["hidden"].sum) == pytest.approx(float((1 - cosine).sum()), rel=1e-3, abs=1e-4)
@@ -95,7 +107,8 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(pretrained: Path) ->
     student = pipeline.encoders.load(pretrained / "encoder")
     objective = MaskedLM(next_sentence="off")
     teacher = Teacher(Distillation(str(pretrained / "encoder")), student, objective, length=12)
-    losses = teacher.losses(objective, student, batch := batch_for("bert", len(student.tokenizer)))
+    with torch.no_grad():
+        losses = teacher.losses(objective, student, batch := batch_for("bert", len(student.tokenizer)))
     assert float(losses["teacher"].sum) == pytest.approx(0, abs=1e-4)
     assert float(losses["hidden"].sum) == pytest.approx(0, abs=1e-4)
     assert float(losses["teacher"].correct or 0) == losses["teacher"].count == len(batch.targets["mlm"].labels)
@@ -104,13 +117,13 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(pretrained: Path) ->
 def test_layers_are_taken_evenly() -> None:
     assert chosen_layers(6, 12) == [0, 2, 4, 7, 9, 11]  # DistilBERT's
     assert chosen_layers(2, 4) == [0, 3]
-    assert chosen_layers(1, 4) == [3]
+    assert chosen_layers(1, 4) == [0]
     assert chosen_layers(3, 4) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("model", ["bert", "gpt", "recurrent", "elmo"])
 def test_a_student_begins_with_layers_of_its_teacher(model: str, toys: Callable[[str], Path]) -> None:
-    """With all layers the copy is the teacher; with fewer it has its embeddings, top layer and output."""
+    """With all layers the copy is the teacher; with one it has its embeddings, first layer and output."""
     teacher = pipeline.encoders.load(toys(model) / "encoder")
     whole = type(teacher).from_config(teacher.config, teacher.tokenizer)
     report = copy_layers(whole, teacher)
@@ -123,25 +136,27 @@ def test_a_student_begins_with_layers_of_its_teacher(model: str, toys: Callable[
     student = one_layer(toys(model) / "encoder")
     report = copy_layers(student, teacher)
     assert not report.new
-    assert all(".0." in name for name in report.unused)
-    (bottom, top, *_), of_teacher = student.layer_groups(), teacher.layer_groups()
-    for ours, theirs in (
-        (bottom, of_teacher[0]),
-        (top, of_teacher[2]),
-        (student.above_layers(), teacher.above_layers()),
-    ):
-        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert all(".1." in name for name in report.unused)
+    named = dict(teacher.named_parameters())
+    assert len(named) == len(report.loaded) + len(report.unused)
+    assert all(torch.equal(value, named[name]) for name, value in student.named_parameters())
     if model == "bert":
         with pytest.raises(UserError, match=r"differ in .*: \(500, 64\) and \(500, 32\)\. A student of another size"):
             copy_layers(one_layer(toys(model) / "encoder", hidden_size=32), teacher)
 
 
-def test_a_student_without_the_question_of_the_second_text_takes_the_rest(pretrained: Path) -> None:
+def test_a_student_takes_what_both_have_and_was_trained(pretrained: Path, toys: Callable[[str], Path]) -> None:
+    gpt = pipeline.encoders.load(toys("gpt") / "encoder")
     teacher = pipeline.encoders.load(pretrained / "encoder")
     config = {**teacher.config, "num_hidden_layers": 1, "architectures": ["BertForMaskedLM"]}
     report = copy_layers(type(teacher).from_config(config, teacher.tokenizer), teacher)
     assert not report.new
     assert {name.partition(".")[0] for name in report.unused} == {"blocks", "pooler", "next_sentence"}
+    teacher.untrained = frozenset(name for name in teacher.export_state() if name.startswith("cls.predictions."))
+    report = copy_layers(one_layer(pretrained / "encoder"), teacher)
+    assert {name.partition("_")[0] for name in report.new} == {"lm"}  # random there too
+    with pytest.raises(UserError, match="cannot begin with layers of a bert"):
+        copy_layers(gpt, teacher)
 
 
 @pytest.mark.parametrize("model", ["bert", "gpt"])
@@ -223,6 +238,9 @@ def test_a_teacher_lowers_the_loss_of_a_small_student(toys: Callable[[str], Path
         (["--model", "elmo"], "This model is trained on words, not on tokens"),
         (["--model", "bart"], "bpe-seq2seq, not wordpiece"),
         (["--model", "ngram"], "ngram counts its text anew: leave FROM and TEACHER out"),
+        (["--model.distillation.temperature=abc"], r"distillation\.temperature is abc; it must be a finite number"),
+        (["--model.distillation.temprature=2"], r"Did you mean model\.distillation"),
+        (["--model.distillation=null"], "model.distillation is null, and --teacher .* sets it"),
         (["--model.distillation.temperature=0"], r"distillation\.temperature is 0\.0; it must be above 0"),
         (["--model.distillation.teacher_weight=-1"], r"distillation\.teacher_weight is -1\.0; it must be at least 0"),
         (["--data.length=64", "--model.encoder.init_args.max_length=64"], "data.length is 64, but the teacher"),
@@ -265,9 +283,7 @@ def test_a_model_that_counts_teaches(toys: Callable[[str], Path], tmp_path: Path
     sizes = [f"--model.encoder.init_args.{size}" for size in small]
     flags = ["--model", "gpt", "--teacher", str(source), *SHORT, *sizes, "--trainer.max_steps=40"]
     run("pretrain", *flags, "--out", str(out), "--validate_every=10")
-    rows = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
-    values = [float(row[rows[0].index("val/teacher_loss")] or "nan") for row in rows[1:]]
-    found = [value for value in values if not np.isnan(value)]
+    found = column(out, "val/teacher_loss")
     assert found[-1] < found[0]
 
 
@@ -275,7 +291,7 @@ TASK = ["--precision=32-true", "--data.max_length=24", "--data.train_rows=64", "
 
 
 def test_fine_tuning_with_a_teacher(pretrained: Path, tmp_path: Path) -> None:
-    """The loss is that of the probabilities; nothing of the teacher is in the run; a resumed run is the same."""
+    """The loss is that of the probabilities, nothing of the teacher is in the run, and another run is not resumed."""
     flags = ["--task", "sentiment", "--from", str(pretrained), *TASK, "--trainer.log_every_n_steps=1"]
     run("finetune", *flags, "--out", str(tmp_path / "teacher"), "--trainer.max_steps=20")
     taught = [*flags, "--teacher", str(tmp_path / "teacher"), "--trainer.max_steps=4"]
@@ -293,7 +309,7 @@ def test_fine_tuning_with_a_teacher(pretrained: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model\.distillation\.temperature 2\.0, not 1\.0"):
         run("finetune", *taught, "--out", str(out), "--resume", "--model.distillation.temperature=1")
     run("finetune", *flags, "--out", str(tmp_path / "alone"), "--trainer.max_steps=4")
-    with pytest.raises(UserError, match=r"model\.distillation\.temperature None, not 2\.0"):
+    with pytest.raises(UserError, match="is of a run without a teacher: leave --teacher out"):
         run("finetune", *taught, "--out", str(tmp_path / "alone"), "--resume")
 
     model, other = (pipeline.load(tmp_path / name / "model") for name in ("student", "teacher"))
@@ -319,10 +335,24 @@ def test_a_tagger_learns_of_its_words_alone(pretrained: Path, tmp_path: Path) ->
     assert loss.count == 3
     with pytest.raises(UserError, match="has another task, or its labels in another order"):
         run("finetune", "--task", "sentiment", *flags[2:], "--teacher", str(tmp_path / "teacher"))
-    with pytest.raises(UserError, match="A teacher is for classes and for tags without a CRF"):
+    with pytest.raises(UserError, match="Distillation is for classes, and for tags without a CRF"):
         run("finetune", *flags, "--teacher", str(tmp_path / "teacher"), "--model.recipe.crf=true")
-    with pytest.raises(UserError, match="is an encoder without a head"):
+    with pytest.raises(UserError, match=r"The teacher cannot be used\. .* is an encoder without a head"):
         run("finetune", *flags, "--teacher", str(pretrained))
+    run("finetune", *flags, "--out", str(tmp_path / "crf"), "--model.recipe.crf=true")
+    with pytest.raises(UserError, match="Distillation is for classes, and for tags without a CRF"):
+        run("finetune", *flags, "--teacher", str(tmp_path / "crf"))
+    losses = []
+    for parts in (1, 4):  # a part of a batch is narrower than its labels
+        out = tmp_path / f"parts-{parts}"
+        split = [
+            f"--trainer.accumulate_grad_batches={parts}",
+            "--trainer.log_every_n_steps=1",
+            "--model.recipe.dropout=0",
+        ]
+        run("finetune", *flags, "--teacher", str(tmp_path / "teacher"), "--out", str(out), *split)
+        losses.append(column(out, "train/teacher_loss"))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_teacher_and_student_read_the_same_batches(toys: Callable[[str], Path], tmp_path: Path) -> None:
@@ -334,3 +364,62 @@ def test_teacher_and_student_read_the_same_batches(toys: Callable[[str], Path], 
     run("finetune", *pairs, "--out", str(tmp_path / "joined"), "--model.recipe.pair=joined")
     with pytest.raises(UserError, match="reads pairs joined, the student compared"):
         run("finetune", *pairs, "--teacher", str(tmp_path / "joined"), "--model.recipe.pair=compared")
+
+
+def test_another_cell_or_size_begins_with_fresh_weights(
+    toys: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A GRU whose teacher is an LSTM stays a GRU; a student of another size has what is not said from its teacher."""
+    lstm = toys("recurrent") / "encoder"
+    request = PretrainRequest(model="gru", teacher=lstm)
+    options = conf.pretraining(request).resolved["model"]
+    assert (options["encoder"]["init_args"]["cell"], options["start"]) == ("gru", None)
+    request = PretrainRequest(model="lstm", teacher=lstm)
+    options = conf.pretraining(request).resolved["model"]
+    assert (options["encoder"]["init_args"]["layers"], options["start"]) == (1, str(lstm))
+    size = ("--model.encoder.init_args.embedding_size=32",)
+    options = conf.pretraining(replace(request, overrides=size)).resolved["model"]
+    sizes = options["encoder"]["init_args"]
+    assert (sizes["size"], sizes["embedding_size"], sizes["layers"], options["start"]) == (64, 32, 1, None)
+    capsys.readouterr()
+    run("pretrain", "--model", "lstm", "--teacher", str(lstm), *size, *SHORT, "--out", str(tmp_path / "small"))
+    assert "student     begins with fresh weights" in "".join(capsys.readouterr())
+    run("pretrain", "--model", "lstm", "--teacher", str(lstm), *SHORT, "--out", str(tmp_path / "half"))
+    with pytest.raises(UserError, match=r"has one layer, of which there is no half: .*size=32"):
+        run("pretrain", "--model", "lstm", "--teacher", str(tmp_path / "half"), *SHORT)
+
+
+def test_a_student_goes_on_with_a_teacher(pretrained: Path, tmp_path: Path) -> None:
+    """FROM= and TEACHER= are two folders; the card of a run that follows does not speak of a teacher."""
+    run("pretrain", "--teacher", str(pretrained), "--out", str(tmp_path / "student"), *SHORT)
+    flags = ["pretrain", "--from", str(tmp_path / "student"), *SHORT]
+    run(*flags, "--teacher", str(pretrained), "--out", str(tmp_path / "on"))
+    card = (tmp_path / "on/encoder/README.md").read_text()
+    assert "then `sample`, with a teacher that was trained on `sample`, on" in card
+    assert figures(tmp_path / "on")["parameters"] == figures(tmp_path / "student")["parameters"]
+    run(*flags, "--out", str(tmp_path / "alone"))
+    assert "teacher" not in (tmp_path / "alone/encoder/README.md").read_text().partition("## Lineage")[0]
+
+
+def test_many_predictions_are_computed_in_chunks(toys: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = toys("gpt") / "encoder"
+    student, objective = one_layer(folder), CausalLM()
+    teacher = Teacher(Distillation(str(folder)), student, objective, length=12)
+    found = []
+    for chunk in (1000, 3):
+        monkeypatch.setattr(distillation, "CHUNK", chunk)
+        student.zero_grad()
+        loss = teacher.losses(objective, student, batch_for("gpt", len(student.tokenizer)))["teacher"]
+        loss.sum.backward()
+        assert loss.correct is None  # in training
+        gradient = torch.cat([p.grad.flatten() for p in student.parameters() if p.grad is not None])
+        found.append((loss.sum.item(), gradient))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-6)
+
+
+def test_a_student_of_private_texts_is_private() -> None:
+    public = {"stage": "pretrain", "public": True}
+    assert lineage.is_public([public, {"stage": "teacher", "public": True}])
+    assert not lineage.is_public([public, {"stage": "teacher"}])
+    assert not lineage.is_public([public, {"stage": "finetune"}])

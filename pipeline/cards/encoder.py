@@ -87,11 +87,12 @@ def encoder_card(
 
 def beginning(record: TrainingRecord) -> str:
     """The weights that a run began with, random ones or those of an encoder, and its teacher; with their texts."""
-    start, teacher = record.setting("model.start"), record.stage("teacher")
+    start, distillation = record.setting("model.start"), record.setting("model.distillation")
+    teacher = record.stage("teacher") if distillation else {}
     named = [stage.get("name") for stage in record.stages if stage["stage"] in ("corpus", "task")][:-1]
     origin = trained_on([str(name) for name in named if name])
     taught = trained_on([str(teacher["name"])] if "name" in teacher else [])
-    if start is not None and teacher and start == record.setting("model.distillation.teacher"):
+    if start is not None and teacher and start == distillation["teacher"]:
         return f"from some layers of a teacher{taught}"
     begins = "from random weights" if start is None else f"from the weights of an encoder{origin}"
     return f"{begins} with a teacher{taught}" if teacher else begins
@@ -120,7 +121,7 @@ def recipe(encoder: Encoder, record: TrainingRecord) -> dict[str, Any]:
         "network": record.setting("model.encoder.init_args"),
         "objective": sections.class_name(objective),
         "options of the objective": objective.get("init_args") if isinstance(objective, dict) else None,
-        "distillation": {**teacher, "teacher": None} if (teacher := record.setting("model.distillation")) else None,
+        "distillation": sections.distillation(record),
         "embeddings at the start": record.setting("model.embeddings"),
         "steps": record.metrics.get("steps"),
         "rows of a batch": record.setting("data.batch_size"),

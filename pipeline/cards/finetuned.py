@@ -131,6 +131,7 @@ def recipe(record: TrainingRecord, arm: str) -> dict[str, Any]:
         "epochs": record.setting("data.epochs"),
         "rows of a batch": record.setting("data.batch_size"),
         "head": particular or None,
+        "distillation": sections.distillation(record),
         "warm-up share": record.setting("model.warmup_share"),
         **{name: value for name, value in sections.optimization(record).items() if name != "warm-up steps"},
         **sections.run_rows(record),

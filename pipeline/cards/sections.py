@@ -125,6 +125,12 @@ def corpus_text(record: TrainingRecord, *, spells: bool) -> str:
     return f"Pretraining text: `{stage.get('name', 'unnamed')}`{origin}: {', '.join(counts)}.{before}"
 
 
+def distillation(record: TrainingRecord) -> dict[str, Any] | None:
+    """How a teacher was learned from; its place is not said."""
+    options = record.setting("model.distillation")
+    return {name: value for name, value in options.items() if name != "teacher"} if options else None
+
+
 def settings_table(rows: Mapping[str, Any]) -> str:
     """Settings and what they are; those without a value are left out."""
     shown = [[name, _shown(value)] for name, value in rows.items() if value is not None]

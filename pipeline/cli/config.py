@@ -16,7 +16,7 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from pipeline import former_names
-from pipeline.cli.continued import check_class, check_kept, kept_settings, kept_tokenizer, student_settings
+from pipeline.cli.continued import TEACHER, check_class, check_kept, kept_settings, kept_tokenizer, student_settings
 from pipeline.cli.encoder_folders import (
     begins_anew,
     counts,
@@ -335,25 +335,23 @@ def pretraining(request: CorpusRequest) -> Configuration:
         return parse(module, CorpusData, files, flags)
     if module is Counting:
         raise UserError(f"{request.model} counts its text anew: leave FROM and TEACHER out.")
-    taken: dict[str, Any] = {}
-    if request.teacher is not None:
-        teacher = made_in(request.teacher)
-        seeds.append(f"--model.distillation.teacher={teacher}")
-        flags.append(seeds[-1])
-    configuration = parse(module, CorpusData, files, flags)
-    if request.teacher is not None:
-        taken = student_settings(teacher, configuration, request.overrides)
+    taught = {} if request.teacher is None else {TEACHER: made_in(request.teacher)}
+    configuration = parse(module, CorpusData, files, [*overrides_of(taught), *flags])
     if request.encoder is not None:
         folder = encoder_folder(request.model, request.encoder)
-        kept = kept_settings(folder, configuration.module.objective)
-        taken = {**taken, **kept}
-    flags = [*corpus_flags, *overrides_of(taken), *seeds, *request.overrides]
+        check_class(configuration, folder)
+        taken = fixed = kept_settings(folder, configuration.module.objective)
+        why = f"a run that goes on from {folder} keeps its tokenizer and sizes"
+    else:
+        folder = taught[TEACHER]
+        taken, fixed = student_settings(folder, configuration, request.overrides), kept_tokenizer(folder)
+        why = f"a student of {folder} keeps its tokenizer"
+    flags = [*corpus_flags, *overrides_of({**taught, **taken}), *seeds, *request.overrides]
     configuration = parse(module, CorpusData, files, flags)
-    if request.encoder is not None:
-        check_class(configuration.resolved, folder)
-        check_kept(configuration.resolved, kept, request.overrides, folder, "a run that goes on from")
-    if request.teacher is not None:
-        check_kept(configuration.resolved, kept_tokenizer(teacher), request.overrides, teacher, "a student of")
+    check_kept(configuration, fixed, request.overrides, folder, why)
+    if taught and configuration.module.distillation is None:
+        teacher = typed.flag("teacher", folder)
+        raise UserError(f"model.distillation is null, and {teacher} sets it: leave one of them out.")
     return configuration
 
 
@@ -388,13 +386,19 @@ def finetuning(request: FineTuneRequest) -> Configuration:
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
     data = [] if request.data is None else ["--data.files", request.data]
     flags = [*data, *seeds, f"--model.arm={request.arm}", *request.overrides]
+    fresh = begins_anew(request.model, request.encoder, request.arm)
+    if TEACHER in settings_in(request.overrides) and (fresh or counts(request.model)):
+        raise UserError(
+            "A student needs the tokenizer of its teacher, and is trained in steps: leave the teacher out, or set "
+            f"{typed.flag('from')} to an encoder with that tokenizer."
+        )
     if counts(request.model):
         check_counting(request)
         settings = encoder_settings(request.model, request.encoder)
         flags = [*overrides_of(settings), *flags]
         return parse(NaiveBayes, TaskData, [COUNTING, file], flags, cli_class=CountingCLI)
     files = [SHARED[0], file, *SHARED[1:]] if request.arm in FROZEN else [SHARED[0], file]
-    if begins_anew(request.model, request.encoder, request.arm):
+    if fresh:
         settings = encoder_settings(request.model, None) | tokenizer_settings(request.model)
         own = named_config(f"tasks/{file.stem}", request.model)
         settings |= {} if own is None else flat(content_of(own))

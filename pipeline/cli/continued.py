@@ -7,12 +7,15 @@ where both are of one class its sizes and some of its layers.
 from __future__ import annotations
 
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
+from pipeline import encoders
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models import registry
+from pipeline.models.folder import read_config
 from pipeline.objectives.base import Objective
+from pipeline.objectives.distillation import about_teacher
 from pipeline.presets import flat
 from pipeline.tokenization import registry as tokenizers
 from pipeline.training.requests import Overrides, settings_in
@@ -20,6 +23,7 @@ from pipeline.training.run import Configuration
 
 SIZES = "model.encoder.init_args."
 LAYERS = f"{SIZES}layers"
+TEACHER = "model.distillation.teacher"
 
 
 def kept_settings(folder: Path, objective: Objective) -> dict[str, Any]:
@@ -62,42 +66,48 @@ def kept_tokenizer(folder: Path) -> dict[str, Any]:
 def student_settings(folder: Path, configuration: Configuration, overrides: Overrides) -> dict[str, Any]:
     """What a teacher's folder says of its student, dotted name -> value.
 
-    A student of the teacher's class has its sizes and half of its layers, and begins with these, unless the user gives
-    it sizes of its own.
+    A student of the same model has the teacher's sizes and half of its layers. It begins with these, unless the user
+    gives it another size.
 
     Raises:
-        UserError: no encoder folder, or a damaged one.
+        UserError: no encoder folder, or a damaged one; or there is no half of its layers.
     """
-    kind, kept = registry.class_of(folder), kept_tokenizer(folder)
+    with about_teacher():
+        theirs, kept = encoders.variant(read_config(folder)), kept_tokenizer(folder)
+        found = sizes(folder, configuration.module.objective)
+    options = configuration.resolved["model"]["encoder"]["init_args"]
+    if configuration.encoder_class.variant(options) != theirs or LAYERS not in found:
+        return kept
     own = {name for name in settings_in(overrides) if name.startswith(SIZES) and not name.endswith("dropout")}
-    if configuration.encoder_class is not kind or own - {LAYERS}:
-        return kept
-    found = sizes(folder, configuration.module.objective)
-    if LAYERS not in found:
-        return kept
-    return {**start(folder), **found, LAYERS: max(1, found[LAYERS] // 2), **kept}
+    if not own and found[LAYERS] == 1:
+        raise UserError(
+            f"The teacher in {folder} has one layer, of which there is no half: give the student another size "
+            f"({typed.setting(f'{SIZES}size', found[f'{SIZES}size'] // 2)})."
+        )
+    begins = {} if own - {LAYERS} else start(folder)
+    return {**begins, **found, LAYERS: max(1, found[LAYERS] // 2), **kept}
 
 
-def check_class(resolved: dict[str, Any], folder: Path) -> None:
+def check_class(configuration: Configuration, folder: Path) -> None:
     """Raises: UserError, the run goes on from an encoder of another class."""
-    path, kind = resolved["model"]["encoder"]["class_path"], registry.class_of(folder)
-    if locate(path) is not kind:
+    kind = registry.class_of(folder)
+    if configuration.encoder_class is not kind:
+        path = configuration.resolved["model"]["encoder"]["class_path"]
         raise UserError(f"model.encoder is {path}, but the encoder in {folder} is a {kind.__name__}.")
 
 
-def check_kept(resolved: dict[str, Any], kept: dict[str, Any], overrides: Overrides, folder: Path, run: str) -> None:
+def check_kept(
+    configuration: Configuration, kept: dict[str, Any], overrides: Overrides, folder: Path, why: str
+) -> None:
     """Raises: UserError, a setting of the user contradicts the encoder of the folder.
 
     Args:
-        run: what keeps it, as `a run that goes on from`.
+        why: what keeps it.
     """
-    settings = flat(resolved)
+    settings = flat(configuration.resolved)
     for name, value in kept.items():
         if settings.get(name) != value:
-            raise UserError(
-                f"{name} is {settings.get(name)}, but {run} {folder} keeps its tokenizer and sizes, "
-                f"and there it is {value}: leave {name} out."
-            )
+            raise UserError(f"{name} is {settings.get(name)}, but {why}, and there it is {value}: leave {name} out.")
     if made := sorted(
         name for name in settings_in(overrides) if name.startswith("data.tokenizer.") and name not in kept
     ):

@@ -34,6 +34,10 @@ WRONG = r'Parser key "(?P<key>[^"]+)": Expected a (?:<class \'(?P<kind>\w+)\'>|t
 UNION = (
     r'Parser key "(?P<key>[^"]+)": Does not validate.* Subtypes: (?P<kinds>.*) Errors: .* Given value: (?P<value>.*)\.$'
 )
+NESTED = (  # of a group of settings that may be null
+    r"Parser key \"(?P<group>[^\"]+)\":\s+Does not validate.*Parser key \"(?P<name>\w+)\":"
+    r"\s+Expected a <class '(?P<kind>\w+)'>\. Got value: (?P<value>[^\n]*)\n.*<class 'NoneType'>"
+)
 CLASS = r"Parser key \"(?P<key>[^\"]+)\": .*Problem with given class_path '(?P<path>[^']+)': (?P<why>.*)$"
 NO_CLASS = r'Parser key "(?P<key>[^"]+)":.* Expected a dot import path string: (?P<path>\S+)'
 OTHER_CLASS = (
@@ -54,6 +58,8 @@ def plain(message: str, keys: Iterable[str], classes: Mapping[str, str]) -> str:
         keys: all that there are.
         classes: key -> the class path that it has.
     """
+    if found := re.search(NESTED, message, flags=re.DOTALL):
+        return f"{found['group']}.{found['name']} is {found['value']}; it must be {KINDS[found['kind']]}."
     message = first_sentence(message)
     for pattern in NOT_KNOWN:
         if found := re.search(pattern, message):

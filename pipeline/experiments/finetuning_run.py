@@ -101,7 +101,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
             *([] if teacher is None else [lineage.teacher(teacher)]),
             data.stage(file.stem),
         ],
-        uses=encoder_folder,
+        uses=[folder for folder in (encoder_folder, teacher) if folder is not None],
         command=replace(request, encoder=encoder_folder).command("finetune"),
         pictures=[f"{name}.png" for name in data.task.pictures],
     )

@@ -161,7 +161,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         inform(load_report)
     teacher = None if module.teacher is None else module.teacher.folder
     if teacher is not None:
-        inform(f"teacher     {module.teacher}")
+        inform(f"teacher     {module.teacher}", *(["student     begins with fresh weights"] if origin is None else []))
     taught = [] if teacher is None else [lineage.teacher(teacher)]
     record = Record(
         job_type=stage,
@@ -169,7 +169,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         tags=[request.model, corpus],
         seed=request.seed,
         stages=[*before, *taught, *data.stages(corpus)],
-        uses=origin or teacher,
+        uses=[folder for folder in dict.fromkeys((origin, teacher)) if folder is not None],
         command=request.command(stage),
     )
     run = Run(configuration, out, record, resume=resume and not overwrite)

@@ -16,7 +16,7 @@ from pipeline.errors import UserError
 from pipeline.finetuning.model import FineTunedModel, load
 from pipeline.models.inputs import Batch
 from pipeline.models.losses import Loss, divergence
-from pipeline.objectives.distillation import SoftTargets
+from pipeline.objectives.distillation import SoftTargets, about_teacher
 
 PAIR = "model.recipe.pair"
 
@@ -30,9 +30,11 @@ class TaskTeacher:
 
     def __init__(self, options: SoftTargets, student: FineTunedModel) -> None:
         self.options, self.folder = options, Path(options.teacher)
-        self.model = load(self.folder).requires_grad_(False)
-        if "class_weights" not in student.head.takes or student.options.crf:
-            raise UserError("A teacher is for classes and for tags without a CRF: leave the teacher out.")
+        with about_teacher():
+            self.model = load(self.folder).requires_grad_(False)
+        crf = student.options.crf or self.model.options.crf
+        if "class_weights" not in student.head.takes or crf:
+            raise UserError("Distillation is for classes, and for tags without a CRF: leave the teacher out.")
         self._check(student)
 
     def _check(self, student: FineTunedModel) -> None:
@@ -60,7 +62,7 @@ class TaskTeacher:
             self.model.to(device)
         with torch.no_grad():
             truth = self.model(batch, whole=False)[0]
-        asked = labels >= 0
+        asked = (labels if outputs.ndim == 2 else labels[:, : outputs.shape[1]]) >= 0  # of a part of a batch
         return divergence(outputs[asked], truth[asked], temperature=self.options.temperature)
 
     def __str__(self) -> str:

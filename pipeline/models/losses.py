@@ -55,13 +55,14 @@ def classification_loss(
 def divergence(logits: Tensor, truth: Tensor, *, temperature: float) -> Loss:
     """C^2 KL(p || q), p and q the softmax of `truth` and of `logits`, both (N, V), over a temperature C.
 
-    The factor keeps gradients of one size whatever C is (Hinton et al. 2015, 2.1). `correct` is where both
-    have the same one first.
+    The factor keeps gradients of one size whatever C is (Hinton et al. 2015, 2.1). `correct` is where both have the
+    same one first; a training step leaves it out, since it takes nearly half of the time of the loss.
     """
     logits, truth = logits.float(), truth.float()
+    same = None if torch.is_grad_enabled() else (logits.argmax(-1) == truth.argmax(-1)).sum()
     log_q, log_p = ((part / temperature).log_softmax(-1) for part in (logits, truth))
     total = temperature**2 * F.kl_div(log_q, log_p, reduction="sum", log_target=True)
-    return Loss(total, len(logits), (logits.argmax(-1) == truth.argmax(-1)).sum())
+    return Loss(total, len(logits), same)
 
 
 def num_correct(logits: Tensor, of_label: Tensor, top: Tensor) -> Tensor:

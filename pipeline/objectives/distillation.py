@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pipeline import encoders
 from pipeline.console import typed
@@ -62,7 +63,7 @@ class Distillation(SoftTargets):
     """What a student learns in pretraining: the loss is L + w C^2 KL(p || q) + h (1 - cos(t, s)).
 
     t and s are the top layers of teacher and student. Each is a mean over the positions that the objective predicts.
-    The weights are those of DistilBERT, 2 : 5 : 1; there the cosine is over all positions.
+    The weights are those of DistilBERT, 2 : 5 : 1; there KL and cosine are over all positions.
 
     Args:
         teacher: an encoder folder, with the student's tokenizer.
@@ -87,8 +88,9 @@ class Teacher:
     def __init__(self, options: Distillation, student: Encoder, objective: Objective, *, length: int) -> None:
         self.options, self.folder = options, Path(options.teacher)
         folder = self.folder
-        model = encoders.load(folder)
-        model.check_lm()
+        with about_teacher():
+            model = encoders.load(folder)
+            model.check_lm()
         if model.tokenizer.hash != student.tokenizer.hash:
             raise UserError(f"The teacher in {folder} has another tokenizer; set data.tokenizer.file to {folder}.")
         if student.scoring not in ("causal", "masked") or objective.consecutive:
@@ -128,15 +130,21 @@ class Teacher:
         return losses
 
     def divergence(self, student: Encoder, ours: Tensor, theirs: Tensor) -> Loss:
-        """Of top layers (N, D) of both."""
-        total = same = ours.new_zeros((), dtype=torch.float32)
-        for hidden, of_teacher in zip(ours.split(CHUNK), theirs.split(CHUNK), strict=True):
+        """Of top layers (N, D) of both, without all logits at once: a gradient computes those of a chunk again."""
+
+        def of_chunk(hidden: Tensor, of_teacher: Tensor) -> tuple[Tensor, Tensor | None]:
             with torch.no_grad():
                 truth = self.model.model.logits(of_teacher)
             part = divergence(student.logits(hidden), truth, temperature=self.options.temperature)
-            assert part.correct is not None
-            total, same = total + part.sum, same + part.correct
-        return Loss(total, len(ours), same)
+            return part.sum, part.correct
+
+        pairs = zip(ours.split(CHUNK), theirs.split(CHUNK), strict=True)
+        if len(ours) <= CHUNK:
+            parts = [of_chunk(*pair) for pair in pairs]
+        else:
+            parts = [checkpoint(of_chunk, *pair, use_reentrant=False, preserve_rng_state=False) for pair in pairs]
+        totals, same = [total for total, _ in parts], [correct for _, correct in parts if correct is not None]
+        return Loss(torch.stack(totals).sum(), len(ours), torch.stack(same).sum() if same else None)
 
 
 def predicted(target: Target) -> Tensor:
@@ -155,47 +163,57 @@ def outputs_of(model: Encoder) -> Iterator[list[Encoded]]:
         hook.remove()
 
 
+@contextlib.contextmanager
+def about_teacher() -> Iterator[None]:
+    """Errors say that they are about the teacher: a run has other folders too."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"The teacher cannot be used. {error}") from None
+
+
 # ---------------------------------------------------------------------- the start
 
 
 def chosen_layers(count: int, of: int) -> list[int]:
     """Which layers of a teacher a student with fewer begins with, evenly from the first to the top: 2 of 4 -> [0, 3].
 
-    Of 12, six are 0, 2, 4, 7, 9, 11, as in DistilBERT; one is the top.
+    Of 12, six are 0, 2, 4, 7, 9, 11, as in DistilBERT; one is the first.
     """
-    return [round(number * (of - 1) / (count - 1)) for number in range(count)] if count > 1 else [of - 1]
+    return [round(number * (of - 1) / max(1, count - 1)) for number in range(count)]
 
 
 @torch.no_grad()
 def copy_layers(student: Encoder, teacher: Encoder) -> LoadReport:
     """Gives a student with fewer layers the embeddings, some layers and the output layer of a teacher of its class.
 
+    What the teacher's folder did not have is not copied.
+
     Raises:
-        UserError: they differ in other sizes too.
+        UserError: they differ in more than their number of layers.
     """
-    (bottom, *layers), (of_bottom, *of_layers) = student.layer_groups(), teacher.layer_groups()
-    sources = [of_bottom, *(of_layers[number] for number in chosen_layers(len(layers), len(of_layers)))]
-    loaded, taken = [], set()
-    for group, source in zip(
-        [bottom, *layers, student.above_layers()], [*sources, teacher.above_layers()], strict=True
-    ):
-        values = _named(teacher, source)
-        numbered = {_within(name): name for name in values}
-        for name, parameter in _named(student, group).items():
-            there = name if name in values else numbered.get(_within(name))
-            if there is None:
-                continue
-            value = values[there]
-            if parameter.shape != value.shape:
-                raise UserError(
-                    f"Teacher and student differ in {name}: {tuple(value.shape)} and {tuple(parameter.shape)}. "
-                    "A student of another size begins with fresh weights: set model.start to null."
-                )
-            parameter.copy_(value)
-            loaded.append(name)
-            taken.add(there)
-    new = [name for name, _ in student.named_parameters() if name not in loaded]
-    return LoadReport(loaded, new, [name for name, _ in teacher.named_parameters() if name not in taken])
+    if type(student) is not type(teacher):
+        raise UserError(f"A {student.model_type} cannot begin with layers of a {teacher.model_type}.")
+    groups, of_teacher = student.layer_groups(), teacher.layer_groups()
+    origins = {name: name for name, _ in student.named_parameters()}  # the name of each there
+    for group, number in zip(groups[1:], chosen_layers(len(groups) - 1, len(of_teacher) - 1), strict=True):
+        theirs = {_within(name): name for name in _names(teacher, of_teacher[1 + number])}
+        origins |= {name: theirs[within] for name in _names(student, group) if (within := _within(name)) in theirs}
+    trained = {value.untyped_storage().data_ptr() for value in teacher.trained_state().values()}
+    known = {name: p for name, p in teacher.named_parameters() if p.untyped_storage().data_ptr() in trained}
+    report = LoadReport([], [], [name for name in known if name not in origins.values()])
+    for name, parameter in student.named_parameters():
+        if (value := known.get(origins[name])) is None:
+            report.new.append(name)
+            continue
+        if parameter.shape != value.shape:
+            raise UserError(
+                f"Teacher and student differ in {name}: {tuple(value.shape)} and {tuple(parameter.shape)}. "
+                "A student of another size begins with fresh weights: set model.start to null."
+            )
+        parameter.copy_(value)
+        report.loaded.append(name)
+    return report
 
 
 def _within(name: str) -> str:
@@ -203,6 +221,6 @@ def _within(name: str) -> str:
     return LAYER.sub(".#.", name, count=1)
 
 
-def _named(model: Encoder, group: Iterable[nn.Parameter]) -> dict[str, nn.Parameter]:
+def _names(model: Encoder, group: Iterable[nn.Parameter]) -> list[str]:
     inside = {id(parameter) for parameter in group}
-    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in inside}
+    return [name for name, parameter in model.named_parameters() if id(parameter) in inside]

@@ -64,8 +64,8 @@ def pictures_of(stages: list[Stage]) -> list[str]:
 
 
 def is_public(stages: list[Stage]) -> bool:
-    """Whether the texts of all pretraining among stages may be sent to Weights & Biases."""
-    return all(stage.get("public", False) for stage in stages if stage["stage"] in ("pretrain", "teacher"))
+    """Whether the texts of all runs and teachers among stages may be sent to Weights & Biases."""
+    return all(stage.get("public", False) for stage in stages if stage["stage"] in (*RUNS, "teacher"))
 
 
 def weights_of(stages: list[Stage]) -> str:
@@ -84,7 +84,7 @@ def teacher(folder: Path) -> Stage:
     stages = read(folder)
     named = [str(stage["name"]) for stage in stages if stage["stage"] in ("corpus", "task") and "name" in stage]
     stage = {**made("teacher", folder), **({"name": ", ".join(named)} if named else {})}
-    return {**stage, "public": True} if run_of(stages) and is_public(stages) else stage
+    return {**stage, "public": True} if is_public(stages) else stage
 
 
 def run_stage(

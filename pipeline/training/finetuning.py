@@ -102,7 +102,7 @@ class FineTuning(Training):
         recipe: see Recipe.
         arm: how much of the network is trained, and from which weights.
         seed: of fresh weights and dropout.
-        distillation: a fine-tuned model whose probabilities are learned beside the labels; null: none.
+        distillation: a fine-tuned teacher, as TEACHER= sets it, with `temperature` and `teacher_weight`; null: none.
         encoder: its folder, for `Trainer.fit` alone: commands load the encoder of FROM= themselves.
     """
 

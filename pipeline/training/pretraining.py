@@ -39,7 +39,8 @@ class Pretraining(Training):
         optimization: rate, schedule and the rest.
         start: folder of an encoder with the same tokenizer and sizes, whose weights are the first ones; of one with
             more layers, some of them. null: random ones.
-        distillation: a teacher, and how much of the loss is its; null: none.
+        distillation: a teacher, as TEACHER= sets it, with `temperature`, `teacher_weight` and `hidden_weight`; null:
+            none.
         seed: of the initial weights and dropout.
     """
 

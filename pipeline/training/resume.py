@@ -55,6 +55,11 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
             continue
         if name.startswith("content of"):
             old, new = str(old)[:12], str(new)[:12]  # hashes
+        if old is None and name.startswith("model.distillation."):
+            raise UserError(
+                f"{file} is of a run without a teacher: leave {typed.flag('teacher')} out, or set "
+                f"{typed.flag('overwrite')} to start over."
+            )
         back = (
             "Leave the change out" if name in before else f"Set {typed.setting(name, old)}"
         )  # the default has changed

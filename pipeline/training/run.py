@@ -89,7 +89,7 @@ class Record:
         tags: of W&B.
         seed: of the run.
         stages: where its input comes from (see lineage).
-        uses: the encoder folder that it begins with.
+        uses: folders of the models that it begins with or learns from.
         pictures: the files of the plots that its kind of task has.
         command: that makes the same run.
     """
@@ -99,7 +99,7 @@ class Record:
     tags: list[str]
     seed: int
     stages: list[lineage.Stage]
-    uses: Path | None = None
+    uses: Sequence[Path] = ()
     pictures: Sequence[str] = ()
     command: str = ""
 
@@ -191,8 +191,9 @@ class Run:
         loggers.log_configuration(self.named, flat(public(config)))
         if self.wandb is not None and self.resume_from is not None:
             self.wandb.send_missing(self.history)
-        if self.wandb is not None and record.uses is not None:
-            use_artifact(self.wandb, record.uses)
+        if self.wandb is not None:
+            for folder in record.uses:
+                use_artifact(self.wandb, folder)
 
     # ------------------------------------------------------------------ training
 

@@ -39,12 +39,13 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from pipeline.cli.continued import TEACHER
     from pipeline.cli.encoder_folders import made_in
     from pipeline.cli.task_template import add_missing
 
     request = request_of(FineTuneRequest, options)
     if options.teacher is not None:
-        request = request.override({"model.distillation.teacher": made_in(options.teacher)}, first=True)
+        request = request.override({TEACHER: made_in(options.teacher)}, first=True)
     add_missing(request.task, request.data)
     several_seeds(request, options.seeds) if options.seeds else finetune(request)
 
