@@ -35,6 +35,8 @@ from pipeline.training.throughput import Profile, Speed
 from pipeline.training.trainer import enough_memory, shards_weights
 from tasks.dataset import listed
 
+UNITS = {"hidden_loss": "1 - cosine"}  # of losses that are no nats
+
 
 def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     """Trains, and writes encoder, plots, samples and metrics.
@@ -103,7 +105,10 @@ def curve_panels(metrics: Iterable[str], compared: Sequence[str], baselines: dic
     main = [name for name in losses if name.removesuffix("_loss") in compared]
     label = f"{plots.readable(main[0])} (nats)" if len(main) == 1 else "loss (nats)"
     panels = [plots.Panel(label, main, baselines, height=4.0)]
-    panels += [plots.Panel(f"{plots.readable(name)} (nats)", [name], height=1.8) for name in losses if name not in main]
+    for name in losses:
+        if name not in main:
+            unit = UNITS.get(name, "nats")
+            panels.append(plots.Panel(f"{plots.readable(name)} ({unit})", [name], height=1.8))
     accuracies = [name[4:] for name in metrics if re.fullmatch(r"val/.+_accuracy", name)]
     return [*panels, plots.Panel("accuracy", accuracies, height=1.8)]
 
