@@ -86,8 +86,8 @@ class Teacher:
     """
 
     def __init__(self, options: Distillation, student: Encoder, objective: Objective, *, length: int) -> None:
-        self.options, self.folder = options, Path(options.teacher)
-        folder = self.folder
+        folder = Path(options.teacher)
+        self.options, self.folder = options, folder
         with about_teacher():
             model = encoders.load(folder)
             model.check_lm()
