@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -139,7 +140,9 @@ def p_text(change: Change) -> str:
 def plot(measured: Measured, file: Path) -> None:
     """The change of each recipe with its interval; hollow: it is not certain."""
     names = list(measured.changes)
-    figure, axes = plots.subplots(1, 1, figsize=(8.5, 1.6 + 0.42 * len(names)))
+    labels = [textwrap.fill(measured.titles[name][0], 36) for name in names]  # a long one leaves no room for the plot
+    lines = sum(1 + label.count("\n") for label in labels)
+    figure, axes = plots.subplots(1, 1, figsize=(8.5, 1.8 + 0.2 * (len(names) + lines)))
     for height, name in enumerate(names):
         change = measured.changes[name]
         fill = {} if change.is_certain else {"markerfacecolor": "white"}
@@ -147,9 +150,9 @@ def plot(measured: Measured, file: Path) -> None:
             change.mean, height, xerr=change.half, fmt="o", color=plots.COLORS[0], capsize=3, markeredgewidth=2, **fill
         )
     axes.axvline(0, color=plots.GREY, linewidth=1.2, zorder=1)
-    axes.set_yticks(range(len(names)), [measured.titles[name][0] for name in names])
+    axes.set_yticks(range(len(names)), labels)
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel(f"change of {measured.metric}: to the left is better; hollow: no gain, or one seed")
+    axes.set_xlabel(f"change of {measured.metric}: to the left is better;\nhollow: no gain, or one seed")
     axes.set_title(measured.title, loc="left")
     plots.save_figure(figure, file)
