@@ -40,6 +40,7 @@ class Source:
         document_start: regular expression; a line that matches begins a document. Without it documents of `.txt`
             files are separated by blank lines, and each row elsewhere is a document.
         verify: read files whole for their hash, and also what was made of them (see checksums.file_hash).
+        parallel: each document is a text and its translations, a line each, and no line is split into sentences.
         languages: names as en: of several, each file has one in its name or that of its folder (train.en.gz, en/1.txt).
     """
 
@@ -48,6 +49,7 @@ class Source:
     column: str = "text"
     document_start: str | None = None
     verify: bool = False
+    parallel: bool = False
     languages: list[str] = field(default_factory=list)
 
     @cached_property
@@ -57,7 +59,8 @@ class Source:
         languages = [[self.language_of(path) for path in self.files]] if self.languages else []
         formats = [self._format(path) for path in self.files]
         other = [formats] if set(formats) - {".txt"} else []  # of plain text alone the hash is that of earlier versions
-        return digest(content, self.column, self.document_start, *languages, *other)
+        parallel = ["parallel"] if self.parallel else []
+        return digest(content, self.column, self.document_start, *languages, *other, *parallel)
 
     def language_of(self, path: Path | None) -> str | None:
         """The language of a file; None: of what is from elsewhere.

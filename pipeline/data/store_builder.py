@@ -93,7 +93,7 @@ def _write(
 ) -> dict[str, Any]:
     """Writes the files of a store but `meta.json`, and returns its content."""
     with (
-        _Writer(folder, tokenizer) as writer,
+        _Writer(folder, tokenizer, whole_lines=source.parallel) as writer,
         progress(total=source.size(), unit="B", unit_scale=True, desc=f"tokenize {name}", leave=False, delay=1) as bar,
     ):
         documents = _documents(source, bar, keep, most)
@@ -117,8 +117,8 @@ def _documents(source: Source, bar: tqdm, keep: Keep | None, most: int | None) -
 class _Writer:
     """Writes the arrays of a store batch by batch, and counts what is in them."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        self.folder, self.tokenizer = folder, tokenizer
+    def __init__(self, folder: Path, tokenizer: Tokenizer, *, whole_lines: bool) -> None:
+        self.folder, self.tokenizer, self.whole_lines = folder, tokenizer, whole_lines
         self.dtype = np.uint16 if tokenizer.spells or len(tokenizer) <= 1 << 16 else np.uint32
         self.unknown = tokenizer.id("unk")
         self.count: dict[str, Any] = dict.fromkeys(COUNTS, 0)
@@ -155,7 +155,7 @@ class _Writer:
             for line in document:
                 self.count["lines"] += 1
                 self.count["duplicate_lines"] += self.seen.add(line)
-                for sentence in sentences(line):
+                for sentence in [line] if self.whole_lines else sentences(line):
                     text = sentence if first or not self.tokenizer.keeps_spaces else f" {sentence}"
                     yield first, text, document.language
                     first = False

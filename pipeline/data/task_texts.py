@@ -6,23 +6,28 @@ import json
 from pathlib import Path
 
 from pipeline.data import labeled
+from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.storage.locks import built_once
 from tasks.base import Task, Text
 
 
-def task_texts(task: Task, files: str | None, cache: Path) -> Path:
+def task_texts(task: Task, files: str | None, cache: Path, *, translations: bool = False) -> Path:
     """A file in the cache with the texts of the training part, a document each; nothing of the other parts.
 
     Args:
         files: local folder, file or pattern instead of the task's hub name.
         cache: folder of such files.
+        translations: whether a document is a text and its translation, a line each.
 
     Raises:
-        UserError: a part is missing or empty, or rows do not fit the task.
+        UserError: a part is missing or empty, rows do not fit the task, or there are no translations.
     """
-    documents = [document(example.text) for example in labeled.read(task, files).parts["train"].examples]
+    if translations and not task.parallel:
+        raise UserError("The task has no translations: a task of translation is needed here.")
+    examples = labeled.read(task, files).parts["train"].examples
+    documents = [document((e.text, e.label) if translations else e.text) for e in examples]
     file = cache / f"{digest(documents)[:16]}.jsonl"
     with built_once(file, "the texts of the task"):
         if not file.exists():

@@ -43,9 +43,10 @@ class Encoder(nn.Module):
         context: what its output may depend on: the D features in as many equal parts, and for each part the side of
             the input that it sees beside the position itself. The audit's leak checks follow from it.
         special: how many special tokens a row has.
-        offers: further capabilities: `next_sentence`, `packing` (reads `documents` in a batch), `attend` (reads
-            `positions` (B, T) and `attend` (B, T, T): what a token may see), `state` (gives one without being handed
-            one, and of one size: rows may continue those of the batch before), `top_positions` (see `asked`).
+        offers: further capabilities: `next_sentence`, `packing` (reads `documents` in a batch), `positions` (reads
+            `positions` (B, T)), `attend` (reads these and `attend` (B, T, T): what a token may see), `state` (gives one
+            without being handed one, and of one size: rows may continue those of the batch before), `top_positions`
+            (see `asked`).
         token_input: the input that says which token is where (B, T).
         shared_inputs: inputs that do not have a row for each row of the batch.
         shardable: whether each process may hold a part of the weights only.

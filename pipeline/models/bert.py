@@ -66,7 +66,7 @@ class Bert(Encoder):
     context = ("full",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
     learned_positions = True
-    offers = ("next_sentence", "causal_rows", "top_positions")
+    offers = ("next_sentence", "causal_rows", "positions", "top_positions")
     schema = BertConfig
     heads, lm_head = ("cls.", "bert.pooler."), ("cls.predictions.",)
 
@@ -174,12 +174,14 @@ class Bert(Encoder):
     def forward(self, batch: Batch, state: None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> D-wide layers.
 
-        Optional: `token_type_ids` (B, T); `causal` (B,): rows in which a token sees only itself and those before it;
-        `top_positions` (N,): different positions b T + t of which the top layer is asked for, NaN elsewhere.
+        Optional: `token_type_ids` (B, T); `positions` (B, T), where they are not those in the row; `causal` (B,): rows
+        in which a token sees only itself and those before it; `top_positions` (N,): different positions b T + t of
+        which the top layer is asked for, NaN elsewhere.
         """
         ids, mask = batch["input_ids"], batch["mask"]
         segments = batch.get("token_type_ids")
-        x = self.word_embedding(ids) + self.position_embedding.weight[: ids.shape[1]]
+        places = batch.get("positions", slice(ids.shape[1]))
+        x = self.word_embedding(ids) + self.position_embedding.weight[places]
         x = x + (self.segment_embedding.weight[0] if segments is None else self.segment_embedding(segments))
         x = self.dropout(self.embedding_norm(x))
         layers, bias = [x], padding_bias(mask)

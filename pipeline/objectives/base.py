@@ -45,12 +45,14 @@ class Objective(nn.Module):
         main: the name of the language model's loss, which training brings below the unigram baseline.
         shown: metrics of a validation that the console shows; empty: all.
         consecutive: whether row b of a step continues row b of the step before; otherwise rows are shuffled.
+        parallel: whether a document is a text and its translations, a line each, which stay whole.
     """
 
     requires: frozenset[str] = frozenset()
     main: ClassVar[str]
     shown: ClassVar[tuple[str, ...]] = ()
     consecutive: bool = False
+    parallel: ClassVar[bool] = False
 
     @classmethod
     def compared_losses(cls) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class MaskedLM(Objective):
 
     def batch(self, rows: PairRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         pairs = rows.draw(index, rng)
-        ids, segments, mask = join_pairs(pairs, tokenizer, most=rows.windows.length + self.num_special)
+        ids, segments, mask = join_pairs(pairs, tokenizer, most=rows.length + self.num_special)
         masked = mask_tokens(
             ids,
             mask & ~np.isin(ids, tokenizer.special_ids),

@@ -31,6 +31,7 @@ class PairRows:
 
     def __init__(self, windows: SentenceWindows, task: PairTask, *, seed: int) -> None:
         self.windows, self.task, self.seed = windows, task, seed
+        self.length = windows.length
 
     def __len__(self) -> int:
         return max(1, pair_count(self.windows)) if self.task == "nsp" else len(self.windows)

@@ -164,11 +164,13 @@ class CorpusData(lightning.LightningDataModule):
             column=self.text_column,
             document_start=self.document_start,
             verify=self.verify,
+            parallel=self.objective.parallel,
             languages=self.options.languages,
         )
         if self.task is not None:
-            file = task_texts(trained_task(self.task), self.files, cache_folder() / "tasks")
-            return Source(files=[file], verify=self.verify, languages=self.options.languages), None
+            task, parallel = trained_task(self.task), self.objective.parallel
+            file = task_texts(task, self.files, cache_folder() / "tasks", translations=parallel)
+            return Source(files=[file], verify=self.verify, parallel=parallel, languages=self.options.languages), None
         if self.hub is not None:
             address = {key: value for key, value in self.hub.items() if key != "validation"}
             validation = self.hub.get("validation")
