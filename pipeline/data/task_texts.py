@@ -27,7 +27,7 @@ def task_texts(task: Task, files: str | None, cache: Path, *, translations: bool
     if translations and not task.parallel:
         raise UserError("The task has no translations: a task of translation is needed here.")
     examples = labeled.read(task, files).parts["train"].examples
-    documents = [document((e.text, e.label) if translations else e.text) for e in examples]
+    documents = [document((str(e.text), e.label) if translations else e.text) for e in examples]
     file = cache / f"{digest(documents)[:16]}.jsonl"
     with built_once(file, "the texts of the task"):
         if not file.exists():

@@ -12,7 +12,7 @@ from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder
 from pipeline.objectives.ppmi_init import initialize_from_ppmi
 
-EmbeddingStart = Literal["random", "cooccurrence", "one-vector"]
+EmbeddingStart = Literal["random", "cooccurrence", "translations", "one-vector"]
 
 
 def keep_random(encoder: Encoder, store: TokenStore, seed: int) -> None:
@@ -21,9 +21,19 @@ def keep_random(encoder: Encoder, store: TokenStore, seed: int) -> None:
 
 def from_cooccurrences(encoder: Encoder, store: TokenStore, seed: int) -> None:
     """The vectors of tokens that occur in similar places are similar from the start."""
+    _count(encoder, store, seed, by_document=False)
+
+
+def from_translations(encoder: Encoder, store: TokenStore, seed: int) -> None:
+    """As `from_cooccurrences`, and those of words and their translations are similar too."""
+    _count(encoder, store, seed, by_document=True)
+
+
+def _count(encoder: Encoder, store: TokenStore, seed: int, *, by_document: bool) -> None:
     inform("embeddings  start from co-occurrences, which are being counted")
     assert encoder.token_embedding is not None
-    initialize_from_ppmi(encoder.token_embedding.weight, store, special=encoder.tokenizer.special_ids, seed=seed)
+    special = encoder.tokenizer.special_ids
+    initialize_from_ppmi(encoder.token_embedding.weight, store, special=special, seed=seed, by_document=by_document)
 
 
 @torch.no_grad()
@@ -41,5 +51,6 @@ def from_one_vector(encoder: Encoder, store: TokenStore, seed: int) -> None:
 INITIALIZERS: dict[EmbeddingStart, Callable[[Encoder, TokenStore, int], None]] = {
     "random": keep_random,
     "cooccurrence": from_cooccurrences,
+    "translations": from_translations,
     "one-vector": from_one_vector,
 }

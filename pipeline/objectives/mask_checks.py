@@ -38,9 +38,9 @@ def mask_checks(
         yield none("no word is masked in part", broken, "masked in part")
 
 
-def positions_of(batch: Batch) -> Tensor:
+def positions_of(batch: Batch, name: str = "mlm") -> Tensor:
     """(M,) masked positions of the flattened rows."""
-    positions = batch.targets["mlm"].positions
+    positions = batch.targets[name].positions
     assert positions is not None
     return positions
 

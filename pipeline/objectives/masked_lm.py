@@ -92,7 +92,7 @@ class MaskedLM(Objective):
         """Special tokens of a row: [CLS] a [SEP] b [SEP]."""
         return 3 if self.pairs else 2
 
-    def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PairRows:
+    def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> Any:
         return PairRows(SentenceWindows(store, length - self.num_special, phase=phase), self.next_sentence, seed=seed)
 
     def words_per_token(self, rows: PairRows, store: TokenStore) -> float:

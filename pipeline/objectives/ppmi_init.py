@@ -3,6 +3,8 @@
 A masked LM spends its first thousand steps finding this out by gradients; counting takes seconds. The vectors are
 those of Levy and Goldberg (2014, "Neural Word Embedding as Implicit Matrix Factorization") with the settings of Levy,
 Goldberg and Dagan (2015): positive pointwise mutual information, contexts smoothed, singular values under a root.
+Where a document is a text and its translation, all of it is context too, so that words and their translations have the
+same contexts and get similar vectors (Levy, Søgaard and Goldberg 2017).
 """
 
 from __future__ import annotations
@@ -21,26 +23,35 @@ CONTEXTS = 8_192  # at most, the most frequent tokens
 MOST_COUNTS = 1 << 28  # of (V, contexts) float32: 1 GB; a larger vocabulary has fewer contexts
 MOST_TOKENS = 20_000_000  # counted at most, in stretches spread over the corpus
 STRETCH = 1_000_000
+REACH = 128  # tokens between two of a document, at most, that count
 
 
 @torch.no_grad()
-def initialize_from_ppmi(weight: Tensor, store: TokenStore, *, special: Collection[int], seed: int) -> None:
+def initialize_from_ppmi(
+    weight: Tensor, store: TokenStore, *, special: Collection[int], seed: int, by_document: bool = False
+) -> None:
     """Replaces the rows of an embedding (V, D) by PPMI vectors, each as long as the rows were on average.
 
     Special tokens and tokens that the corpus does not have keep their rows. Documents are read as one stream.
 
     Args:
         special: ids of special tokens.
+        by_document: whether all tokens of a document are contexts of each other too.
     """
-    vectors = factorise(count(store.tokens, vocab_size=len(weight)), weight.shape[1], seed=seed)
+    starts = store.document_starts if by_document else None
+    vectors = factorise(count(store.tokens, vocab_size=len(weight), starts=starts), weight.shape[1], seed=seed)
     known = vectors.norm(dim=1) > 1e-4  # other tokens have no neighbors, or uninformative ones
     known[list(special)] = False
     length = weight[known].norm(dim=1).mean()
     weight[known] = length * torch.nn.functional.normalize(vectors[known], dim=1)
 
 
-def count(tokens: np.ndarray, *, vocab_size: int) -> np.ndarray:
-    """How often token v occurs near context c: (V, C) float32, C the most frequent tokens."""
+def count(tokens: np.ndarray, *, vocab_size: int, starts: np.ndarray | None = None) -> np.ndarray:
+    """How often token v occurs near context c: (V, C) float32, C the most frequent tokens.
+
+    Args:
+        starts: (D + 1,) first token of each document, then N: two tokens of a document count 1 more. None: they do not.
+    """
     begins = np.arange(0, len(tokens), STRETCH)
     if len(tokens) > MOST_TOKENS:
         begins = np.linspace(0, len(tokens) - STRETCH, MOST_TOKENS // STRETCH).astype(int)
@@ -52,10 +63,21 @@ def count(tokens: np.ndarray, *, vocab_size: int) -> np.ndarray:
     for begin in begins:
         stretch = tokens[begin : begin + STRETCH].astype(np.int64)
         for k in range(1, WINDOW + 1):
-            for center, context in ((stretch[:-k], column[stretch[k:]]), (stretch[k:], column[stretch[:-k]])):
-                known = context >= 0
-                np.add.at(counts.reshape(-1), center[known] * len(contexts) + context[known], np.float32(1 / k))
+            _add(counts, stretch[:-k], stretch[k:], column, 1 / k)
+        if starts is None:
+            continue
+        document = np.searchsorted(starts, np.arange(begin, begin + len(stretch)), side="right")
+        for k in range(1, min(REACH, len(stretch) - 1) + 1):
+            together = document[:-k] == document[k:]
+            _add(counts, stretch[:-k][together], stretch[k:][together], column, 1.0)
     return counts
+
+
+def _add(counts: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.ndarray, weight: float) -> None:
+    """Counts tokens (n,) as contexts of each other; `column` has the place of each context, -1 for other tokens."""
+    for center, context in ((first, column[second]), (second, column[first])):
+        known = context >= 0
+        np.add.at(counts.reshape(-1), center[known] * counts.shape[1] + context[known], np.float32(weight))
 
 
 def factorise(counts: np.ndarray, size: int, *, seed: int) -> Tensor:

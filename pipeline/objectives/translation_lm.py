@@ -21,6 +21,7 @@ from pipeline.models.outputs import Encoded
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_rows import spread
 from pipeline.objectives.checks import Check, none, share
+from pipeline.objectives.mask_checks import positions_of
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.sentence_pairs import Pair, excess
@@ -97,9 +98,8 @@ class TranslationLM(MaskedLM):
         return replace(batch, inputs=inputs, targets=by_kind(batch, together), rows=batch.rows[document])
 
     def top_positions(self, model: Encoder, batch: Batch) -> Tensor | None:
-        found, tlm = super().top_positions(model, batch), batch.targets["tlm"].positions
-        assert tlm is not None
-        return None if found is None else torch.cat([found, tlm])
+        found = super().top_positions(model, batch)
+        return None if found is None else torch.cat([found, positions_of(batch, "tlm")])
 
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
         target = batch.targets["tlm"]
@@ -172,18 +172,16 @@ def positions_in_texts(segments: Tensor) -> Tensor:
 
 def by_kind(batch: Batch, together: Tensor) -> dict[str, Target]:
     """The masked tokens of rows with one text as `mlm`, of those with two (B,) as `tlm`."""
-    target, width = batch.targets["mlm"], batch.mask.shape[1]
-    assert target.positions is not None
-    of_pair = together[target.positions // width]
-
-    def of(chosen: Tensor) -> Target:
-        return Target(target.labels[chosen], chosen.sum().clamp(min=1), target.positions[chosen])
-
-    return {"mlm": of(~of_pair), "tlm": of(of_pair)}
+    labels, positions = batch.targets["mlm"].labels, positions_of(batch)
+    of_pair = together[positions // batch.mask.shape[1]]
+    return {
+        name: Target(labels[chosen], chosen.sum().clamp(min=1), positions[chosen])
+        for name, chosen in (("mlm", ~of_pair), ("tlm", of_pair))
+    }
 
 
 def of_one_kind(batch: Batch) -> Batch:
     """A batch with all masked tokens as `mlm`."""
-    parts = [batch.targets[name] for name in ("mlm", "tlm")]
-    labels, positions = torch.cat([part.labels for part in parts]), torch.cat([part.positions for part in parts])
+    labels = torch.cat([batch.targets[name].labels for name in ("mlm", "tlm")])
+    positions = torch.cat([positions_of(batch, name) for name in ("mlm", "tlm")])
     return replace(batch, targets={"mlm": Target(labels, torch.tensor(len(labels)), positions)})

@@ -34,8 +34,8 @@ class Pretraining(Training):
     Args:
         encoder: class and sizes; it is built when the tokenizer is known.
         objective: what it learns; its data module has the same one.
-        embeddings: the vectors of tokens at the start: `random` as the rest, `cooccurrence` (see ppmi_init.py) or
-            `one-vector` (the same for all: Le et al. 2010).
+        embeddings: the vectors of tokens at the start: `random` as the rest, `cooccurrence` or, with texts and their
+            translations, `translations` (see ppmi_init.py), or `one-vector` (the same for all: Le et al. 2010).
         optimization: rate, schedule and the rest.
         start: folder of an encoder with the same tokenizer and sizes, whose weights are the first ones; of one with
             more layers, some of them. null: random ones.
@@ -153,6 +153,9 @@ class Pretraining(Training):
             raise UserError(
                 f"model.embeddings: {self.embeddings} needs an encoder with a vector for each token; set random."
             )
+
+        if self.embeddings == "translations" and not self.objective.parallel:
+            raise UserError("model.embeddings: translations needs an objective that reads them; set cooccurrence.")
 
     def begin(self, data: CorpusData) -> None:
         """Initializes what does not start at random, in a run that is not resumed."""

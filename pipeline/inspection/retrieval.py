@@ -1,0 +1,178 @@
+"""Which text of another language is the translation: the one whose vector is nearest (Artetxe and Schwenk 2019).
+
+A model that was trained on both languages has learned what they share as far as the right one is found. Nothing is
+trained here. The vector of a text is the mean over its tokens; layers differ much, and the middle ones are best (Pires
+et al. 2019), so the layer is chosen on the validation part.
+
+Shapes: N texts of either language, T positions, D model size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.console.progress import progress
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder
+from pipeline.tracking import plots
+from pipeline.tracking.tables import markdown_table
+
+BATCH = 128  # texts
+NEIGHBORS = 4  # of the margin, as in the paper
+
+
+@dataclass(frozen=True)
+class Found:
+    """How often the nearest text is the translation, of N.
+
+    Attributes:
+        there: from the first language to the second.
+        back: from the second to the first.
+    """
+
+    there: float
+    back: float
+
+    @property
+    def mean(self) -> float:
+        return (self.there + self.back) / 2
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """What an encoder found.
+
+    Attributes:
+        texts: N.
+        languages: of sources and targets.
+        layers: from the embeddings to the top.
+        chosen: the layer that was best on the validation part.
+        tokens: of vectors that say which tokens a text has, rare ones more: what needs no training.
+        truncated: texts that are longer than the encoder reads.
+    """
+
+    texts: int
+    languages: tuple[str, str]
+    layers: tuple[Found, ...]
+    chosen: int
+    tokens: Found
+    truncated: int
+
+    @property
+    def best(self) -> Found:
+        return self.layers[self.chosen]
+
+
+def retrieve(
+    encoder: Encoder,
+    validation: tuple[Sequence[str], Sequence[str]],
+    test: tuple[Sequence[str], Sequence[str]],
+    *,
+    languages: tuple[str, str],
+) -> Retrieval:
+    """Finds the translations of sources among the targets of the same part, and the other way round.
+
+    Args:
+        validation, test: sources and their targets, one for one.
+
+    Raises:
+        UserError: the model has no vectors, since it counts.
+    """
+    if encoder.learning == "counting":
+        raise UserError(f"Retrieval needs vectors of texts, and a {encoder.model_type} has none.")
+    by_part = []
+    for name, sides in (("validation", validation), ("test", test)):
+        sources, targets = (text_vectors(encoder, texts, name=name) for texts in sides)
+        by_part.append([nearest(a, b) for a, b in zip(sources, targets, strict=True)])
+    tuned, tested = by_part
+    tokens = [encoder.tokenize(side) for side in test]
+    room = encoder.max_length - encoder.special.count()
+    return Retrieval(
+        texts=len(test[0]),
+        languages=languages,
+        layers=tuple(tested),
+        chosen=int(np.argmax([found.mean for found in tuned])),
+        tokens=nearest(*token_vectors(*tokens)),
+        truncated=sum(len(text) > room for side in tokens for text in side),
+    )
+
+
+def text_vectors(encoder: Encoder, texts: Sequence[str], *, name: str) -> list[Tensor]:
+    """(N, D) of each layer: the mean over the tokens of a text, without special ones."""
+    parts: list[list[Tensor]] = []
+    begins = range(0, len(texts), BATCH)
+    for begin in progress(begins, desc=name, unit="batch", leave=False, delay=1):
+        out = encoder.encode(list(texts[begin : begin + BATCH]), batch_size=BATCH)
+        place, length = torch.arange(out.mask.shape[1]), out.mask.sum(1, keepdim=True)
+        inside = (place >= encoder.special.prefix) & (place < length - encoder.special.suffix)
+        weights = (inside / inside.sum(1, keepdim=True).clamp(min=1))[:, None]
+        parts.append([(weights.to(layer) @ layer)[:, 0].float() for layer in out.layers])
+    return [torch.cat(layers) for layers in zip(*parts, strict=True)]
+
+
+def token_vectors(sources: Sequence[Sequence[Any]], targets: Sequence[Sequence[Any]]) -> tuple[Tensor, Tensor]:
+    """Tokens of texts -> (N, K) of each side, counts of tokens times the logarithm of their rarity (tf-idf)."""
+    index: dict[Any, int] = {}
+    texts = [[index.setdefault(token, len(index)) for token in text] for text in (*sources, *targets)]
+    counts = torch.zeros(len(texts), len(index))
+    for row, tokens in enumerate(texts):
+        counts[row] = torch.bincount(torch.tensor(tokens, dtype=torch.long), minlength=len(index))
+    counts *= (len(texts) / (counts > 0).sum(0)).log()
+    return counts[: len(sources)], counts[len(sources) :]
+
+
+def nearest(sources: Tensor, targets: Tensor) -> Found:
+    """How often row i of either side (N, D) has the highest margin with row i of the other."""
+    scores, right = margins(sources, targets), torch.arange(len(sources))
+    there, back = ((best == right).double().mean().item() for best in (scores.argmax(1), scores.argmax(0)))
+    return Found(there, back)
+
+
+def margins(sources: Tensor, targets: Tensor) -> Tensor:
+    """(N, N): the cosine of two texts over the mean of those with the nearest texts of either (equation 3, ratio).
+
+    A text that is near to all others is not the best one for each of them.
+    """
+    unit = [torch.nn.functional.normalize(side, dim=1) for side in (sources, targets)]
+    cosines = unit[0] @ unit[1].T
+    k = min(NEIGHBORS, len(cosines))
+    around = [cosines.topk(k, dim=dim).values.mean(dim, keepdim=True) for dim in (1, 0)]
+    return cosines / ((around[0] + around[1]) / 2).clamp(min=1e-6)
+
+
+def table(found: Retrieval) -> str:
+    """The layers, the chosen one marked, as a Markdown table."""
+    a, b = found.languages
+    rows = [("tokens in common", found.tokens)]
+    for layer, of_layer in enumerate(found.layers):
+        rows.append((f"layer {layer}" + (" (best in validation)" if layer == found.chosen else ""), of_layer))
+    cells = [[name, *(f"{share:.1%}" for share in (of.there, of.back))] for name, of in rows]
+    return markdown_table(["vector", f"{a} to {b}", f"{b} to {a}"], cells)
+
+
+def figures(found: Retrieval) -> dict[str, Any]:
+    """What was found, as JSON."""
+    return asdict(found) | {"best": asdict(found.best)}
+
+
+def plot(found: Retrieval, file: Path, *, title: str) -> None:
+    """The share that is found by layer, a line for each direction."""
+    figure, axes = plots.subplots(figsize=(6.5, 4))
+    a, b = found.languages
+    for name, of in ((f"{a} to {b}", "there"), (f"{b} to {a}", "back")):
+        axes.plot([100 * getattr(layer, of) for layer in found.layers], marker="o", label=name)
+    axes.axhline(100 * found.tokens.mean, linestyle="--", color="gray", label="tokens in common")
+    axes.set_xticks(range(len(found.layers)), ["embeddings", *(str(n) for n in range(1, len(found.layers)))])
+    axes.set_ylim(0, 102)
+    axes.set_xlabel("layer")
+    axes.set_ylabel(f"translations found among {found.texts:,} texts (%)")
+    axes.legend(fontsize="small")
+    figure.suptitle(title)
+    plots.save_figure(figure, file)
