@@ -36,7 +36,7 @@ def initialize_from_ppmi(
 
     Args:
         special: ids of special tokens.
-        by_document: whether all tokens of a document are contexts of each other too.
+        by_document: whether all tokens of a document are contexts too, of each other and of themselves.
     """
     starts = store.document_starts if by_document else None
     vectors = factorise(count(store.tokens, vocab_size=len(weight), starts=starts), weight.shape[1], seed=seed)
@@ -50,7 +50,8 @@ def count(tokens: np.ndarray, *, vocab_size: int, starts: np.ndarray | None = No
     """How often token v occurs near context c: (V, C) float32, C the most frequent tokens.
 
     Args:
-        starts: (D + 1,) first token of each document, then N: two tokens of a document count 1 more. None: they do not.
+        starts: (D + 1,) first token of each document, then N: two tokens of a document count 1 more, and so
+            does each with itself. None: they do not.
     """
     begins = np.arange(0, len(tokens), STRETCH)
     if len(tokens) > MOST_TOKENS:
@@ -66,6 +67,7 @@ def count(tokens: np.ndarray, *, vocab_size: int, starts: np.ndarray | None = No
             _add(counts, stretch[:-k], stretch[k:], column, 1 / k)
         if starts is None:
             continue
+        _add(counts, stretch, stretch, column, 0.5)  # each way: a token stands in its document, too
         document = np.searchsorted(starts, np.arange(begin, begin + len(stretch)), side="right")
         for k in range(1, min(REACH, len(stretch) - 1) + 1):
             together = document[:-k] == document[k:]
