@@ -43,14 +43,14 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: predict decoding recipes help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict decoding retrieval recipes help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@echo "Targets"
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
-	@echo "  MODEL      [bert] bert, gpt, elmo, bart, mbart; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
+	@echo "  MODEL      [bert] bert, gpt, elmo, bart; mbart, xlm; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern;"
 	@echo "             task:NAME = the training texts of a task, without labels"
 	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
@@ -171,6 +171,9 @@ try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD
 
 decoding: $(BIN)/.installed-core ## BLEU of a translation run by greedy and beam search: FROM=run folder; OUT=file.json
 	$(call run,FROM OUT ARGS)
+
+retrieval: $(BIN)/.installed-core ## how often the nearest text of another language is the translation, by layer: FROM=encoder, TASK of translation; OUT=file.json
+	$(call run,TASK FROM OUT $(READING) ARGS)
 
 evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS; OUT=file.json
 	$(call run,CORPUS FROM OUT $(READING) ARGS)

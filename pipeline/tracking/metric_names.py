@@ -37,6 +37,8 @@ METRIC_NAMES = {
     "baseline/unigram/COLUMN/VALUE": "zero-shot: accuracy of the word-frequency baseline, by group",
     "val/mlm_loss": "masked language modeling: mean cross entropy of the masked tokens, in nats",
     "val/mlm_accuracy": "share of the masked tokens predicted exactly",
+    "val/tlm_loss": "translation language modeling: the same in rows where the translation of the text is there too",
+    "val/tlm_accuracy": "share of these predicted exactly",
     "val/nsp_loss": "next-sentence prediction: cross entropy, in nats (0.693 is chance)",
     "val/nsp_accuracy": "next-sentence prediction: accuracy (0.5 is chance)",
     "val/lm_loss": "left-to-right language modeling: mean cross entropy of the next token, in nats",
