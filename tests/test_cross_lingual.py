@@ -102,6 +102,10 @@ def test_batches_depend_on_the_step_alone_and_pass_the_audit(tmp_path: Path) -> 
     checks = list(steps.objective.checks(tiny_bert(tokenizer), steps, batches))
     assert [check.name for check in checks if not check.passed] == []
     assert "second texts begin at position 0" in [check.name for check in checks]
+    alone = StepBatches(TranslationLM(translation_share=0), built, tokenizer, length=32, batch_size=40, seed=1)
+    assert set(alone(0).targets) == set(alone.objective(tiny_bert(tokenizer), alone(0))) == {"mlm"}
+    assert len(alone(0)) == 80
+    assert all(check.passed for check in alone.objective.checks(tiny_bert(tokenizer), alone, [alone(0)]))
     batches[0].inputs["positions"] += 1
     assert not all(check.passed for check in steps.objective.checks(tiny_bert(tokenizer), steps, batches))
 
@@ -202,6 +206,7 @@ def test_counted_translations_are_found(tmp_path: Path, pairs: Path, capsys: pyt
     assert found["best"] == found["layers"][found["chosen"]]
     assert f"layer {found['chosen']} (best in validation) | {found['best']['there']:.1%}" in shown
     assert found["best"]["there"] > 0.5 > 5 * found["tokens"]["there"]
+    assert found["counted"]["there"] > 0.5
     assert_plot(found_in.with_suffix(".png"))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from torch import Tensor
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
+from pipeline.objectives import ppmi_init
 from pipeline.tracking import plots
 from pipeline.tracking.tables import markdown_table
 
 BATCH = 128  # texts
+Sides = tuple[Sequence[str], Sequence[str]]  # sources and their targets
 NEIGHBORS = 4  # of the margin, as in the paper
 
 
@@ -54,7 +57,8 @@ class Retrieval:
         languages: of sources and targets.
         layers: from the embeddings to the top.
         chosen: the layer that was best on the validation part.
-        tokens: of vectors that say which tokens a text has, rare ones more: what needs no training.
+        tokens: by the tokens that both have, rare ones more.
+        counted: by counts in the training part, see `counted_vectors`; None: tokens of the encoder are bytes.
         truncated: texts that are longer than the encoder reads.
     """
 
@@ -63,6 +67,7 @@ class Retrieval:
     layers: tuple[Found, ...]
     chosen: int
     tokens: Found
+    counted: Found | None
     truncated: int
 
     @property
@@ -72,15 +77,16 @@ class Retrieval:
 
 def retrieve(
     encoder: Encoder,
-    validation: tuple[Sequence[str], Sequence[str]],
-    test: tuple[Sequence[str], Sequence[str]],
+    training: Sides,
+    validation: Sides,
+    test: Sides,
     *,
     languages: tuple[str, str],
 ) -> Retrieval:
     """Finds the translations of sources among the targets of the same part, and the other way round.
 
     Args:
-        validation, test: sources and their targets, one for one.
+        training, validation, test: sources and their targets, one for one; of the first ones baselines learn.
 
     Raises:
         UserError: the model has no vectors, since it counts.
@@ -94,12 +100,14 @@ def retrieve(
     tuned, tested = by_part
     tokens = [encoder.tokenize(side) for side in test]
     room = encoder.max_length - encoder.special.count()
+    counted = None if encoder.tokenizer.spells else nearest(*counted_vectors(encoder, training, test))
     return Retrieval(
         texts=len(test[0]),
         languages=languages,
         layers=tuple(tested),
         chosen=int(np.argmax([found.mean for found in tuned])),
         tokens=nearest(*token_vectors(*tokens)),
+        counted=counted,
         truncated=sum(len(text) > room for side in tokens for text in side),
     )
 
@@ -128,6 +136,22 @@ def token_vectors(sources: Sequence[Sequence[Any]], targets: Sequence[Sequence[A
     return counts[: len(sources)], counts[len(sources) :]
 
 
+def counted_vectors(encoder: Encoder, training: Sides, test: Sides) -> tuple[Tensor, Tensor]:
+    """Means (N, D) of vectors of tokens that are counted, not trained (Levy, Søgaard and Goldberg 2017).
+
+    All tokens of a training text and its translation are contexts of each other: see ppmi_init.py.
+    """
+    pairs = zip(*(encoder.tokenizer.encode_batch(list(side)) for side in training), strict=True)
+    documents = [[*source, *target] for source, target in pairs]
+    starts = np.cumsum([0, *map(len, documents)])
+    tokens = np.fromiter(chain.from_iterable(documents), dtype=np.int64, count=int(starts[-1]))
+    counts = ppmi_init.count(tokens, vocab_size=len(encoder.tokenizer), starts=starts)
+    vectors = ppmi_init.factorise(counts, encoder.size, seed=0)
+    sides = ([vectors[ids].mean(0) for ids in encoder.tokenizer.encode_batch(list(side))] for side in test)
+    source, target = (torch.stack(side).nan_to_num() for side in sides)  # a text may have no token
+    return source, target
+
+
 def nearest(sources: Tensor, targets: Tensor) -> Found:
     """How often row i of either side (N, D) has the highest margin with row i of the other."""
     scores, right = margins(sources, targets), torch.arange(len(sources))
@@ -151,6 +175,8 @@ def table(found: Retrieval) -> str:
     """The layers, the chosen one marked, as a Markdown table."""
     a, b = found.languages
     rows = [("tokens in common", found.tokens)]
+    if found.counted is not None:
+        rows.append(("counted in the training texts", found.counted))
     for layer, of_layer in enumerate(found.layers):
         rows.append((f"layer {layer}" + (" (best in validation)" if layer == found.chosen else ""), of_layer))
     cells = [[name, *(f"{share:.1%}" for share in (of.there, of.back))] for name, of in rows]
@@ -168,7 +194,9 @@ def plot(found: Retrieval, file: Path, *, title: str) -> None:
     a, b = found.languages
     for name, of in ((f"{a} to {b}", "there"), (f"{b} to {a}", "back")):
         axes.plot([100 * getattr(layer, of) for layer in found.layers], marker="o", label=name)
-    axes.axhline(100 * found.tokens.mean, linestyle="--", color="gray", label="tokens in common")
+    axes.axhline(100 * found.tokens.mean, linestyle=":", color="gray", label="tokens in common")
+    if found.counted is not None:
+        axes.axhline(100 * found.counted.mean, linestyle="--", color="gray", label="counted in the training texts")
     axes.set_xticks(range(len(found.layers)), ["embeddings", *(str(n) for n in range(1, len(found.layers)))])
     axes.set_ylim(0, 102)
     axes.set_xlabel("layer")

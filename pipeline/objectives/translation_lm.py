@@ -95,16 +95,20 @@ class TranslationLM(MaskedLM):
         texts = 1 + together.long()
         document = (texts.cumsum(0) - texts) // 2
         inputs = {**batch.inputs, "positions": positions_in_texts(batch.inputs["token_type_ids"])}
-        return replace(batch, inputs=inputs, targets=by_kind(batch, together), rows=batch.rows[document])
+        targets = by_kind(batch, together) if self.translation_share else batch.targets
+        return replace(batch, inputs=inputs, targets=targets, rows=batch.rows[document])
 
     def top_positions(self, model: Encoder, batch: Batch) -> Tensor | None:
         found = super().top_positions(model, batch)
-        return None if found is None else torch.cat([found, positions_of(batch, "tlm")])
+        if found is None or "tlm" not in batch.targets:
+            return found
+        return torch.cat([found, positions_of(batch, "tlm")])
 
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
-        target = batch.targets["tlm"]
-        tlm = model.token_loss(encoded.layers[-1].flatten(0, 1)[target.positions], target.labels)
-        return {**super().losses(model, encoded, batch), "tlm": tlm}
+        losses = super().losses(model, encoded, batch)
+        if (target := batch.targets.get("tlm")) is not None:
+            losses["tlm"] = model.token_loss(encoded.layers[-1].flatten(0, 1)[target.positions], target.labels)
+        return losses
 
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
         yield from super().checks(model, steps, [of_one_kind(batch) for batch in batches])
@@ -182,6 +186,6 @@ def by_kind(batch: Batch, together: Tensor) -> dict[str, Target]:
 
 def of_one_kind(batch: Batch) -> Batch:
     """A batch with all masked tokens as `mlm`."""
-    labels = torch.cat([batch.targets[name].labels for name in ("mlm", "tlm")])
-    positions = torch.cat([positions_of(batch, name) for name in ("mlm", "tlm")])
+    labels = torch.cat([target.labels for target in batch.targets.values()])
+    positions = torch.cat([positions_of(batch, name) for name in batch.targets])
     return replace(batch, targets={"mlm": Target(labels, torch.tensor(len(labels)), positions)})

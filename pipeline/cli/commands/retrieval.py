@@ -40,9 +40,10 @@ def run(options: argparse.Namespace) -> None:
     folder = encoder_folder(options.model, options.encoder)
     encoder = encoders.load(folder)
     parts = labeled.read(task, options.data, splits=("train", "valid", "test")).parts
-    texts = {part: _sides(parts[part].examples[: options.texts]) for part in ("valid", "test")}
+    training = _sides(parts["train"].examples)
+    validation, test = (_sides(parts[part].examples[: options.texts]) for part in ("valid", "test"))
     source, target = (task.columns[role] for role in ("source", "target"))
-    found = retrieval.retrieve(encoder, texts["valid"], texts["test"], languages=(source, target))
+    found = retrieval.retrieve(encoder, training, validation, test, languages=(source, target))
     print(f"The nearest of {found.texts:,} texts of {name}, by {folder}\n\n{retrieval.table(found)}", end="")
     if found.truncated:
         print(f"\n{found.truncated:,} texts are longer than the encoder reads, and were cut.")
