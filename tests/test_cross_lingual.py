@@ -186,7 +186,9 @@ def test_translations_are_learned_and_found(tmp_path: Path, pairs: Path, capsys:
     run("pretrain", *TOY, *corpus, "--out", str(out), "--steps", "300", "--learning-rate", "6e-3")
     found = figures(out)
     assert found["val/tlm_loss"] < 0.8 * found["val/mlm_loss"]
-    assert "tlm_accuracy" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "tlm_accuracy" in shown
+    assert "retrieval --model xlm --task multi30k" in shown
     _, report = BertForMaskedLM.from_pretrained(out / "encoder", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]

@@ -88,6 +88,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
             saved,
             synthetic=bool(data.sample_documents),
             counted=counted,
+            parallel=data.objective.parallel,
             task=request.corpus.removeprefix(OF_TASK) if request.corpus.startswith(OF_TASK) else "",
             data=request.data,
         )

@@ -63,15 +63,26 @@ def _unless_default(encoder: Path, model: str) -> Path | None:
 
 
 def after_pretraining(
-    model: str, encoder: Path, *, synthetic: bool, counted: bool = False, task: str = "", data: str | None = None
+    model: str,
+    encoder: Path,
+    *,
+    synthetic: bool,
+    counted: bool = False,
+    parallel: bool = False,
+    task: str = "",
+    data: str | None = None,
 ) -> str:
     """The sample has tasks about its synthetic world; other text needs the user's own.
 
     Args:
         task: whose texts it was, with their `data`.
         counted: what is fine-tuned by counting takes no encoder that is not named.
+        parallel: whether the texts were translations of each other.
     """
     named, where = _other_than_default(model), encoder if counted else _unless_default(encoder, model)
+    if parallel:
+        command = typed.command("retrieval", model=named, task=task or None, data=data, from_=where)
+        return next_steps((command, "find translations by its vectors"))
     if synthetic and not task:
         command = typed.command("finetune", model=named, task="sentiment", from_=where)
         return next_steps((command, "fine-tune it on the sample's sentiment task"))
