@@ -19,6 +19,7 @@ from pipeline.errors import UserError
 from pipeline.inspection import retrieval
 from pipeline.models.bert import Bert
 from pipeline.objectives import ppmi_init
+from pipeline.objectives.distillation import Distillation, Teacher
 from pipeline.objectives.mask_checks import positions_of
 from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.translation_lm import TranslationLM, positions_in_texts
@@ -145,9 +146,22 @@ def test_losses_are_those_of_transformers(tmp_path: Path) -> None:
         assert int(target.count) == len(target.labels) > 0
 
 
-def test_all_tokens_of_a_document_are_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = np.random.default_rng(0).integers(3, 20, 60)
-    starts = np.array([0, 12, 13, 40, 60])
+def test_a_teacher_is_asked_about_both_kinds_of_row(tmp_path: Path) -> None:
+    built, tokenizer = parallel_store(tmp_path, 2)
+    objective = TranslationLM()
+    student, teacher = tiny_bert(tokenizer), tiny_bert(tokenizer)
+    teacher.save(tmp_path / "teacher")
+    batch = StepBatches(objective, built, tokenizer, length=32, batch_size=40, seed=1)(0)
+    masked = sum(len(batch.targets[name].labels) for name in ("mlm", "tlm"))
+    options = Distillation(teacher=str(tmp_path / "teacher"))
+    losses = Teacher(options, student, objective, length=32).losses(objective, student, batch)
+    assert int(losses["teacher"].count) == int(losses["hidden"].count) == masked
+    assert int(batch.targets["teacher"].count) == masked
+
+
+def test_all_tokens_of_a_document_are_contexts() -> None:
+    tokens = np.random.default_rng(0).integers(3, 20, 400)
+    starts = np.array([0, 12, 13, 40, 400])
     both, alone = (ppmi_init.count(tokens.astype(np.uint16), vocab_size=20, starts=given) for given in (starts, None))
     expected = np.zeros((20, 20))
     for begin, end in pairwise(starts):

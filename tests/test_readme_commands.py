@@ -136,6 +136,9 @@ def toy_configurations(configs: Path) -> None:
         else:
             small = sizes
         change(file, **{f"model__encoder__init_args__{name}": value for name, value in small.items()})
+    file = configs / "corpora/sample/xlm.yaml"  # has its text too
+    change(file, **{f"model__encoder__init_args__{name}": value for name, value in sizes.items()})
+    change(file, model__optimization__warmup_steps=2, trainer__max_steps=8, data__batch_size=8)
     change(configs / "pretrain/ngram.yaml", data__length=32, data__tokenizer__vocab_size=600)
     change(configs / "finetune.yaml", validations=2, data__train_rows=24, data__max_length=32)
     for file in (configs / "tasks").glob("*.yaml"):

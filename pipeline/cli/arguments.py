@@ -242,6 +242,8 @@ def check_free(*files: Path | None) -> None:
     for file in files:
         if file is None:
             continue
+        if [other for other in files if other is not None].count(file) > 1:
+            raise UserError(f"{file} is the name of two files to be written; give {typed.flag('out')} another ending.")
         check_place(file)
         if file.resolve().exists():  # `new/..` is there, before `new` is
             raise UserError(f"{file} is there already; choose another {typed.flag('out')}.")

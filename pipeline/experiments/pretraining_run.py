@@ -86,7 +86,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
         advice.after_pretraining(
             request.model,
             saved,
-            synthetic=bool(data.sample_documents),
+            synthetic=data.synthetic,
             counted=counted,
             parallel=data.objective.parallel,
             task=request.corpus.removeprefix(OF_TASK) if request.corpus.startswith(OF_TASK) else "",

@@ -85,8 +85,10 @@ def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
             sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), loss.statistics().tolist(), strict=True)]
     figures: dict[str, float] = {}
     for name, (total, count, correct, spelling) in sums.items():
-        if not count:
+        if not count and (name == objective.main or len(sums) == 1):
             raise UserError("The encoder knows no token of this text, so there is nothing to predict.")
+        if not count:  # no row of a short text has this loss
+            continue
         means = {"loss": total / count, "accuracy": correct / count, "spelling": spelling / count}
         figures |= {f"{name}_{key}": value for key, value in means.items() if value == value}
     per_byte = steps.rows.predictions_per_byte

@@ -64,7 +64,7 @@ class Gpt(Encoder):
     scoring = "causal"
     context = ("left",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
-    offers = ("packing", "attend", "top_positions")
+    offers = ("packing", "positions", "attend", "top_positions")
     learned_positions = True
     schema = GptConfig
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,7 +118,7 @@ class Teacher:
         """Those of the objective, and `teacher` and `hidden`, whose targets are added to the batch."""
         with outputs_of(student) as outputs:
             losses = objective(student, batch)
-        target = batch.targets[objective.main]
+        target = joined([batch.targets[name] for name in objective.compared_losses() if name in batch.targets])
         positions = predicted(target)
         inputs = self.model.model.asked(batch.inputs, positions)
         ours, theirs = (one.layers[-1].flatten(0, 1)[positions] for one in (outputs[-1], self.model(inputs)))
@@ -150,6 +150,15 @@ class Teacher:
 def predicted(target: Target) -> Tensor:
     """(N,) the positions b T + t of a batch at which something is predicted."""
     return (target.labels.flatten() >= 0).nonzero()[:, 0] if target.positions is None else target.positions
+
+
+def joined(targets: Sequence[Target]) -> Target:
+    """Several losses of the same kind as one."""
+    if len(targets) == 1:
+        return targets[0]
+    labels = torch.cat([target.labels.flatten()[target.labels.flatten() >= 0] for target in targets])
+    counts, positions = torch.stack([target.count for target in targets]), torch.cat([*map(predicted, targets)])
+    return Target(labels, counts.sum(), positions)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ CONTEXTS = 8_192  # at most, the most frequent tokens
 MOST_COUNTS = 1 << 28  # of (V, contexts) float32: 1 GB; a larger vocabulary has fewer contexts
 MOST_TOKENS = 20_000_000  # counted at most, in stretches spread over the corpus
 STRETCH = 1_000_000
-REACH = 128  # tokens between two of a document, at most, that count
 
 
 @torch.no_grad()
@@ -32,7 +31,7 @@ def initialize_from_ppmi(
 ) -> None:
     """Replaces the rows of an embedding (V, D) by PPMI vectors, each as long as the rows were on average.
 
-    Special tokens and tokens that the corpus does not have keep their rows. Documents are read as one stream.
+    Special tokens and tokens that the corpus does not have keep their rows. The window reads documents as one stream.
 
     Args:
         special: ids of special tokens.
@@ -69,8 +68,10 @@ def count(tokens: np.ndarray, *, vocab_size: int, starts: np.ndarray | None = No
             continue
         _add(counts, stretch, stretch, column, 0.5)  # each way: a token stands in its document, too
         document = np.searchsorted(starts, np.arange(begin, begin + len(stretch)), side="right")
-        for k in range(1, min(REACH, len(stretch) - 1) + 1):
+        for k in range(1, len(stretch)):
             together = document[:-k] == document[k:]
+            if not together.any():  # no document is as long
+                break
             _add(counts, stretch[:-k][together], stretch[k:][together], column, 1.0)
     return counts
 

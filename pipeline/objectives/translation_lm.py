@@ -68,7 +68,8 @@ class TranslationLM(MaskedLM):
     def check_corpus(self, store: TokenStore, name: str) -> None:
         sizes = np.diff(store.documents)
         languages = int(np.bincount(sizes).argmax())
-        if languages < 2 or (sizes != languages).mean() > MOST_INCOMPLETE:
+        incomplete = int((sizes != languages).sum())
+        if languages < 2 or incomplete > max(1, MOST_INCOMPLETE * len(sizes)):
             raise UserError(
                 f"Translation language modeling needs a text and its translations in each document, and the {name} "
                 "corpus has others: give task:NAME of a translation task as corpus, or text with a line for each "

@@ -81,8 +81,11 @@ def after_pretraining(
     """
     named, where = _other_than_default(model), encoder if counted else _unless_default(encoder, model)
     if parallel:
-        command = typed.command("retrieval", model=named, task=task or None, data=data, from_=where)
-        return next_steps((command, "find translations by its vectors"))
+        translations = task or (None if synthetic else "mine")
+        command = typed.command("retrieval", model=named, task=translations, data=data, from_=where)
+        own = typed.command("new-task", name="mine", kind="translation", data="pairs.tsv")
+        new = [] if task or synthetic else [(own, "describe texts and translations of your own")]
+        return next_steps(*new, (command, "find translations by its vectors"))
     if synthetic and not task:
         command = typed.command("finetune", model=named, task="sentiment", from_=where)
         return next_steps((command, "fine-tune it on the sample's sentiment task"))

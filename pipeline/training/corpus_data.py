@@ -195,11 +195,17 @@ class CorpusData(lightning.LightningDataModule):
         self.left_out = [str(places[f]) for f in parts["test"]]
         return read(files=parts["train"]), read(files=parts["valid"]) if parts["valid"] else None
 
+    @property
+    def synthetic(self) -> bool:
+        """Whether the text is of the synthetic world: its documents, or the rows of a task about it."""
+        of_task = self.task is not None and self.files is None and trained_task(self.task).sample is not None
+        return self.sample_documents is not None or of_task
+
     def stages(self, name: str) -> list[dict[str, Any]]:
         """Corpus and tokenizer as stages of a lineage."""
         counts = {key: self.train.meta[key] for key in ("documents", "sentences", "words", "tokens", "bytes")}
         hub = self.hub if self.task is None or self.files is not None else trained_task(self.task).hub
-        about = {"language": self.language, "hub": (hub or {}).get("path"), "synthetic": self.sample_documents}
+        about = {"language": self.language, "hub": (hub or {}).get("path"), "synthetic": self.synthetic}
         known = {key: True if key == "synthetic" else value for key, value in about.items() if value}
         return [
             {"stage": "corpus", "name": name, "sha256": self.train.meta["corpus"], **counts, **known},

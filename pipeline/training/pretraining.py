@@ -153,9 +153,11 @@ class Pretraining(Training):
             raise UserError(
                 f"model.embeddings: {self.embeddings} needs an encoder with a vector for each token; set random."
             )
-
         if self.embeddings == "translations" and not self.objective.parallel:
-            raise UserError("model.embeddings: translations needs an objective that reads them; set cooccurrence.")
+            raise UserError(
+                "model.embeddings: translations needs an objective that reads them, as TranslationLM of MODEL=xlm; set "
+                "cooccurrence."
+            )
 
     def begin(self, data: CorpusData) -> None:
         """Initializes what does not start at random, in a run that is not resumed."""
