@@ -23,6 +23,7 @@ from pipeline.objectives.distillation import Distillation, Teacher
 from pipeline.objectives.mask_checks import positions_of
 from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.translation_lm import TranslationLM, positions_in_texts
+from pipeline.presets import REPOSITORY
 from pipeline.tokenization.wordpiece import WordPiece
 from tests.conftest import assert_plot, figures, run
 from tests.test_translation import WORDS, write_pairs
@@ -251,3 +252,16 @@ def test_retrieval_needs_translations_and_vectors(tmp_path: Path, toys: object) 
         run("retrieval", "--task", "sentiment")
     with pytest.raises(UserError, match="a ngram has none"):
         run("retrieval", "--model", "ngram", "--from", str(toys("ngram")))  # type: ignore[operator]
+
+
+def test_the_table_of_the_guide_is_that_of_the_results() -> None:
+    page = (REPOSITORY / "docs/guides/cross-lingual.md").read_text()
+    found = {
+        name: json.loads((REPOSITORY / f"results/retrieval/multi30k-{name}.json").read_text())
+        for name in ("xlm", "mlm")
+    }
+    rows = {"tokens in common": found["xlm"]["tokens"], "counted, no network": found["xlm"]["counted"]}
+    rows |= {"MLM alone": found["mlm"]["best"], "MLM and TLM": found["xlm"]["best"]}
+    for name, shares in rows.items():
+        [row] = [line.replace("*", "") for line in page.splitlines() if line.startswith(f"| {name}")]
+        assert row.endswith("| {there:.1%} | {back:.1%} |".format(**shares).replace("%", " %"))
