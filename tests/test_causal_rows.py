@@ -14,7 +14,6 @@ from pipeline import encoders
 from pipeline.errors import UserError
 from pipeline.models.bert import Bert
 from pipeline.objectives.causal_rows import MaskedAndCausalLM, spread
-from pipeline.objectives.mask_checks import positions_of
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import StepBatches
 from tests.conformance import CAUSAL_ROWS
@@ -47,7 +46,7 @@ def test_a_share_of_the_rows_is_read_from_left_to_right_and_later_none(steps: St
     causal = batch.inputs["causal"]
     assert causal.sum() == 4
     clean = masked.inputs["input_ids"].flatten().clone()
-    clean[positions_of(masked)] = masked.targets["mlm"].labels
+    clean[masked.targets["mlm"].predicted] = masked.targets["mlm"].labels
     clean = clean.view(masked.mask.shape)
     assert torch.equal(batch.inputs["input_ids"][causal], clean[causal])
     assert torch.equal(batch.inputs["input_ids"][~causal], masked.inputs["input_ids"][~causal])
@@ -94,8 +93,8 @@ def test_the_losses_are_those_of_transformers(steps: StepBatches, tmp_path: Path
     first = int(causal.nonzero()[0]) + 1
     plain = MaskedLM()(model, batch.select(slice(first, first + 3)))  # rows between two that are causal
     width = batch.mask.shape[1]
-    kept = (positions_of(batch) >= first * width) & (positions_of(batch) < (first + 3) * width)
-    hidden = model(batch.inputs).layers[-1].flatten(0, 1)[positions_of(batch)[kept]]
+    kept = (batch.targets["mlm"].predicted >= first * width) & (batch.targets["mlm"].predicted < (first + 3) * width)
+    hidden = model(batch.inputs).layers[-1].flatten(0, 1)[batch.targets["mlm"].predicted[kept]]
     assert model.token_loss(hidden, batch.targets["mlm"].labels[kept]).sum.item() == pytest.approx(
         plain["mlm"].sum.item(), rel=1e-4
     )

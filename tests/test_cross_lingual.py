@@ -20,7 +20,6 @@ from pipeline.inspection import retrieval
 from pipeline.models.bert import Bert
 from pipeline.objectives import ppmi_init
 from pipeline.objectives.distillation import Distillation, Teacher
-from pipeline.objectives.mask_checks import positions_of
 from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.translation_lm import TranslationLM, positions_in_texts
 from pipeline.presets import REPOSITORY
@@ -139,7 +138,7 @@ def test_losses_are_those_of_transformers(tmp_path: Path) -> None:
     together = inputs["token_type_ids"].any(1)
     assert 15 <= int(together.sum()) <= 25
     for name in ("mlm", "tlm"):
-        target, places = batch.targets[name], positions_of(batch, name)
+        target, places = batch.targets[name], batch.targets[name].predicted
         assert (together[places // batch.mask.shape[1]] == (name == "tlm")).all()
         expected = F.cross_entropy(logits[places], target.labels, reduction="sum").item()
         assert ours[name].sum.item() == pytest.approx(expected, rel=1e-4)

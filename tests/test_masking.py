@@ -23,7 +23,7 @@ from pipeline.data.token_store import TokenStore
 from pipeline.models.bert import Bert
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.causal_rows import MaskedAndCausalLM
-from pipeline.objectives.mask_checks import positions_of, unmasked
+from pipeline.objectives.mask_checks import unmasked
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.masking import mask_tokens
 from pipeline.objectives.pair_checks import SIGNS, accuracy_by
@@ -56,7 +56,7 @@ def test_mask_rates(world: tuple[TokenStore, Tokenizer], whole_word: bool) -> No
     mask_id, total = tokenizer.id("mask"), 0
     for step in range(60):
         batch = make(step)
-        flat, labels = batch.inputs["input_ids"].flatten()[positions_of(batch)], batch.targets["mlm"].labels
+        flat, labels = batch.inputs["input_ids"].flatten()[batch.targets["mlm"].predicted], batch.targets["mlm"].labels
         masked += int((flat == mask_id).sum())
         kept += int((flat == labels).sum())
         total += len(flat)
@@ -64,7 +64,7 @@ def test_mask_rates(world: tuple[TokenStore, Tokenizer], whole_word: bool) -> No
         shortfall += int(wanted) - len(flat)
         rows += len(batch.mask)
         assert not np.isin(labels, tokenizer.special_ids).any()
-        assert batch.mask.flatten()[positions_of(batch)].all()
+        assert batch.mask.flatten()[batch.targets["mlm"].predicted].all()
     assert within(masked / total, 0.8, total)
     # A random replacement may hit the token itself: one time in V.
     assert within(kept / total, 0.1 + 0.1 / len(tokenizer), total)
@@ -78,7 +78,7 @@ def test_the_mask_rate_changes_over_a_run_and_not_in_validation(world: tuple[Tok
     for step, rate in ((0, 0.45), (5, 0.3), (10, 0.15)):
         for make, expected in ((run_of_ten, rate), (validation, 0.15)):
             batch = make(step)
-            assert len(positions_of(batch)) / int(batch.mask.sum()) == pytest.approx(expected, abs=0.01)
+            assert len(batch.targets["mlm"].predicted) / int(batch.mask.sum()) == pytest.approx(expected, abs=0.01)
 
 
 def test_whole_words_stay_whole(world: tuple[TokenStore, Tokenizer]) -> None:
@@ -88,7 +88,7 @@ def test_whole_words_stay_whole(world: tuple[TokenStore, Tokenizer]) -> None:
         for step in range(10):
             batch = steps(world, whole_word=whole_word)(step)
             chosen = np.zeros(batch.mask.numel(), dtype=bool)
-            chosen[positions_of(batch)] = True
+            chosen[batch.targets["mlm"].predicted] = True
             original = unmasked(batch).flatten().numpy()
             inside = tokenizer.continues_word[original]
             splits = inside[1:] & (chosen[1:] != chosen[:-1])
@@ -120,7 +120,7 @@ def test_the_top_layer_is_computed_only_where_a_loss_reads_it(
     for name, gradient in gradients[1].items():
         torch.testing.assert_close(gradients[0][name], gradient, rtol=1e-3, atol=1e-3, msg=name)
     assert computed[1] == batch.mask.numel()
-    assert computed[0] == (computed[1] if "clm" in losses[0] else len(batch) + len(positions_of(batch)))
+    assert computed[0] == (computed[1] if "clm" in losses[0] else len(batch) + len(batch.targets["mlm"].predicted))
 
 
 def test_a_batch_without_a_mask_has_a_loss_of_zero(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_batch_without_a_mask_has_a_loss_of_zero(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("☃ ♞ ☃\n\n♞ ☃ ♞\n\n☃ ☃\n")
     built = store.build(Source(files=[tmp_path / "a.txt"]), tokenizer, tmp_path / "stores")
     batch = steps((built, tokenizer))(0)
-    assert (len(positions_of(batch)), batch.targets["mlm"].count) == (0, 1)
+    assert (len(batch.targets["mlm"].predicted), batch.targets["mlm"].count) == (0, 1)
     bert = Bert(tokenizer, size=8, layers=1, heads=2, inner_size=8, max_length=64, dropout=0.0, attention_dropout=0.0)
     losses = MaskedLM()(bert, batch)
     assert losses["mlm"].sum / batch.targets["mlm"].count == 0
@@ -160,7 +160,7 @@ def test_two_passes_mask_differently_and_a_step_is_reproducible(world: tuple[Tok
     for step in (0, noted.steps):
         noted(step)
     same = objective.rows(*world, length=64, phase=0, seed=0)
-    passes = [positions_of(objective.batch(same, np.arange(16), world[1], rng=rng)) for rng in rngs[:2]]
+    passes = [objective.batch(same, np.arange(16), world[1], rng=rng).targets["mlm"].predicted for rng in rngs[:2]]
     assert passes[0].tolist() != passes[1].tolist()  # of the very same rows
     assert (
         make(1).targets["mlm"].labels == steps(world)(1).targets["mlm"].labels
@@ -367,7 +367,7 @@ def test_parts_of_a_batch_are_the_batch(world: tuple[TokenStore, Tokenizer]) -> 
     assert labels == batch.targets["mlm"].labels.tolist()
     for part in parts:
         assert part.targets["mlm"].count == batch.targets["mlm"].count
-        hidden = part.inputs["input_ids"].flatten()[positions_of(part)]
+        hidden = part.inputs["input_ids"].flatten()[part.targets["mlm"].predicted]
         assert ((hidden == world[1].id("mask")).float().mean() > 0.5).item()
 
 

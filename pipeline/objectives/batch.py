@@ -5,7 +5,7 @@ Shapes: B rows, T positions, M predicted positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,20 @@ class Target:
     count: Tensor
     positions: Tensor | None = None
     spelling: Tensor | None = None
+
+    @property
+    def predicted(self) -> Tensor:
+        """(M,) the positions b T + t of a batch at which something is predicted."""
+        return (self.labels.flatten() >= 0).nonzero()[:, 0] if self.positions is None else self.positions
+
+
+def joined(targets: Sequence[Target]) -> Target:
+    """Several losses of the same kind as one."""
+    if len(targets) == 1:
+        return targets[0]
+    labels = torch.cat([target.labels.flatten()[target.labels.flatten() >= 0] for target in targets])
+    counts = torch.stack([target.count for target in targets])
+    return Target(labels, counts.sum(), torch.cat([target.predicted for target in targets]))
 
 
 @dataclass

@@ -25,7 +25,7 @@ from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.checks import Check, none
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import StepBatches
-from pipeline.objectives.sentence_pairs import PairRows, PairTask
+from pipeline.objectives.sentence_pairs import DrawnRows, PairTask
 from pipeline.tokenization.base import Tokenizer
 
 
@@ -61,7 +61,7 @@ class MaskedAndCausalLM(MaskedLM):
             now.causal_share = 0.0
         return now
 
-    def batch(self, rows: PairRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+    def batch(self, rows: DrawnRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         batch = super().batch(rows, index, tokenizer, rng=rng)
         if not self.causal_share:
             return batch
@@ -72,9 +72,8 @@ class MaskedAndCausalLM(MaskedLM):
 
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
         losses = super().losses(model, encoded, batch)
-        if (target := batch.targets.get("clm")) is not None:
-            hidden = encoded.layers[-1].flatten(0, 1)[target.positions]
-            losses["clm"] = model.token_loss(hidden, target.labels)
+        if "clm" in batch.targets:
+            losses["clm"] = self.token_loss(model, encoded, batch.targets["clm"])
         return losses
 
     def pair_loss(self, model: Encoder, encoded: Encoded, batch: Batch) -> Loss:
@@ -90,7 +89,7 @@ class MaskedAndCausalLM(MaskedLM):
         ids = first.inputs["input_ids"]
         if not len(target.labels):  # a small share of few rows
             return
-        wrong = (ids.flatten()[target.positions + 1] != target.labels).sum()  # type: ignore[operator]
+        wrong = (ids.flatten()[target.predicted + 1] != target.labels).sum()
         yield none("rows from left to right predict the next token", int(wrong), f"of {len(target.labels):,}")
         changed = dict(first.inputs, input_ids=ids.clone())
         last = first.mask.sum(1) - 1
@@ -112,16 +111,15 @@ def spread(rows: int, share: float, *, begin: float) -> torch.Tensor:
 
 def with_causal_rows(batch: Batch, causal: torch.Tensor) -> Batch:
     """A batch with some rows (B,) to be read from left to right, as they are without masks."""
-    mlm, width = batch.targets["mlm"], batch.mask.shape[1]
-    assert mlm.positions is not None
-    hidden = ~causal[mlm.positions // width]
+    mlm, places = batch.targets["mlm"], batch.targets["mlm"].predicted
+    hidden = ~causal[places // batch.mask.shape[1]]
     ids = batch.inputs["input_ids"].clone()
-    ids.view(-1)[mlm.positions[~hidden]] = mlm.labels[~hidden]
+    ids.view(-1)[places[~hidden]] = mlm.labels[~hidden]
     segments = batch.inputs["token_type_ids"].masked_fill(causal[:, None], 0)
     followed = torch.zeros_like(batch.mask)
     followed[:, :-1] = batch.mask[:, 1:] & causal[:, None]
     positions = followed.flatten().nonzero()[:, 0]
-    masked = replace(mlm, labels=mlm.labels[hidden], positions=mlm.positions[hidden], count=hidden.sum().clamp(min=1))
+    masked = replace(mlm, labels=mlm.labels[hidden], positions=places[hidden], count=hidden.sum().clamp(min=1))
     following = Target(ids.flatten()[positions + 1], torch.tensor(max(1, len(positions))), positions)
     targets = {**batch.targets, "mlm": masked, "clm": following}
     if "nsp" in targets:

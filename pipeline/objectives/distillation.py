@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.losses import CHUNK, Loss, divergence
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.objectives.base import Objective
-from pipeline.objectives.batch import Batch, Target
+from pipeline.objectives.batch import Batch, joined
 from pipeline.objectives.frozen import Frozen
 
 LAYER = re.compile(r"\.\d+\.")  # in the name of a parameter
@@ -119,7 +119,7 @@ class Teacher:
         with outputs_of(student) as outputs:
             losses = objective(student, batch)
         target = joined([batch.targets[name] for name in objective.compared_losses() if name in batch.targets])
-        positions = predicted(target)
+        positions = target.predicted
         inputs = self.model.model.asked(batch.inputs, positions)
         ours, theirs = (one.layers[-1].flatten(0, 1)[positions] for one in (outputs[-1], self.model(inputs)))
         losses["teacher"] = self.divergence(student, ours, theirs)
@@ -145,20 +145,6 @@ class Teacher:
             parts = [checkpoint(of_chunk, *pair, use_reentrant=False, preserve_rng_state=False) for pair in pairs]
         totals, same = [total for total, _ in parts], [correct for _, correct in parts if correct is not None]
         return Loss(torch.stack(totals).sum(), len(ours), torch.stack(same).sum() if same else None)
-
-
-def predicted(target: Target) -> Tensor:
-    """(N,) the positions b T + t of a batch at which something is predicted."""
-    return (target.labels.flatten() >= 0).nonzero()[:, 0] if target.positions is None else target.positions
-
-
-def joined(targets: Sequence[Target]) -> Target:
-    """Several losses of the same kind as one."""
-    if len(targets) == 1:
-        return targets[0]
-    labels = torch.cat([target.labels.flatten()[target.labels.flatten() >= 0] for target in targets])
-    counts, positions = torch.stack([target.count for target in targets]), torch.cat([*map(predicted, targets)])
-    return Target(labels, counts.sum(), positions)
 
 
 @contextlib.contextmanager

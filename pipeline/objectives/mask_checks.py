@@ -17,7 +17,7 @@ def mask_checks(
 ) -> Iterator[Check]:
     """How many tokens are masked, what replaces them, and that they are neither special nor parts of words."""
     original = [unmasked(batch) for batch in batches]
-    ids = np.concatenate([batch.inputs["input_ids"].flatten()[positions_of(batch)] for batch in batches])
+    ids = np.concatenate([batch.inputs["input_ids"].flatten()[batch.targets["mlm"].predicted] for batch in batches])
     labels = np.concatenate([batch.targets["mlm"].labels for batch in batches])
     wanted = sum(float((batch.mask.sum(1) * mask_rate).round().clamp(min=1).sum()) for batch in batches)
     short = wanted - len(labels)  # whole words may not fill a row's share to the last piece
@@ -29,7 +29,7 @@ def mask_checks(
     yield share("left as they were", (ids == labels).sum(), len(ids), 0.1 + 0.1 / v)
     yield share("replaced at random", ((ids != labels) & (ids != mask_id)).sum(), len(ids), 0.1 * (1 - 1 / v))
     special = sum(
-        int(np.isin(text.flatten()[positions_of(batch)], tokenizer.special_ids).sum())
+        int(np.isin(text.flatten()[batch.targets["mlm"].predicted], tokenizer.special_ids).sum())
         for text, batch in zip(original, batches, strict=True)
     )
     yield none("no special or padding token is masked", special, "masked")
@@ -38,17 +38,10 @@ def mask_checks(
         yield none("no word is masked in part", broken, "masked in part")
 
 
-def positions_of(batch: Batch, name: str = "mlm") -> Tensor:
-    """(M,) masked positions of the flattened rows."""
-    positions = batch.targets[name].positions
-    assert positions is not None
-    return positions
-
-
 def unmasked(batch: Batch) -> Tensor:
     """The tokens (B, T) before they were masked."""
     flat = batch.inputs["input_ids"].flatten().clone()
-    flat[positions_of(batch)] = batch.targets["mlm"].labels
+    flat[batch.targets["mlm"].predicted] = batch.targets["mlm"].labels
     return flat.view(batch.mask.shape)
 
 
@@ -56,7 +49,7 @@ def broken_words(original: Tensor, batch: Batch, tokenizer: Tokenizer) -> int:
     """Word pieces that are masked where the piece before is not, or the other way round."""
     flat = original.flatten().numpy()
     chosen = np.zeros(flat.size, dtype=bool)
-    chosen[positions_of(batch)] = True
+    chosen[batch.targets["mlm"].predicted] = True
     inside = np.flatnonzero(tokenizer.continues_word[flat])
     inside = inside[~np.isin(flat[inside - 1], tokenizer.special_ids)]  # a text may begin inside a word
     return int((chosen[inside] != chosen[inside - 1]).sum())

@@ -27,7 +27,7 @@ from pipeline.objectives.masking import mask_tokens
 from pipeline.objectives.pair_checks import pair_checks
 from pipeline.objectives.samples import Table, filled_masks
 from pipeline.objectives.sampling import StepBatches
-from pipeline.objectives.sentence_pairs import Pair, PairRows, PairTask
+from pipeline.objectives.sentence_pairs import DrawnRows, Pair, PairRows, PairTask
 from pipeline.tokenization.base import Tokenizer
 
 PADDING_MULTIPLE = 8  # rows are padded to a multiple of this: matrix kernels like round sizes
@@ -92,14 +92,14 @@ class MaskedLM(Objective):
         """Special tokens of a row: [CLS] a [SEP] b [SEP]."""
         return 3 if self.pairs else 2
 
-    def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> Any:
+    def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> DrawnRows:
         return PairRows(SentenceWindows(store, length - self.num_special, phase=phase), self.next_sentence, seed=seed)
 
     def words_per_token(self, rows: PairRows, store: TokenStore) -> float:
         """A row shows the special tokens beside those of about a window."""
         return store.meta["words"] / (store.meta["tokens"] + self.num_special * len(rows.windows))
 
-    def batch(self, rows: PairRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+    def batch(self, rows: DrawnRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         pairs = rows.draw(index, rng)
         ids, segments, mask = join_pairs(pairs, tokenizer, most=rows.length + self.num_special)
         masked = mask_tokens(
@@ -138,18 +138,20 @@ class MaskedLM(Objective):
 
         A subclass whose `losses` reads others says so here.
         """
-        pooled, masked = model.pooled_positions(batch.mask), batch.targets["mlm"].positions
-        assert masked is not None
+        pooled, masked = model.pooled_positions(batch.mask), batch.targets["mlm"].predicted
         return None if pooled is None else torch.cat([pooled, masked])  # a special token is never masked
 
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
         """The losses of what the model made of the batch."""
-        target = batch.targets["mlm"]
-        # Logits only where a token was masked: a seventh of the positions, and the output matrix is large.
-        losses = {"mlm": model.token_loss(encoded.layers[-1].flatten(0, 1)[target.positions], target.labels)}
+        losses = {"mlm": self.token_loss(model, encoded, batch.targets["mlm"])}
         if self.pairs:
             losses["nsp"] = self.pair_loss(model, encoded, batch)
         return losses
+
+    @staticmethod
+    def token_loss(model: Encoder, encoded: Encoded, target: Target) -> Loss:
+        """Logits only where a token is predicted: a seventh of the positions, and the output matrix is large."""
+        return model.token_loss(encoded.layers[-1].flatten(0, 1)[target.predicted], target.labels)
 
     def pair_loss(self, model: Encoder, encoded: Encoded, batch: Batch) -> Loss:
         """The loss of the question of the second text."""
@@ -171,11 +173,9 @@ class MaskedLM(Objective):
         rows = alone.rows(steps.store, steps.tokenizer, length=steps.length, phase=0, seed=0)
         index = np.arange(min(8, len(rows)))
         first, second = (
-            alone.batch(rows, index, steps.tokenizer, rng=np.random.default_rng((0, step))).targets["mlm"].positions
+            alone.batch(rows, index, steps.tokenizer, rng=np.random.default_rng((0, step))).targets["mlm"].predicted
             for step in (0, steps.steps)
         )
-        assert first is not None
-        assert second is not None
         same = torch.equal(first, second)
         return Check("two passes mask differently", not same, "the same positions" if same else "other positions")
 

@@ -21,7 +21,7 @@ from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.checks import Check, none
 from pipeline.objectives.masked_lm import MaskedLM, trim
 from pipeline.objectives.sampling import StepBatches
-from pipeline.objectives.sentence_pairs import Pair, PairRows
+from pipeline.objectives.sentence_pairs import DrawnRows, Pair, PairRows
 from pipeline.tokenization.base import Tokenizer
 
 GROUP = 16  # texts, of eight windows: a text is told from those of its group, whatever the batch is split into
@@ -55,7 +55,7 @@ class QuickThoughts(MaskedLM):
     def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> NeighborRows:
         return NeighborRows(SentenceWindows(store, length - self.num_special, phase=phase), "off", seed=seed)
 
-    def batch(self, rows: PairRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+    def batch(self, rows: DrawnRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         """Windows `index` (B / 2,) as B texts: the two of a window stand next to each other."""
         batch = super().batch(rows, index, tokenizer, rng=rng)
         texts = torch.arange(2 * len(index))

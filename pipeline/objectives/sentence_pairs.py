@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +18,17 @@ class Pair(NamedTuple):
     b: np.ndarray
     label: int
     documents: tuple[int, int]
+
+
+class DrawnRows(Protocol):
+    """Rows of which each draws its texts anew; `length`: most tokens of one, without special tokens."""
+
+    length: int
+
+    def __len__(self) -> int: ...
+
+    def draw(self, index: np.ndarray, rng: np.random.Generator) -> list[Pair]:
+        """The texts of rows `index`, alone or in pairs."""
 
 
 class PairRows:

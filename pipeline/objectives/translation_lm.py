@@ -18,13 +18,12 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
-from pipeline.objectives.batch import Batch, Target
+from pipeline.objectives.batch import Batch, Target, joined
 from pipeline.objectives.causal_rows import spread
 from pipeline.objectives.checks import Check, none, share
-from pipeline.objectives.mask_checks import positions_of
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import StepBatches
-from pipeline.objectives.sentence_pairs import Pair, excess
+from pipeline.objectives.sentence_pairs import DrawnRows, Pair, excess
 from pipeline.tokenization.base import Tokenizer
 
 MOST_INCOMPLETE = 0.01  # share of the documents that may lack a text, where one had no token
@@ -89,7 +88,7 @@ class TranslationLM(MaskedLM):
         shown = 2 / rows.languages
         return store.meta["words"] * shown / (store.meta["tokens"] * shown + (4 - rows.share) * len(rows))
 
-    def batch(self, rows: Any, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+    def batch(self, rows: DrawnRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         """Documents `index` (n,), each as a row with two of its texts, or as two rows with one each."""
         batch = super().batch(rows, index, tokenizer, rng=rng)
         together = batch.inputs["token_type_ids"].any(1)
@@ -103,16 +102,17 @@ class TranslationLM(MaskedLM):
         found = super().top_positions(model, batch)
         if found is None or "tlm" not in batch.targets:
             return found
-        return torch.cat([found, positions_of(batch, "tlm")])
+        return torch.cat([found, batch.targets["tlm"].predicted])
 
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
         losses = super().losses(model, encoded, batch)
-        if (target := batch.targets.get("tlm")) is not None:
-            losses["tlm"] = model.token_loss(encoded.layers[-1].flatten(0, 1)[target.positions], target.labels)
+        if "tlm" in batch.targets:
+            losses["tlm"] = self.token_loss(model, encoded, batch.targets["tlm"])
         return losses
 
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
-        yield from super().checks(model, steps, [of_one_kind(batch) for batch in batches])
+        one_kind = [replace(batch, targets={"mlm": joined([*batch.targets.values()])}) for batch in batches]
+        yield from super().checks(model, steps, one_kind)
         together = torch.cat([batch.inputs["token_type_ids"].any(1) for batch in batches])
         documents = sum(len(batch.rows.unique()) for batch in batches)
         yield share(
@@ -177,16 +177,9 @@ def positions_in_texts(segments: Tensor) -> Tensor:
 
 def by_kind(batch: Batch, together: Tensor) -> dict[str, Target]:
     """The masked tokens of rows with one text as `mlm`, of those with two (B,) as `tlm`."""
-    labels, positions = batch.targets["mlm"].labels, positions_of(batch)
+    labels, positions = batch.targets["mlm"].labels, batch.targets["mlm"].predicted
     of_pair = together[positions // batch.mask.shape[1]]
     return {
         name: Target(labels[chosen], chosen.sum().clamp(min=1), positions[chosen])
         for name, chosen in (("mlm", ~of_pair), ("tlm", of_pair))
     }
-
-
-def of_one_kind(batch: Batch) -> Batch:
-    """A batch with all masked tokens as `mlm`."""
-    labels = torch.cat([target.labels for target in batch.targets.values()])
-    positions = torch.cat([positions_of(batch, name) for name in batch.targets])
-    return replace(batch, targets={"mlm": Target(labels, torch.tensor(len(labels)), positions)})
