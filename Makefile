@@ -43,14 +43,14 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: predict decoding retrieval recipes help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict decoding retrieval vectors recipes help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@echo "Targets"
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
-	@echo "  MODEL      [bert] bert, gpt, elmo, bart; mbart, xlm; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
+	@echo "  MODEL      [bert] bert, gpt, elmo, bart; mbart, xlm; cbow; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern;"
 	@echo "             task:NAME = the training texts of a task, without labels"
 	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
@@ -84,7 +84,7 @@ help: ## this list
 	@echo "  REPO       for push: its name on the hub, USER/NAME"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
-	@echo "Also: .venv/bin/python -m pipeline lm-eval, import-elmo, completion, each with --help"
+	@echo "Also: .venv/bin/python -m pipeline lm-eval, import-elmo, import-vectors, completion, each with --help"
 
 # One stamp for each set of packages, made again when its sources change.
 $(BIN)/.venv-made:
@@ -174,6 +174,9 @@ decoding: $(BIN)/.installed-core ## BLEU of a translation run by greedy and beam
 
 retrieval: $(BIN)/.installed-core ## how often the nearest text of another language is the translation, by layer: FROM=encoder, TASK of translation; OUT=file.json
 	$(call run,TASK FROM OUT $(READING) ARGS)
+
+vectors: $(BIN)/.installed-core ## the vectors of an encoder's tokens as a text file of word2vec: FROM=encoder, OUT=file.txt
+	$(call run,MODEL FROM OUT ARGS)
 
 evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS; OUT=file.json
 	$(call run,CORPUS FROM OUT $(READING) ARGS)

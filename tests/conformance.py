@@ -45,6 +45,7 @@ TOYS = {
         RECURRENT, learning_rate=1e-2, variants=("model.objective.init_args.stateful=true",), preset="lstm"
     ),
     "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
+    "cbow": Toy("embedding_size=48 window=4 max_length=48", 120, 3e-2, ("model.embeddings=cooccurrence",)),
     "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.stateful=true")),
     "bart": Toy(TRANSFORMER + "128", 80, 5e-3),
     "transformer": Toy(TRANSFORMER + "128", pretrains=False),

@@ -94,7 +94,7 @@ class Encoder(nn.Module):
 
     @property
     def reach(self) -> int | None:
-        """How many of the last tokens an output depends on, its own included; None: on all that its side has."""
+        """How many tokens of each side that it sees an output depends on, its own included; None: on all."""
         return None
 
     @property

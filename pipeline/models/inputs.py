@@ -63,19 +63,23 @@ def padded(rows: Sequence[Sequence[int]], *, pad: int) -> Batch:
     }
 
 
-def between_ends(texts: Sequence[Any], *, end: int, max_length: int) -> list[list[int]]:
-    """[end] a [end] or [end] a [end] b [end]: the end of text also begins one, as in pretraining.
+def between_ends(texts: Sequence[Any], *, end: int, max_length: int, begin: int | None = None) -> list[list[int]]:
+    """[begin] a [end] or [begin] a [end] b [end].
 
     Too long a text loses its end, too long a pair the end of its longer text.
+
+    Args:
+        begin: None: the end of text also begins one, as in pretraining from left to right.
     """
+    begin = end if begin is None else begin
     rows = []
     for text in texts:
         a, b = text if isinstance(text, tuple) else (text, None)
         if b is None:
-            rows.append([end, *a[: max_length - 2], end])
+            rows.append([begin, *a[: max_length - 2], end])
             continue
         first = first_segment_length(len(a), len(b), max_length - 3)
-        rows.append([end, *a[:first], end, *b[: max_length - 3 - first], end])
+        rows.append([begin, *a[:first], end, *b[: max_length - 3 - first], end])
     return rows
 
 

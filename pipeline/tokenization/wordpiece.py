@@ -46,7 +46,7 @@ class WordPiece(Tokenizer):
         the tokenizer is then rebuilt from the pieces, where they are ordinary ones.
         """
         special, texts = list(cls.default_special.values()), list(texts)
-        backend = _backend({}, lowercase=lowercase)
+        backend = backend_of({}, lowercase=lowercase)
         counts, continuing = word_characters(texts, backend)
         characters = frequent_characters(counts, most=vocab_size // 2)
         trainer = trainers.WordPieceTrainer(
@@ -58,7 +58,7 @@ class WordPiece(Tokenizer):
             show_progress=False,
         )
         backend.train_from_iterator(texts, trainer=trainer)
-        trained = _backend(backend.get_vocab(), lowercase=lowercase)
+        trained = backend_of(backend.get_vocab(), lowercase=lowercase)
         trained.add_special_tokens(special)
         return cls(trained)
 
@@ -96,7 +96,7 @@ class WordPiece(Tokenizer):
         return len(self.normalize(piece)) <= getattr(self.backend.model, "max_input_chars_per_word", MAX_WORD)
 
 
-def _backend(vocab: dict[str, int], *, lowercase: bool) -> tokenizers.Tokenizer:
+def backend_of(vocab: dict[str, int], *, lowercase: bool) -> tokenizers.Tokenizer:
     unknown = WordPiece.default_special["unk"]
     backend = tokenizers.Tokenizer(models.WordPiece(vocab=vocab, unk_token=unknown, max_input_chars_per_word=MAX_WORD))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)

@@ -1,0 +1,124 @@
+"""Files of word vectors as text, the format of word2vec, GloVe and fastText: a word and its numbers on each line.
+
+Word2vec and fastText have a first line with the number of words and of numbers, GloVe has none.
+
+Shapes: V words, m numbers of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import normalizers
+from torch import Tensor
+
+from pipeline.data.files import BROKEN, COMPRESSIONS
+from pipeline.errors import UserError
+from pipeline.models.base import Encoder
+from pipeline.models.cbow import Cbow
+from pipeline.tokenization.wordpiece import WordPiece, backend_of
+
+WINDOW, LONGEST_TEXT = 5, 512  # of an encoder with such vectors: of word2vec; tokens
+
+
+def as_text(encoder: Encoder) -> Iterator[str]:
+    """The vectors of an encoder's tokens, without special ones, as the lines of a word2vec file.
+
+    Raises:
+        UserError: it has no vector for each token.
+    """
+    if encoder.token_embedding is None:
+        raise UserError(f"A {encoder.model_type} has no table with a vector for each token.")
+    ids, spell = encoder.tokenizer.ordinary_ids.tolist(), encoder.tokenizer.backend.id_to_token
+    vectors = encoder.token_embedding.weight.detach().float().cpu()
+    yield f"{len(ids)} {vectors.shape[1]}\n"
+    for index in ids:
+        yield f"{spell(index)} {' '.join(f'{number:.6g}' for number in vectors[index].tolist())}\n"
+
+
+def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
+    """The first words of a file, at most so many, and their vectors (V, m). Of a word that comes twice, the first.
+
+    Raises:
+        UserError: no such file, or another format.
+    """
+    if not path.is_file():
+        raise UserError(f"There is no file {path} with word vectors.")
+    words: dict[str, int] = {}
+    rows: list[np.ndarray] = []
+    with _lines(path) as lines:
+        first = next(lines, "").split()
+        header = len(first) == 2 and all(part.isdecimal() for part in first)
+        size = int(first[1]) if header else len(first) - 1
+        if size < 1:
+            raise UserError(f"{path} has no word vectors: a word and its numbers on each line.")
+        texts = lines if header else itertools.chain([" ".join(first)], lines)
+        for number, line in enumerate(texts, 2 if header else 1):
+            if len(words) == most:
+                break
+            word, vector = _split(line, size, where=f"Line {number:,} of {path}")
+            if word not in words:
+                words[word] = len(words)
+                rows.append(vector)
+    if not words:
+        raise UserError(f"{path} has no word vectors.")
+    return list(words), torch.from_numpy(np.stack(rows))
+
+
+def _split(line: str, size: int, *, where: str) -> tuple[str, np.ndarray]:
+    """A word, which may have spaces (GloVe of 840 B words), and its numbers."""
+    word, *numbers = line.rstrip().rsplit(" ", size)
+    try:
+        vector = np.array(numbers, dtype=np.float32)
+    except ValueError:
+        vector = np.zeros(0, dtype=np.float32)
+    if len(vector) != size or not word or not math.isfinite(float(vector.sum())):
+        raise UserError(f"{where} is not a word and {size:,} numbers.")
+    return word, vector
+
+
+@contextlib.contextmanager
+def _lines(path: Path) -> Iterator[Iterator[str]]:
+    try:
+        with COMPRESSIONS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+            yield iter(file)
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text in UTF-8: word2vec's binary format is not read.") from None
+    except BROKEN:
+        raise UserError(f"{path} is damaged: it cannot be decompressed.") from None
+
+
+def encoder_of(words: list[str], vectors: Tensor) -> Cbow:
+    """An encoder with these vectors (V, m). Unknown words have their mean; it has no output layer.
+
+    Texts are split as BERT's are, at spaces and punctuation. They are read in lower case where no word has a capital.
+    """
+    special = [*WordPiece.default_special.values()]
+    pieces = [*special, *(word for word in words if word not in special)]
+    lowercase = not any(word != word.lower() for word in words)
+    backend = backend_of({piece: index for index, piece in enumerate(pieces)}, lowercase=lowercase)
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+    backend.add_special_tokens(special)
+    tokenizer = WordPiece(backend)
+    cbow = Cbow(tokenizer, embedding_size=vectors.shape[1], window=WINDOW, max_length=LONGEST_TEXT, dropout=0.0)
+    places = torch.tensor([tokenizer.backend.token_to_id(word) for word in words])
+    with torch.no_grad():
+        table = cbow.embedding.weight
+        table[tokenizer.special_ids] = 0.0
+        table[tokenizer.id("unk")] = vectors.mean(0)
+        table[places] = vectors
+    cbow.untrained = frozenset(name for name in cbow.export_state() if name.startswith(cbow.heads))
+    return cbow
+
+
+def readable(encoder: Encoder, words: list[str]) -> int:
+    """How many of the words a text can have: of others, as `New_York`, the tokenizer makes several tokens."""
+    ids = encoder.tokenizer.encode_batch(words)
+    known = encoder.tokenizer.backend.token_to_id
+    return sum(len(tokens) == 1 and tokens[0] == known(word) for word, tokens in zip(words, ids, strict=True))
