@@ -18,12 +18,14 @@ from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.inspection import retrieval
 from pipeline.models.bert import Bert
+from pipeline.models.losses import Loss
 from pipeline.objectives import ppmi_init
 from pipeline.objectives.distillation import Distillation, Teacher
 from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.translation_lm import TranslationLM, positions_in_texts
 from pipeline.presets import REPOSITORY
 from pipeline.tokenization.wordpiece import WordPiece
+from pipeline.training.loss_sums import LossSums
 from tests.conftest import assert_plot, figures, run
 from tests.test_translation import WORDS, write_pairs
 
@@ -157,6 +159,13 @@ def test_a_teacher_is_asked_about_both_kinds_of_row(tmp_path: Path) -> None:
     losses = Teacher(options, student, objective, length=32).losses(objective, student, batch)
     assert int(losses["teacher"].count) == int(losses["hidden"].count) == masked
     assert int(batch.targets["teacher"].count) == masked
+
+
+def test_a_loss_of_no_token_is_not_0() -> None:
+    """Where no row of a part of the texts has its translation behind it, and the other way round."""
+    sums = LossSums()
+    sums.add("val", {"mlm": Loss(torch.tensor(6.0), 3), "tlm": Loss(torch.tensor(0.0), 0)})
+    assert sums.take("val", torch.clone) == {"val/mlm": (6.0, {"loss": 2.0}), "val/tlm": (0.0, {})}
 
 
 def test_all_tokens_of_a_document_are_contexts() -> None:

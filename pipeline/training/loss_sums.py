@@ -50,14 +50,17 @@ class LossSums:
     def take(self, split: str, reduce: Callable[[Tensor], Tensor]) -> dict[str, tuple[float, dict[str, float]]]:
         """Removes and returns the sums of a split over all processes: `SPLIT/NAME` -> sum, and means by name.
 
+        A loss without predictions, where others have some, has no means: 0 would look like a perfect one.
+
         Args:
             reduce: adds up a float64 tensor (4,) over processes.
         """
         self.local()
+        keys = [key for key in self.sums if key.startswith(f"{split}/")]
+        sums = {key: reduce(torch.tensor(self.sums.pop(key), dtype=torch.float64)).tolist() for key in keys}
+        predicted = any(count for _, count, _, _ in sums.values())
         results = {}
-        for key in [key for key in self.sums if key.startswith(f"{split}/")]:
-            sums = torch.tensor(self.sums.pop(key), dtype=torch.float64)
-            total, count, correct, spelling = reduce(sums).tolist()
-            means = {"loss": total, "accuracy": correct, "spelling": spelling}
+        for key, (total, count, correct, spelling) in sums.items():
+            means = {"loss": total, "accuracy": correct, "spelling": spelling} if count or not predicted else {}
             results[key] = total, {name: value / max(1, count) for name, value in means.items() if value == value}
         return results

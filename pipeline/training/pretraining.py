@@ -202,6 +202,11 @@ class Pretraining(Training):
         self.state = self.state_in_training
         metrics = self.mean_losses("val")
         named = {name.removeprefix("val/"): value for name, value in metrics.items()}
+        if f"{self.objective.main}_loss" not in named:
+            raise UserError(
+                f"No row of the validation part has a prediction for {self.objective.main}: set data.validation_rows "
+                "higher, or give more text for validation."
+            )
         extra = self.objective.report(named, per_byte=self.per_byte)
         metrics |= {"val/loss": self.weighted_sum(metrics), **{f"val/{name}": value for name, value in extra.items()}}
         self.log_dict(metrics, logger=False)
