@@ -38,11 +38,11 @@ from pipeline.training.run_folder import SIGN, check_place, elsewhere
 FULL: ArmName = "full"
 SCRATCH: ArmName = "scratch"
 RATE = "model.optimization.learning_rate"
-SAMPLES = 2000  # of the bootstrap
+POINTS = 1001  # numbers of labels that are tested for the interval, evenly on a logarithmic scale
 CLEARLY = 1.01  # more labels than others: above rounding
 HEAD = ["labels", FULL, SCRATCH, "best baseline", f"labels that {SCRATCH} needs for the score of {FULL}"]
 RUN = ["arm", "labels", "seed", "score"]
-NOTE = "on the test part, mean ± standard deviation over seeds; brackets: 95 %\n(bootstrap over seeds)."
+NOTE = "on the test part, mean ± standard deviation over seeds; brackets: 95 %,\nfrom paired t-tests over seeds."
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,13 @@ class Need:
 
     Args:
         labels: infinite where the most that were tried do not suffice.
-        interval: 95 %, of a bootstrap over seeds; None of a single seed.
+        interval: 95 %; None of a single seed.
+        certain: whether it is more than pretrained weights had, beyond what chance does in 5 % of all such experiments.
     """
 
     labels: float
     interval: tuple[float, float] | None
-
-    def is_above(self, size: int) -> bool:
-        """Whether it is certainly more than `size`: its whole interval is, where there is one."""
-        return (self.labels if self.interval is None else self.interval[0]) > size * CLEARLY
+    certain: bool
 
 
 @dataclass(frozen=True)
@@ -110,24 +108,38 @@ class LabelsSaved:
     def needs(self) -> dict[int, Need]:
         """Labels -> those that fresh weights need for the score that pretrained ones have with so many.
 
-        On the line through the means of the scores, over the logarithm of the number of labels. For the interval seeds
-        are drawn with replacement, the same for both arms (Efron 1979): its bounds are the 2.5 and 97.5 % quantiles.
+        On the line through the means of the scores, over the logarithm of the number of labels. The interval has all
+        numbers at which a paired t-test over seeds does not tell the arms apart, on the line of each seed. `certain`
+        divides its 5 % among the numbers of labels (Bonferroni).
         """
         full, scratch = (self.sign * np.array([arm[size] for size in self.sizes]) for arm in (self.full, self.scratch))
-        seeds = full.shape[1]
-        drawn = np.random.default_rng(0).integers(seeds, size=(SAMPLES if seeds > 1 else 0, seeds))
         found = {}
-        for place, size in enumerate(self.sizes):
-            labels = self._reached(scratch.mean(1), full[place].mean())
-            samples = sorted(self._reached(scratch[:, one].mean(1), full[place, one].mean()) for one in drawn)
-            bounds = [samples[round(share * (SAMPLES - 1))] for share in (0.025, 0.975)] if samples else None
-            found[size] = Need(labels, None if bounds is None else (bounds[0], bounds[1]))
+        for size, scores in zip(self.sizes, full, strict=True):
+            reached = crossing(dict(zip(self.sizes, scratch.mean(1).tolist(), strict=True)), float(scores.mean()))
+            labels, interval, strict = math.inf if reached is None else reached, None, None
+            if len(scores) > 1:
+                interval = self._interval(scores, scratch, labels, level=0.05)
+                strict = self._interval(scores, scratch, labels, level=0.05 / len(self.sizes))
+            found[size] = Need(labels, interval, certain=(strict[0] if strict else labels) > size * CLEARLY)
         return found
 
-    def _reached(self, line: np.ndarray, score: float) -> float:
-        """Labels at which a line (sizes,) reaches a score; infinite if never."""
-        reached = crossing(dict(zip(self.sizes, line.tolist(), strict=True)), float(score))
-        return math.inf if reached is None else reached
+    def _interval(self, scores: np.ndarray, line: np.ndarray, labels: float, *, level: float) -> tuple[float, float]:
+        """The fewest and most labels at which scores (seeds,) and lines (sizes, seeds) do not differ at a level.
+
+        Beyond the most that were tried it is infinite. Where they differ everywhere both are `labels`.
+        """
+        from scipy.stats import t
+
+        sizes = np.log(self.sizes)
+        places = np.linspace(sizes[0], sizes[-1], POINTS)
+        apart = scores - np.stack([np.interp(places, sizes, of_seed) for of_seed in line.T], 1)
+        error = apart.std(1, ddof=1) / math.sqrt(len(scores))
+        same = np.flatnonzero(np.abs(apart.mean(1)) <= t.ppf(1 - level / 2, len(scores) - 1) * error)
+        if not len(same):
+            return labels, labels
+        low, high = np.exp(places[same[[0, -1]]]).tolist()
+        low, high = low if same[0] else float(self.sizes[0]), high if same[-1] < POINTS - 1 else math.inf
+        return min(low, labels), max(high, labels)  # a line that falls may have reached the score before
 
     @property
     def headline(self) -> int | None:
@@ -136,7 +148,7 @@ class LabelsSaved:
         Where they need more than were tried: the fewest with which that is so. Only where pretraining is better than
         the best baseline, which needs no network at all. None: these runs leave it open.
         """
-        saved = [size for size, need in self.needs.items() if need.is_above(size) and self.beats_baseline(size)]
+        saved = [size for size, need in self.needs.items() if need.certain and self.beats_baseline(size)]
         known = [size for size in saved if self.needs[size].labels < math.inf]
         return max(known) if known else min(saved, default=None)
 
@@ -288,7 +300,7 @@ def verdict(found: LabelsSaved) -> str:
     size, most = found.headline, found.sizes[-1]
     if not any(map(found.beats_baseline, found.sizes)):
         return f"With none of these numbers of labels is {FULL} better than the best baseline."
-    if size is None and any(need.is_above(labels) for labels, need in found.needs.items()):
+    if size is None and any(need.certain for need in found.needs.values()):
         return f"Where {SCRATCH} needs more labels than {FULL}, the best baseline is better than both."
     if size is None:
         return f"These runs leave open whether pretraining saves labels: {SCRATCH} may need no more of them."
