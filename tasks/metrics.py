@@ -22,6 +22,21 @@ def standard_error(accuracy: float, count: int) -> float:
     return math.sqrt(max(0.0, accuracy * (1 - accuracy)) / max(1, count))
 
 
+def clustered_error(right: Sequence[int], counts: Sequence[int]) -> float:
+    """Standard error of a share over answers that come in groups, as the words of sentences, which err together.
+
+    Cameron and Miller 2015, of a mean: sqrt(G / (G - 1) * sum_g (right_g - p n_g)^2) / N.
+
+    Args:
+        right, counts: right answers, and all, of each group.
+    """
+    total, groups = max(1, sum(counts)), len(counts)
+    if groups < 2:
+        return standard_error(sum(right) / total, total)
+    apart = np.asarray(right) - sum(right) / total * np.asarray(counts)
+    return math.sqrt(groups / (groups - 1) * float(np.square(apart).sum())) / total
+
+
 def class_scores(
     gold: Sequence[int], predicted: Sequence[int], classes: int, *, name: str = "accuracy"
 ) -> dict[str, float]:

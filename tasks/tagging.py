@@ -146,7 +146,8 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         sides = [label for labels in gold for label in labels], [label for labels in predicted for label in labels]
         figures = metrics.class_scores(*sides, len(self.label_names), name="token_accuracy")
         if not self.spans:
-            return Scores(figures)
+            right = [sum(map(int.__eq__, *pair)) for pair in zip(gold, predicted, strict=True)]
+            return Scores({**figures, "standard_error": metrics.clustered_error(right, [*map(len, gold)])})
         by_type = metrics.span_scores(self._tags(gold), self._tags(predicted))
         over_all = {f"span_{name}": by_type.pop(name) for name in ("precision", "recall", "f1", "support")}
         details = {f"{kind}/{name}": value for kind, scores in by_type.items() for name, value in scores.items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,3 +86,14 @@ def test_a_loss_that_is_not_below_its_baseline_says_so() -> None:
     assert said.startswith("Warning: forward_loss 7.571 (unigram 5.526) is not below the baseline")
     assert advice.losses_above({"lm_loss": (4.0, 5.5)}) is None
     assert advice.losses_above({"lm_loss": (float("nan"), 5.5)}) is not None
+
+
+def test_the_hint_of_the_other_arm_has_the_settings_of_the_run() -> None:
+    """With other settings the difference would not be that of pretraining."""
+    run: dict[str, Any] = {"model": "bert", "task": "mine", "data": None, "out": Path("runs/a"), "answers": "labels"}
+    settings = ("--data.epochs=3", "--model.distillation.teacher=runs/big")
+    full = advice.after_finetuning(**run, encoder=Path("runs/b"), arm="full", seed=2, settings=settings)
+    again = "finetune --task mine --from runs/b"
+    assert f"{again} --arm scratch --seed 2 --data.epochs=3 --model.distillation.teacher=runs/big " in full
+    scratch = advice.after_finetuning(**run, encoder=Path("runs/b"), arm="scratch", settings=settings)
+    assert f"{again} --seeds 5 --data.epochs=3 " in scratch

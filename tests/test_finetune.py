@@ -16,6 +16,7 @@ from transformers import BertConfig, BertForPreTraining
 import pipeline
 from pipeline.errors import UserError
 from pipeline.models.layers.dropout import Dropout
+from pipeline.training import base_module
 from pipeline.training.finetuning import FineTuning, Recipe
 from pipeline.training.optimizers import Optimization
 from pipeline.training.task_data import Buckets, TaskData
@@ -213,8 +214,12 @@ def recipe() -> Recipe:
 
 
 @pytest.mark.parametrize(("arm", "limit"), [("full", {"max_epochs": 2}), ("scratch", {"max_steps": 3})])
-def test_lightning_alone_trains_and_tests(pretrained: Path, arm: Any, limit: dict[str, int]) -> None:
+def test_lightning_alone_trains_and_tests(
+    pretrained: Path, monkeypatch: pytest.MonkeyPatch, arm: Any, limit: dict[str, int]
+) -> None:
     """Without our commands: the trainer asks the modules for data and network."""
+    seeds: list[int] = []
+    monkeypatch.setattr(base_module, "seed_generators", lambda seed, device: seeds.append(seed))
     rates = Optimization(1e-3, warmup_steps=0, schedule="linear", weight_decay=0.01, betas=(0.9, 0.98), eps=1e-6)
     folder = str(pretrained / "encoder")
     module = FineTuning(optimization=rates, warmup_share=0.2, recipe=recipe(), arm=arm, encoder=folder)
@@ -224,6 +229,7 @@ def test_lightning_alone_trains_and_tests(pretrained: Path, arm: Any, limit: dic
     trainer = lightning.Trainer(**limit, accelerator="cpu", enable_checkpointing=False, **quiet)
     trainer.fit(module, data)
     assert trainer.global_step == limit.get("max_steps", 2 * 5)
+    assert len(set(seeds)) == len(seeds) == trainer.global_step  # the dropout of each epoch is another
     assert rates.warmup_steps == 0  # the settings that were given stay as they were
     trainer.test(module, data, verbose=False)
     assert {"test/loss", "test/accuracy", "test/macro_f1"} <= set(trainer.callback_metrics)

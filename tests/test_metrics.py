@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import seqeval.metrics as seqeval
 
 from pipeline.metrics import span_scores, spans
 from tasks.base import Example
 from tasks.entailment import Entailment
+from tasks.metrics import clustered_error, standard_error
 from tasks.sentiment import Sentiment
 from tasks.tagging import Tagging
 
@@ -31,6 +33,22 @@ from tasks.tagging import Tagging
 )
 def test_spans(tags: str, expected: list[tuple[str, int, int]]) -> None:
     assert spans(tags.split()) == expected
+
+
+def test_the_error_of_tags_is_that_of_sentences() -> None:
+    """Against a bootstrap over sentences: as many answers that err together say less than single ones."""
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 40, 400)
+    skill = rng.beta(4, 1, 400)
+    right = [int(rng.binomial(size, share)) for size, share in zip(sizes, skill, strict=True)]
+    found = clustered_error(right, sizes.tolist())
+    drawn = rng.integers(400, size=(2000, 400))
+    shares = np.array(right)[drawn].sum(1) / sizes[drawn].sum(1)
+    assert found == pytest.approx(float(shares.std()), rel=0.05)
+    assert found > 1.5 * standard_error(sum(right) / int(sizes.sum()), int(sizes.sum()))
+    alone = [0, 1, 1, 0, 1, 1, 1, 1] * 50
+    assert clustered_error(alone, [1] * 400) == pytest.approx(standard_error(0.75, 400), rel=0.01)
+    assert clustered_error([3], [4]) == standard_error(0.75, 4)
 
 
 def test_span_scores() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,16 @@ def test_a_cut_target_is_said(toys: Callable[[str], Path], monkeypatch: pytest.M
 
     monkeypatch.setattr(bart, "logits", endless)
     assert write(bart, SOURCES[0], Search(tokens=8)).endswith("(Stopped after 7 tokens.)")
+
+
+def test_matrices_begin_as_those_of_xavier(tokenizer: Tokenizer) -> None:
+    """Glorot and Bengio 2010, as in fairseq: each of queries, keys and values is a matrix of its own."""
+    fresh = type(model := transformer(tokenizer)).from_config(model.config, tokenizer)
+    for name, matrix in fresh.named_parameters():
+        if matrix.ndim == 2 and "embedding" not in name:
+            rows = matrix.shape[1] if name.endswith(("qkv.weight", "cross_kv.weight")) else matrix.shape[0]
+            bound = math.sqrt(6 / (rows + matrix.shape[1]))
+            assert 0.95 * bound < float(matrix.abs().max()) <= bound, name
 
 
 @pytest.mark.parametrize(

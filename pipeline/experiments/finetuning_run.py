@@ -12,6 +12,7 @@ from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.console.rank import is_main
 from pipeline.errors import UserError
+from pipeline.experiments.feasible import effective
 from pipeline.presets import task_file
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
@@ -37,8 +38,9 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
     if run.fit(**course(configuration)):
         finish(run, configuration.module, configuration.data)
         if is_main():
-            named = {name: getattr(request, name) for name in ("model", "task", "data", "arm")}
-            more = {"answers": configuration.data.task.answers, "has_scratch": run.checkpointed}
+            named = {name: getattr(request, name) for name in ("model", "task", "data", "arm", "seed")}
+            settings = effective(request.overrides, configuration.module.trained.learning, request.task, "scratch")
+            more = {"answers": configuration.data.task.answers, "has_scratch": run.checkpointed, "settings": settings}
             inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out, **more))
 
 

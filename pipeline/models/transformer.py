@@ -86,10 +86,10 @@ class Transformer(TransformerEncoderDecoder):
         }
         self.register_buffer("sinusoids", sinusoids(max_length, size), persistent=False)
         nn.init.normal_(self.word_embedding.weight, std=size**-0.5)
-        for module in self.modules():
+        for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
-                for matrix in module.weight.split(size) if len(module.weight) % size == 0 else [module.weight]:
+                for matrix in module.weight.split(size) if name.endswith(("qkv", "cross_kv")) else [module.weight]:
                     nn.init.xavier_uniform_(matrix)
 
     def positions(self, side: Side, places: Tensor) -> Tensor:

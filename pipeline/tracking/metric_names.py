@@ -69,7 +69,8 @@ METRIC_NAMES = {
     "mode": "`max` where more of that metric is better, `min` where less is",
     "degenerate": "true where every prediction is the same, so that nothing was learned",
     "PART/accuracy": "share of the texts labelled right",
-    "PART/standard_error": "standard error of the accuracy (or of the correlation) from the number of rows",
+    "PART/standard_error": "standard error of the accuracy (or of the correlation) from the number of rows; of "
+    "tags from that of sentences, whose words err together",
     "PART/macro_f1": "mean F1 of the classes",
     "PART/matthews": "Matthews' correlation coefficient; 0 is chance",
     "PART/span_f1": "F1 of whole spans, as conlleval and seqeval count them",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline import metrics
@@ -109,12 +109,16 @@ def after_finetuning(
     out: Path,
     answers: str,
     has_scratch: bool = True,
+    seed: int = 0,
+    settings: Sequence[str] = (),
 ) -> str:
     """Answers to new texts; and the other arm, without which a score says little of pretraining.
 
     Args:
         answers: what `predict` gives.
         has_scratch: whether the model has that arm.
+        settings: flags that the user gave, as the other arm takes them: with other settings the difference would not be
+            that of pretraining.
     """
     named = _other_than_default(model)
     predict = (typed.command("predict", model=out / "model", input="FILE"), f"{answers} of new texts")
@@ -123,9 +127,9 @@ def after_finetuning(
     again = {"model": named, "task": task, "data": data, "from_": _unless_default(encoder, model)}
     if arm == "scratch":
         return next_steps(
-            predict, (typed.command("finetune", **again, seeds=5), "what pretraining gains, with intervals")
+            predict, (typed.command("finetune", *settings, **again, seeds=5), "what pretraining gains, with intervals")
         )
-    scratch = typed.command("finetune", **again, arm="scratch")
+    scratch = typed.command("finetune", *settings, **again, arm="scratch", seed=seed or None)
     return next_steps((scratch, "the same network without pretraining"), predict)
 
 

@@ -93,8 +93,11 @@ class Training(lightning.LightningModule):
     # ------------------------------------------------------------------ steps
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # Dropout is a function of the micro-batch, so a resumed run draws what the uninterrupted one would.
-        seed_generators(((self.seed * 1_000_003 + batch_idx) * 1_009 + self.global_rank) % (1 << 63), self.device)
+        # Dropout is a function of the micro-batch, so a resumed run draws what the uninterrupted one would. Lightning
+        # counts batches from 0 in each epoch, and steps over all of them.
+        parts = self.trainer.accumulate_grad_batches
+        number = self.global_step * parts + batch_idx % parts
+        seed_generators(((self.seed * 1_000_003 + number) * 1_009 + self.global_rank) % (1 << 63), self.device)
 
     def weighted(self, losses: dict[str, Loss], batch: Batch) -> Tensor:
         """The losses of a micro-batch, each divided by its predictions in the whole optimizer step.
