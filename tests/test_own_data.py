@@ -376,6 +376,7 @@ def as_lines(rows: Iterable[dict[str, Any]]) -> str:
 
 REFUSED = {
     "commas.conll": ("Anna,B-PER\nsaw,O\n\n" * 9, "has one column: a line of CoNLL columns is a word, a tab or space"),
+    "empty.csv": ("text,label\n", "empty.csv holds no row to guess the columns from.$"),
     "words.csv": (
         "Sentence #,Word,POS,Tag\n" + "1,Anna,NNP,B-PER\n,saw,VBD,O\n" * 9,
         "Word, and its tag under Tag:",

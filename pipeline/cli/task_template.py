@@ -13,6 +13,7 @@ import yaml
 from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.data import labeled
+from pipeline.data.task_files import is_one_file
 from pipeline.errors import UserError
 from pipeline.presets import CONFIGS, known
 from pipeline.storage.atomic import write_atomically
@@ -96,7 +97,8 @@ def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str,
     rows = labeled.rows_of(Sentiment(), data, "train", problems.append)
     if not rows:
         labeled.raise_all(problems)
-        raise UserError(f"{data} holds no row to guess the columns from; its training part is named 'train'.")
+        named = "" if is_one_file(data) else "; its training part is named 'train'"
+        raise UserError(f"{data} holds no row to guess the columns from{named}.")
     table = Table([row for _, row in rows])
     source = rows[0][0].rpartition(", ")[0]
     if kind in (None, "tagging"):
