@@ -122,16 +122,20 @@ def first_sentence(message: str) -> str:
     return " ".join(lines)[:400].rstrip(".") + "."
 
 
-def task_file(task: str) -> Path:
+def task_file(task: str, **new: str | None) -> Path:
     """TASK= -> its YAML file; a kind of task that the user has written is loaded.
+
+    Args:
+        new: further options of the command that writes one.
 
     Raises:
         UserError: there is no such file, or it names no task.
     """
     file = named_config("tasks", task) or Path(task)
     if not file.is_file():
-        new = f" (`{typed.command('new-task', name_=task)}` writes one)" if task.replace("-", "").isalnum() else ""
-        raise UserError(f"{unknown('task', task, 'tasks')} A YAML file would do too{new}.")
+        command = typed.command("new-task", name_=task, **new)
+        hint = f" (`{command}` writes one)" if task.replace("-", "").isalnum() else ""
+        raise UserError(f"{unknown('task', task, 'tasks')} A YAML file would do too{hint}.")
     load_kind(task_in(file), beside=file)
     return file
 

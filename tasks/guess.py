@@ -62,6 +62,11 @@ class Column:
         return bool(self.values) and all(isinstance(value, list) for value in self.values)
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether no value is a list or an object: these are neither texts nor classes."""
+        return not any(isinstance(value, (list, tuple, dict, bytes)) for value in self.values)
+
+    @cached_property
     def texts(self) -> list[str]:
         return [str(value).strip() for value in self.values]
 
@@ -92,14 +97,16 @@ class Column:
     @cached_property
     def is_class(self) -> bool:
         """Whether its values are few and short."""
-        if self.is_list or self.is_index or self.is_continuous or not 2 <= len(self.distinct) <= MOST_CLASSES:
+        if self.is_index or self.is_continuous or not self.is_plain or not 2 <= len(self.distinct) <= MOST_CLASSES:
             return False
         return 2 * len(self.distinct) <= len(self.values) and self.mean_words <= 4
 
     @cached_property
     def is_text(self) -> bool:
         """Whether its values are many and of several words."""
-        return not (self.is_list or self.is_index or self.numbers is not None or self.is_class) and self.mean_words >= 2
+        if self.is_index or self.is_class or self.numbers is not None or not self.is_plain:
+            return False
+        return self.mean_words >= 2
 
     @cached_property
     def mean_words(self) -> float:
@@ -134,34 +141,25 @@ class Table:
         """The name of a column that is one of its values too: then the first line is a row, not a header."""
         return next((c.name for c in self.columns if plain_name(c.name) and str(c.name).strip() in c.distinct), None)
 
-    def _choose(self, columns: Iterable[Column], names: Sequence[Sequence[str]], by_value: str) -> str | None:
-        """The column with the most telling name; else that with such a word in it, or with such values; if only one."""
-        candidates = [column for column in columns if not column.is_index]
-        for chosen in (
-            [column for column in candidates if plain_name(column.name) == names[0][0]],
-            *([column for column in candidates if is_among(column.name, same)] for same in names),
-            [c for c in candidates if any(is_among(word, same) for word in words_of(c.name) for same in names)],
-            [column for column in candidates if getattr(column, by_value)],
-        ):
-            if chosen:
-                return chosen[0].name if len(chosen) == 1 else None
-        return None
-
     def text(self) -> str | None:
-        return self._choose((c for c in self.columns if not c.is_list and c.numbers is None), TEXTS, "is_text")
+        return _only(_likely((c for c in self.columns if c.is_plain and c.numbers is None), TEXTS, "is_text"))
 
     def label(self, *texts: str) -> str | None:
         """The column of a class, beside those of the texts."""
-        others = (c for c in self.columns if c.name not in texts and not c.is_list and not c.is_continuous)
-        return self._choose(others, LABELS, "is_class")
+        return _only([column for column in self.labels(*texts) if column.is_plain])
+
+    def labels(self, *texts: str) -> list[Column]:
+        """The columns that may be that, equally well; those of lists, of several classes in a row, are among them."""
+        others = (c for c in self.columns if c.name not in texts and not c.is_continuous)
+        return _likely((c for c in others if c.is_plain or c.is_list), LABELS, "is_class")
 
     def number(self, *texts: str) -> str | None:
         """The column of a number, beside those of the texts."""
-        return self._choose((c for c in self.columns if c.name not in texts and c.numbers), NUMBERS, "is_continuous")
+        return _only(_likely((c for c in self.columns if c.name not in texts and c.numbers), NUMBERS, "is_continuous"))
 
     def pair(self) -> tuple[str, str] | None:
         """Two columns of texts that belong together: `premise` and `hypothesis`, `sentence1` and `sentence2`, ..."""
-        plain = {plain_name(c.name): c.name for c in self.columns if not c.is_list and c.numbers is None}
+        plain = {plain_name(c.name): c.name for c in self.columns if c.is_plain and c.numbers is None}
         numbered = [(name, name[:-1] + AFTER[name[-1]]) for name in plain if name[-1:] in AFTER]
         for first, second in (*PAIRS, *numbered):
             if first in plain and second in plain and first[:-1] and first != second:
@@ -178,7 +176,7 @@ class Table:
         return found if found and plain_name(found[0]) in WORD_LISTS and not is_among(found[1], LABELS[0]) else None
 
     def _words_and_tags(self, *, alone: bool) -> tuple[str, str] | None:
-        for columns in ([c for c in self.columns if c.is_list], [c for c in self.columns if not c.is_list]):
+        for columns in ([c for c in self.columns if c.is_list], [c for c in self.columns if c.is_plain]):
             words = next((c for name in WORDS for c in columns if plain_name(c.name) == name), None)
             tags = next((c for name in TAGS for c in columns if plain_name(c.name) == name and c is not words), None)
             if words is None or tags is None:
@@ -190,6 +188,23 @@ class Table:
             if fit and alone == all(a == 1 for a, _ in pairs):
                 return words.name, tags.name
         return None
+
+
+def _likely(columns: Iterable[Column], names: Sequence[Sequence[str]], by_value: str) -> list[Column]:
+    """The columns with the most telling name; else those with such a word in it, or with such values."""
+    candidates = [column for column in columns if not column.is_index]
+    tiers = (
+        [column for column in candidates if plain_name(column.name) == names[0][0]],
+        *([column for column in candidates if is_among(column.name, same)] for same in names),
+        [c for c in candidates if any(is_among(word, same) for word in words_of(c.name) for same in names)],
+        [column for column in candidates if getattr(column, by_value)],
+    )
+    return next((tier for tier in tiers if tier), [])
+
+
+def _only(columns: Sequence[Column]) -> str | None:
+    """The name of a column that stands alone."""
+    return columns[0].name if len(columns) == 1 else None
 
 
 def _lengths(column: Column) -> list[int]:

@@ -45,6 +45,7 @@ def files(folder: Path) -> dict[str, bytes]:
     [
         (["--corpus", "missing.txt"], "no corpus at missing.txt"),
         (["--corpus", "~nosuchuser/x.txt"], "no corpus at ~nosuchuser/x.txt"),
+        (["--form", "runs/bert"], "no setting or flag --form. Did you mean --from"),
         (["--config", "latin.txt"], "latin.txt is not UTF-8"),
         (["--model.encoder.init_args.vocab_size=100"], "vocab_size is 100, but the tokenizer has 500 tokens"),
         (["--trainer.gradient_clip_algorithm=value"], "gradient_clip_algorithm is not used here"),
@@ -54,7 +55,7 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--trainer.logger=CSVLogger", "--trainer.logger.nam=x"], r"Did you mean trainer\.logger\.init_args\.name"),
         (["--trainer.logger=CometLogger"], "loggers.CometLogger needs a package: .*comet"),
         (["--corpus", "wikitextt"], "no corpus 'wikitextt'.*sample.*wikitext2"),
-        (["--corpus", "empty.txt"], "holds no text"),
+        (["--corpus", "empty.txt"], "The corpus holds no text.$"),
         (["--corpus", "blank.txt"], "holds no text"),
         (["--corpus", "binary.txt"], "binary"),
         (["--corpus", "latin.txt"], "UTF-8"),
@@ -132,7 +133,7 @@ def test_highways_are_bounded(highways: int, bound: str) -> None:
     ("args", "message"),
     [
         (["--task", "sentimnt"], "no task 'sentimnt'.*sst2"),
-        (["--from", "nowhere"], "no folder nowhere of an encoder or model"),
+        (["--from", "nowhere"], r"no folder nowhere of an encoder or model; pretrain one, or name another \(--from\)"),
         (["--model", "foo"], "no model 'foo'; there are .*bert, bert-base"),
         (["--patience=-1"], "patience is -1"),
         (["--model.warmup_share=3"], "warmup_share is 3.0; it is a share"),

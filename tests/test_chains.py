@@ -97,7 +97,7 @@ def test_pretraining_goes_on_and_resumes_exactly(
         (["--data.tokenizer.lowercase=true"], "lowercase has no effect: the tokenizer is that of"),
         (["--model.embeddings=cooccurrence"], "embeddings is cooccurrence, but a run that goes on"),
         (["--model", "gpt"], "is bert, not gpt; set --model bert"),
-        (["--corpus", "task:nothing"], "There is no task 'nothing'"),
+        (["--corpus", "task:nothing"], "There is no task 'nothing'.*new-task --name nothing` writes"),
         (["--corpus", "task:blimp"], "has prompts and nothing to train on"),
     ],
 )

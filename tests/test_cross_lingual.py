@@ -243,6 +243,7 @@ def test_counted_translations_are_found(tmp_path: Path, pairs: Path, capsys: pyt
             "needs a text and its translations",
         ),
         (["--corpus", "task:sentiment"], "has no translations"),
+        (["--corpus", "task:ours", "--data", "a.tsv"], "new-task --name ours --kind translation --data a.tsv` writes"),
         (["--model.objective.init_args.translation_share=1"], "must be at least 0 and below 1"),
         (
             ["--model", "bert", "--data.sample_documents=300", "--model.embeddings=translations"],

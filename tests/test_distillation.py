@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -235,8 +236,9 @@ def test_a_teacher_lowers_the_loss_of_a_small_student(toys: Callable[[str], Path
     ("flags", "message"),
     [
         (["--data.tokenizer.vocab_size=400"], "vocab_size is 400, but a student of .* there it is 500: leave"),
-        (["--model", "elmo"], "This model is trained on words, not on tokens"),
-        (["--model", "bart"], "bpe-seq2seq, not wordpiece"),
+        (["--model", "elmo"], "needs a student that predicts each token once"),
+        (["--model", "bart"], "needs a student that predicts each token once"),
+        (["--data.length=64"], "data.length is 64, but the teacher in .* has 48 positions: lower data.length"),
         (["--model", "ngram"], "ngram counts its text anew: leave FROM and TEACHER out"),
         (["--model.distillation.temperature=abc"], r"distillation\.temperature is abc; it must be a finite number"),
         (["--model.distillation.temprature=2"], r"Did you mean model\.distillation"),
@@ -261,8 +263,12 @@ def test_a_teacher_without_probabilities_is_refused(pretrained: Path, tmp_path: 
     encoder.save(folder)
     with pytest.raises(UserError, match="it gives vectors, but no probabilities"):
         run("pretrain", "--teacher", str(folder), "--out", str(tmp_path / "run"), *SHORT)
-    with pytest.raises(UserError, match="nowhere"):
+    with pytest.raises(UserError, match=r"^The teacher cannot be used. There is no folder .*nowhere of .* model\.$"):
         run("pretrain", "--teacher", str(tmp_path / "nowhere"), "--out", str(tmp_path / "run"), *SHORT)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "head": {}}))  # as fine-tuning writes it
+    with pytest.raises(UserError, match="is a fine-tuned model; name the encoder of a pretraining"):
+        run("pretrain", "--teacher", str(folder), "--out", str(tmp_path / "run"), *SHORT)
 
 
 def test_models_that_predict_otherwise_have_no_teacher(toys: Callable[[str], Path], tmp_path: Path) -> None:

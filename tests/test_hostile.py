@@ -126,6 +126,7 @@ def test_only_the_command_line_sets_variables_of_make() -> None:
         (["pretrain", "--data="], "--data is empty"),
         (["finetune", "--from", ""], "--from is empty"),
         (["predict", "--model", ""], "--model is empty"),
+        (["predict", "--model", "nowhere"], r"^There is no folder nowhere of an encoder or model\.$"),
         (["pretrain", "--out", "w/\udcff"], r"The argument 'w/\\udcff' is not valid UTF-8"),
         (["try", "--prompt", "\ud800"], "is not valid UTF-8"),
         (["pretrain", "--over"], "no setting or flag --over"),

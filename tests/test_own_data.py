@@ -6,7 +6,7 @@ import csv
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -370,8 +370,13 @@ def test_what_a_new_task_sees_in_its_data(name: str, tmp_path: Path) -> None:
     assert {key: fields.get(key) for key in expected} == expected
 
 
+def as_lines(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
 REFUSED = {
     "commas.conll": ("Anna,B-PER\nsaw,O\n\n" * 9, "has one column: a line of CoNLL columns is a word, a tab or space"),
+    "empty.csv": ("text,label\n", "empty.csv holds no row to guess the columns from.$"),
     "words.csv": (
         "Sentence #,Word,POS,Tag\n" + "1,Anna,NNP,B-PER\n,saw,VBD,O\n" * 9,
         "Word, and its tag under Tag:",
@@ -380,7 +385,25 @@ REFUSED = {
         "text,label\n" + "".join(f"text {n},pos\n" for n in range(9)),
         "one.csv have the label pos",
     ),
-}
+    "classes.csv": (
+        "id,text,animal,size,colour,score\n" + "".join(f"{n},some text {n},cat,big,red,{n / 7}\n" for n in range(9))
+        + "9,some text,dog,small,blue,0.5\n",
+        "columns id, text, animal, size, colour, score, .* text and label: .*--kind regression --data .*classes.csv`",
+    ),
+    "answers.jsonl": (
+        as_lines({"context": text, "question": f"{text}?", "answer": text, "answers": {"text": [text], "at": [n % 3]}}
+                 for n, text in enumerate(texts(30))),
+        "columns context, question, answer, answers, and it is not clear",
+    ),
+    "two.jsonl": (
+        as_lines({"first": text, "second": text, "label": n % 2} for n, text in enumerate(texts(30))),
+        "premise and hypothesis and label: .*new-task --name mine --kind pair` writes that file",
+    ),
+    "lists.jsonl": (
+        as_lines({"text": text, "labels": ["a"], "mark": "+-"[n % 2]} for n, text in enumerate(texts(30))),
+        "has lists under labels: a text cannot have several labels; write one label per row",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -390,6 +413,18 @@ def test_data_of_which_no_task_is_made(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         new_task("mine", None, tmp_path, data=str(tmp_path / name))
     assert not (tmp_path / "configs").exists()
+
+
+def test_what_looks_like_several_classes_may_be_a_regression_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(REFUSED["classes.csv"][0])
+    [file, *_] = new_task("mine", "regression", tmp_path, data=str(tmp_path / "a.csv"))
+    assert "columns: {text: text, score: score}" in file.read_text()
+
+
+def test_another_text_that_is_not_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.jsonl").write_text(as_lines({"text": t, "reply": t, "label": n % 2} for n, t in enumerate(texts(30))))
+    run("new-task", "--name", "mine", "--data", "a.jsonl")
+    assert "Of a.jsonl, reply is not read; for pairs of texts: `" in capsys.readouterr().out
 
 
 def test_a_label_that_may_stand_for_none_is_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:

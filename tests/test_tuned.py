@@ -171,7 +171,7 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
     for form in ("tsv", "csv"):  # whose only line is no header
         with pytest.raises(UserError, match="input has no text under 'text', which this model reads"):
             answers("a great film\n", form)
-    capsys.readouterr()
+    assert "1 of 5 texts are empty (the first is text 3)" in capsys.readouterr().err
     assert [row.get("cut") for row in answers("a\n" + "word " * 99 + "\n", "lines")] == [None, True]
     assert "1 of 2 texts have more than 32 tokens and were cut" in capsys.readouterr().err
     with pytest.raises(UserError, match="line 2 has no text under 'text', which this model reads"):
@@ -207,6 +207,14 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
     assert form_of("a.conll", "lines") == "lines"
     with pytest.raises(UserError, match="which is not text"):
         answers('{"words": ["In", null]}\n', "jsonl", tagger)
+
+
+def test_a_table_of_answers_has_every_column_of_the_input(bert: Bert) -> None:
+    model, target = FineTunedModel(bert, labels=["no", "yes"], options=options()), io.StringIO()
+    lines = io.StringIO('{"text": "a", "id": 1}\n{"text": "b"}\n{"text": "c", "from": "d"}\n')
+    with pytest.raises(UserError, match="A row has 'from', which the first one has not: a table has the same columns"):
+        predict(model, lines, "input", form="jsonl", target=target, batch_size=1, delimiter=",")
+    assert target.getvalue().startswith("text,id,predicted_label,")
 
 
 def test_a_text_is_read_as_in_training_without_space_around_it(gpt: Gpt) -> None:

@@ -173,8 +173,10 @@ def test_numbers_of_labels() -> None:
     assert few_rows.training_sizes(340, [100, 0, 1000]) == [100, 340]
     assert few_rows.training_sizes(67_349, most=1000) == [10, 32, 100, 316, 1000]
     assert few_rows.training_sizes(340, most=1000) == [10, 32, 100, 340]
-    with pytest.raises(UserError, match="at least two numbers"):
+    with pytest.raises(UserError, match="at least two such numbers, and there is only 8"):
         few_rows.training_sizes(8)
+    with pytest.raises(UserError, match=r"there is only 10 \(the training part has 324 rows\)"):
+        few_rows.training_sizes(324, [10])
 
 
 def test_rows_are_nested_and_have_the_classes_in_their_shares() -> None:

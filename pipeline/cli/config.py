@@ -293,7 +293,7 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
     """
     if corpus.startswith(OF_TASK):
         task = corpus.removeprefix(OF_TASK)
-        task_file(task)
+        task_file(task, kind="translation" if reads_translations(model) else None, data=data)
         return [], [f"--data.task={task}", *([] if data is None else ["--data.files", data])]
     preset = named_config("corpora", corpus)
     if preset is None and not _is_path(corpus):
@@ -310,6 +310,13 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
     if location is None:
         return files, []
     return files, ["--data.files", location, "--data.hub=null", "--data.sample_documents=null"]
+
+
+def reads_translations(model: str) -> bool:
+    """Whether MODEL, a preset, is pretrained on texts and their translations."""
+    file = named_config("pretrain", model)
+    objective = None if file is None else locate(classes_of([content_of(file)], []).get("model.objective", ""))
+    return getattr(objective, "parallel", False)
 
 
 def _is_path(corpus: str) -> bool:

@@ -13,9 +13,8 @@ from pipeline import encoders
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models import registry
-from pipeline.models.folder import read_config
 from pipeline.objectives.base import Objective
-from pipeline.objectives.distillation import about_teacher
+from pipeline.objectives.distillation import about_teacher, check_positions, check_student, teacher_config
 from pipeline.presets import flat
 from pipeline.tokenization import registry as tokenizers
 from pipeline.training.requests import Overrides, settings_in
@@ -23,6 +22,7 @@ from pipeline.training.run import Configuration
 
 SIZES = "model.encoder.init_args."
 LAYERS = f"{SIZES}layers"
+MAX_LENGTH = f"{SIZES}max_length"
 TEACHER = "model.distillation.teacher"
 
 
@@ -70,11 +70,16 @@ def student_settings(folder: Path, configuration: Configuration, overrides: Over
     gives it another size.
 
     Raises:
-        UserError: no encoder folder, or a damaged one; or there is no half of its layers.
+        UserError: no encoder folder, or a damaged one; a model that cannot teach this student; or there is no half of
+            its layers.
     """
+    objective = configuration.module.objective
+    check_student(configuration.encoder_class, objective)
     with about_teacher():
-        theirs, kept = encoders.variant(read_config(folder)), kept_tokenizer(folder)
-        found = sizes(folder, configuration.module.objective)
+        theirs, kept = encoders.variant(teacher_config(folder)), kept_tokenizer(folder)
+        found = sizes(folder, objective)
+    if MAX_LENGTH in found:
+        check_positions(configuration.data.length, found[MAX_LENGTH], folder)
     options = configuration.resolved["model"]["encoder"]["init_args"]
     if configuration.encoder_class.variant(options) != theirs or LAYERS not in found:
         return kept

@@ -24,6 +24,10 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     if file is None:
         raise UserError(unknown("model", model, "pretrain"))
     folder = made_in(folder or Path("runs/pretrain") / model / "encoder")
+    if not folder.is_dir():
+        raise UserError(
+            f"There is no folder {folder} of an encoder or model; pretrain one, or name another ({typed.flag('from')})."
+        )
     wanted = encoders.register(model_class(file)).variant(encoder_of(file).get("init_args") or {})
     if (variant := encoders.variant(read_config(folder))) != wanted:
         known = named_config("pretrain", variant) is not None

@@ -22,6 +22,10 @@ ELSEWHERE = {  # what other programs call it
     },
     **{"bf16": "precision", "fp16": "precision", "num_workers": "data.workers", "output_dir": "out"},
 }
+FLAGS = (  # of pretrain and finetune, which are no settings
+    *("model", "data", "seed", "corpus", "task", "from", "teacher", "arm", "seeds", "out", "overwrite", "resume"),
+    *("quiet", "verbose"),
+)
 KINDS = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "a text"}
 KINDS["list[int]"] = "a list of whole numbers, as [10, 20]"
 NOT_KNOWN = (  # what names a key that there is not
@@ -84,6 +88,7 @@ def plain(message: str, keys: Iterable[str], classes: Mapping[str, str]) -> str:
 def _not_known(found: Mapping[str, str], keys: list[str], classes: Mapping[str, str]) -> str:
     if flag := found.get("flag"):
         named = {name.rpartition(".")[2]: name for name in reversed(keys)} | {name: name for name in keys}
+        named |= {name: name for name in FLAGS}
         named |= {
             name.replace("-", sign): name for names in KEYS.values() for name in names for sign in "-_"
         } | ELSEWHERE

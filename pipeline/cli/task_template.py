@@ -11,11 +11,14 @@ from typing import Any
 import yaml
 
 from pipeline.console import typed
+from pipeline.console.messages import inform
 from pipeline.data import labeled
+from pipeline.data.task_files import is_one_file
 from pipeline.errors import UserError
 from pipeline.presets import CONFIGS, known
 from pipeline.storage.atomic import write_atomically
 from tasks.base import Task, kinds
+from tasks.dataset import listed
 from tasks.guess import Table
 from tasks.sentiment import Sentiment
 
@@ -94,22 +97,50 @@ def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str,
     rows = labeled.rows_of(Sentiment(), data, "train", problems.append)
     if not rows:
         labeled.raise_all(problems)
-        raise UserError(f"{data} holds no row to guess the columns from; its training part is named 'train'.")
+        named = "" if is_one_file(data) else "; its training part is named 'train'"
+        raise UserError(f"{data} holds no row to guess the columns from{named}.")
     table = Table([row for _, row in rows])
     source = rows[0][0].rpartition(", ")[0]
     if kind in (None, "tagging"):
         check_table(table, rows[0][0])
     fits = {one: fields for one in KINDS if (fields := KINDS[one].guess_fields(table)) is not None}
-    if kind is None and fits:  # the one that reads the most columns; of classes and numbers the classes
-        kind = min(fits, key=lambda one: (-len(fits[one].get("columns", ())), one == "regression", one))
-    if kind is None or kind not in fits:
-        columns = KINDS[kind or "sentence"].default_columns()
-        without = typed.command("new-task", name_=name, kind=kind or "sentence")
-        raise UserError(f"{labeled.which_columns(table, source, columns)} `{without}` writes that file.")
-    labels = fits[kind].get("labels") or {}
+    chosen = clearest(fits, table) if kind is None else kind
+    if chosen is None or chosen not in fits:
+        raise UserError(unclear(table, source, name, kind, data if "regression" in fits else None))
+    labels = fits[chosen].get("labels") or {}
     if len(set(labels.values())) == 1:
         raise UserError(f"All rows of {source} have the label {next(iter(labels))}; at least two labels are needed.")
-    return KINDS[kind], fits[kind]
+    read = fits[chosen].get("columns", {})
+    if "text" in read and (others := [c.name for c in table.columns if c.is_text and c.name not in read.values()]):
+        pairs = typed.command("new-task", name_=name, kind="pair")
+        inform(f"Of {source}, {listed(others)} is not read; for pairs of texts: `{pairs}`.")
+    return KINDS[chosen], fits[chosen]
+
+
+def clearest(fits: dict[str, dict[str, Any]], table: Table) -> str | None:
+    """The kind that reads the most columns, of classes and numbers the classes; None: these may be in several."""
+    if set(fits) == {"regression"} and table.labels(*fits["regression"]["columns"].values()):
+        return None
+    return min(fits, key=lambda one: (-len(fits[one].get("columns", ())), one == "regression", one), default=None)
+
+
+def unclear(table: Table, source: str, name: str, kind: str | None, numbers: str | None) -> str:
+    """Says why a table is not clear, and which command writes a file to correct.
+
+    Args:
+        numbers: data that could be those of a regression.
+    """
+    texts = [column.name for column in table.columns if column.is_text]
+    likely = kind or ("pair" if len(texts) == 2 and table.text() is None else "sentence")
+    columns = KINDS[likely].default_columns()
+    lists = [column.name for column in table.labels(*texts) if column.is_list] if "label" in columns else []
+    if lists:
+        return f"{source} has lists under {lists[0]}: a text cannot have several labels; write one label per row."
+    without = typed.command("new-task", name_=name, kind=likely)
+    text = f"{labeled.which_columns(table, source, columns)} `{without}` writes that file."
+    if kind is None and numbers is not None:
+        text += f" To learn the number: `{typed.command('new-task', name_=name, kind='regression', data=numbers)}`."
+    return text
 
 
 def check_table(table: Table, place: str) -> None:

@@ -101,7 +101,8 @@ def _write(
             writer.write(batch, encoded)
             bar.set_postfix(documents=writer.count["documents"], tokens=f"{writer.count['tokens'] / 1e6:.1f}M")
     if not writer.count["tokens"]:
-        raise NoText(f"The corpus holds no text ({name}).")
+        part = "The validation part of the corpus" if name.startswith("validation") else "The corpus"
+        raise NoText(f"{part} holds no text.")
     hashes = {"corpus": source.fingerprint, "tokenizer": tokenizer.hash}
     return {**writer.count, "dtype": np.dtype(writer.dtype).name, "vocab_size": len(tokenizer), **hashes}
 

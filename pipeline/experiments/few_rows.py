@@ -31,7 +31,8 @@ def training_sizes(rows: int, wanted: Sequence[int] | None = None, *, most: int 
     numbers = [size for size in halves if size * CLOSE < limit] + [limit] if wanted is None else wanted
     sizes = sorted({min(number or limit, limit) for number in numbers})
     if len(sizes) < 2:
-        raise UserError(f"Scores by the number of labels need at least two numbers; of {rows:,} rows there is one.")
+        only = f"there is only {sizes[0]:,} (the training part has {rows:,} rows)"
+        raise UserError(f"Scores by the number of labels need at least two such numbers, and {only}.")
     return sizes
 
 

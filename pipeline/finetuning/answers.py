@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+from pipeline.errors import UserError
 from pipeline.storage.json_lines import json_line
 from tasks.dataset import is_plain_list
 
@@ -25,7 +26,10 @@ def json_writer(target: IO[str]) -> Write:
 
 
 def table_writer(target: IO[str], delimiter: str) -> Write:
-    """Writes the columns of the input and those of the answer, `predicted_label`, `probability`, ..., as a table."""
+    """Writes the columns of the input and those of the answer, `predicted_label`, `probability`, ..., as a table.
+
+    Writing raises UserError for a row with a column that the first one has not: the header is written by then.
+    """
     writer = csv.writer(target, delimiter=delimiter, lineterminator="\n")
     header: list[str] = []
 
@@ -34,6 +38,11 @@ def table_writer(target: IO[str], delimiter: str) -> Write:
         if not header:
             header.extend(row)
             writer.writerow([*row, *(f"predicted_{name}" if name in row else name for name in cells)])
+        if unseen := [name for name in row if name not in header]:
+            raise UserError(
+                f"A row has '{unseen[0]}', which the first one has not: a table has the same columns in each row; name "
+                "them in the first one, or choose an --out that ends in .jsonl."
+            )
         writer.writerow([*(cell(row.get(name)) for name in header), *cells.values()])
 
     return write

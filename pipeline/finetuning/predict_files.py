@@ -35,7 +35,8 @@ def predict(
 ) -> int:
     """Reads texts from `source` and writes an answer to each to `target`, a batch at a time; returns their number.
 
-    A text that is too long for the model is cut: its row has `"cut": true`, and a last line counts such rows.
+    A text that is too long for the model is cut: its row has `"cut": true`, and a last line counts such rows. Another
+    counts empty texts, whose answers are there so that there is one for each row.
 
     Args:
         name: of the source, for messages.
@@ -48,6 +49,7 @@ def predict(
     if batch_size < 1:
         raise UserError(f"--batch-size is {batch_size}; it must be at least 1.")
     records, done, cut = records_of(model, source, name, form), 0, 0
+    empty: list[int] = []
     write = json_writer(target) if delimiter is None else table_writer(target, delimiter)
     while chunk := list(itertools.islice(records, batch_size)):
         answers = model.predict([text for _, text in chunk], batch_size=batch_size)
@@ -55,11 +57,21 @@ def predict(
             write(row, text, answer)
             cut += "cut" in answer
         target.flush()
+        empty += [number for number, (_, text) in enumerate(chunk, start=done + 1) if is_empty(text)]
         done += len(chunk)
+    if empty:
+        first = f"the first is text {empty[0]:,}"
+        print(f"{len(empty):,} of {done:,} texts are empty ({first}): their answers say nothing.", file=sys.stderr)
     if cut:
         room, where = f"{model.options.max_length} tokens", '"cut" is true there'
         print(f"{cut:,} of {done:,} texts have more than {room} and were cut: {where}.", file=sys.stderr)
     return done
+
+
+def is_empty(text: Any) -> bool:
+    """Whether there is nothing in a text, in a text of a pair, or in a list of words."""
+    parts = text if isinstance(text, tuple) else (text,)
+    return not all(part.strip() if isinstance(part, str) else part for part in parts)
 
 
 def records_of(model: FineTunedModel, source: IO[Any], name: str, form: str) -> Iterator[Record]:

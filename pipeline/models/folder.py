@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.storage.checksums import check_seal
 from pipeline.storage.validation import checked, read_json
@@ -67,9 +66,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: no folder, no or damaged config, no weights.
     """
     if not folder.is_dir():
-        raise UserError(
-            f"There is no folder {folder} of an encoder or model; pretrain one, or name another ({typed.flag('from')})."
-        )
+        raise UserError(f"There is no folder {folder} of an encoder or model.")
     for name in FILES:
         if not (folder / name).is_file():
             inside = next((folder / part for part in ("encoder", "model") if (folder / part).is_dir()), None)

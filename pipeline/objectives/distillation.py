@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from pipeline import encoders
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
+from pipeline.models.folder import read_config
 from pipeline.models.losses import CHUNK, Loss, divergence
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.objectives.base import Objective
@@ -88,20 +90,16 @@ class Teacher:
     def __init__(self, options: Distillation, student: Encoder, objective: Objective, *, length: int) -> None:
         folder = Path(options.teacher)
         self.options, self.folder = options, folder
+        check_student(type(student), objective)
         with about_teacher():
+            teacher_config(folder)
             model = encoders.load(folder)
             model.check_lm()
         if model.tokenizer.hash != student.tokenizer.hash:
             raise UserError(f"The teacher in {folder} has another tokenizer; set data.tokenizer.file to {folder}.")
-        if student.scoring not in ("causal", "masked") or objective.consecutive:
-            raise UserError(
-                "A teacher needs a student that predicts each token once, from those before it or from all others, and "
-                "rows that do not continue each other: leave the teacher out."
-            )
         if lacking := sorted(objective.requires - model.capabilities()):
             raise UserError(f"The teacher in {folder} cannot do {', '.join(lacking)}, as the student's objective asks.")
-        if model.max_length < length:
-            raise UserError(f"data.length is {length}, but the teacher in {folder} has {model.max_length} positions.")
+        check_positions(length, model.max_length, folder)
         self.model, self.same_size = Frozen(model), model.size == student.size
 
     def __str__(self) -> str:
@@ -165,6 +163,38 @@ def about_teacher() -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"The teacher cannot be used. {error}") from None
+
+
+# ---------------------------------------------------------------------- what cannot be taught
+
+
+def check_student(student: type[Encoder], objective: Objective) -> None:
+    """Raises: UserError, a model or an objective that learns of no teacher."""
+    if student.scoring not in ("causal", "masked") or objective.consecutive:
+        raise UserError(
+            "A teacher needs a student that predicts each token once, from those before it or from all others, and "
+            "rows that do not continue each other: leave the teacher out."
+        )
+
+
+def teacher_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a teacher.
+
+    Raises:
+        UserError: no encoder folder, or that of a fine-tuned model, which need not predict tokens any more.
+    """
+    config = read_config(folder)
+    if "head" in config:
+        raise UserError(f"{folder} is a fine-tuned model; name the encoder of a pretraining.")
+    return config
+
+
+def check_positions(length: int, positions: int, folder: Path) -> None:
+    """Raises: UserError, rows are longer than what a teacher reads."""
+    if positions < length:
+        raise UserError(
+            f"data.length is {length}, but the teacher in {folder} has {positions} positions: lower data.length."
+        )
 
 
 # ---------------------------------------------------------------------- the start
