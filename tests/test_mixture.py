@@ -204,6 +204,9 @@ def test_what_cannot_be_scored_token_by_token_is_refused(toys: Callable[[str], P
     for flag, message in refused.items():
         with pytest.raises(UserError, match=message):
             run("evaluate", *where, *flag.split("=", 1))
+    for extra in ([], ["--by-context"]):
+        with pytest.raises(UserError, match="CausalLM needs a model that can do state; Gpt does"):
+            run("evaluate", *where, "--model.objective.stateful=true", *extra)
     with pytest.raises(UserError, match="different tokenizers"):
         run("evaluate", *where, "--mix", "strange")
     strange.scoring = "masked"  # type: ignore[misc]
