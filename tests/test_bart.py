@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +17,14 @@ from pipeline.data import files, store_builder
 from pipeline.data.documents import Source
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
+from pipeline.finetuning.features import features_of
+from pipeline.finetuning.heads.translation import TranslationHead
+from pipeline.inspection.decoding import mean_log_probability, with_right_words
+from pipeline.inspection.retrieval import text_vectors
 from pipeline.models import registry
 from pipeline.models.bart import Bart
 from pipeline.models.generation import Search
+from pipeline.models.outputs import Encoded
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.denoising import Denoising
 from pipeline.objectives.infilling import infill, permute
@@ -113,6 +121,43 @@ def test_heads_see_the_end_of_the_source_in_the_decoder(tokenizer: Seq2SeqBpe, t
     with torch.no_grad():
         other(input_ids=batch["input_ids"], attention_mask=batch["mask"].long())
         torch.testing.assert_close(model.pooled(model(batch)), seen[0], rtol=0, atol=1e-4)
+
+
+def test_retrieval_reads_each_side_in_its_language(tokenizer: Seq2SeqBpe) -> None:
+    """And the model has its own languages again; one that marks none reads as before."""
+    model, before = (made := bart(tokenizer, "pre")), dict(made.config)
+    sources, targets = (text_vectors(model, SOURCES, language=name, name="test")[-1] for name in ("en", "de"))
+    assert model.config == before
+    assert torch.equal(sources, text_vectors(model, SOURCES, language="en", name="test")[-1])
+    assert (sources - targets).abs().max() > 1e-3
+    unmarked = bart(tokenizer, "post")
+    either = [text_vectors(unmarked, SOURCES, language=name, name="test")[-1] for name in ("en", "de")]
+    assert torch.equal(*either)
+
+
+def test_what_is_inspected_goes_to_the_device_of_the_model(
+    tokenizer: Seq2SeqBpe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without another device here: batches arrive on it, and nothing of the CPU meets what comes from it."""
+    model, meta = bart(tokenizer, "post"), torch.device("meta")
+    features = partial(features_of, model, by_word=False, max_length=20, cut="head")
+    tuned: Any = SimpleNamespace(encoder=model, head=TranslationHead, features=features)
+    monkeypatch.setattr(Bart, "device", meta)
+
+    def arrived(batch: dict[str, torch.Tensor]) -> None:
+        assert {value.device for value in batch.values()} == {meta}
+        raise InterruptedError
+
+    monkeypatch.setattr(model, "teacher_forced", arrived)
+    monkeypatch.setattr(model, "log_probs", arrived)
+    for inspected in (with_right_words, mean_log_probability):
+        with pytest.raises(InterruptedError):
+            inspected(tuned, SOURCES, TARGETS)
+    there = torch.ones(4, 9, dtype=torch.bool, device=meta)
+    encoded = Encoded([torch.zeros(4, 9, 8, device=meta)], there, there.long())
+    monkeypatch.setattr(model, "encode", lambda *args, **options: encoded)
+    [vectors] = text_vectors(model, SOURCES, language="en", name="test")
+    assert (vectors.shape, vectors.device) == ((4, 8), meta)
 
 
 def test_a_batch_names_the_language_of_each_row(tokenizer: Seq2SeqBpe) -> None:

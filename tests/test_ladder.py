@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -17,6 +18,9 @@ from torch import nn
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
 from pipeline.experiments import ladder, ladder_measures, ladder_plan, ladder_table, ladder_training
+from pipeline.experiments.ladder_results import row_of
+from pipeline.inspection.token_log_probs import TokenLogProbs
+from pipeline.tokenization.whole_words import WholeWords
 from pipeline.training.throughput import flop_counter
 from tests.conftest import assert_plot, run
 
@@ -228,6 +232,28 @@ def test_operations_of_recurrent_layers_are_counted(kind: type[nn.RNNBase]) -> N
         layer(inputs)[0].sum().backward()
     weights = sum(p.numel() for p in layer.parameters() if p.ndim == 2)
     assert counter.get_total_flops() == pytest.approx(6 * weights * 8 * 4, rel=0.05)
+
+
+def test_figures_are_means_over_seeds(tmp_path: Path) -> None:
+    """In the row, and so in every table and plot; a single seed is as it was measured."""
+    gpt = ladder.load(Path(write(tmp_path))).rungs[2]
+    seeds = [of_made_up_tokens(loss) for loss in (0.3, 0.9)]
+    row = row_of(gpt, seeds, WholeWords.train(["a b"], vocab_size=20, lowercase=False), parameters=1, seconds=1)
+    assert row["by_seed"] == [seed.bits_per_byte for seed in seeds]
+    assert row["bits_per_byte"] == pytest.approx(0.6 / math.log(2))
+    assert row["perplexity"] == pytest.approx((math.exp(0.3) + math.exp(0.9)) / 2)
+    assert row["by_context"] == [[1, 1, pytest.approx(0.3)]]
+    alone = row_of(gpt, seeds[:1], WholeWords.train(["a b"], vocab_size=20, lowercase=False))
+    assert (alone["bits_per_byte"], alone["perplexity"]) == (seeds[0].bits_per_byte, seeds[0].perplexity)
+    results = {"models": [row | {"flops": 0}], "tokenizer": {}, **dict.fromkeys(("version", "precision", "device"), "")}
+    assert "**0.866** " in (table := ladder_table.main_table(results | {"command": ""}))
+    assert "means over 2 seeds" in table
+
+
+def of_made_up_tokens(loss: float) -> TokenLogProbs:
+    zeros = np.zeros(4, np.int64)
+    log_probs = np.full(4, -loss, np.float32)
+    return TokenLogProbs(zeros, log_probs, context=zeros + 1, documents=zeros, spelling=0.0 * zeros, per_byte=1.0)
 
 
 def test_tokens_as_text_join_to_the_text() -> None:

@@ -17,7 +17,7 @@ from pipeline import encoders
 from pipeline.data.documents import Source
 from pipeline.data.store_builder import build
 from pipeline.errors import UserError
-from pipeline.inspection.context_loss import loss_by_context
+from pipeline.inspection.context_loss import loss_by_context, table
 from pipeline.inspection.mixture import fitted_weight, mix, mixed_log_probs
 from pipeline.inspection.token_log_probs import TokenLogProbs, check, token_log_probs
 from pipeline.models.base import Encoder
@@ -102,6 +102,13 @@ def test_loss_by_context() -> None:
     assert buckets == [(1, 1, 2, 4.5), (2, 2, 1, 2.0), (3, 4, 2, 3.5), (5, 8, 2, 5.5), (9, 9, 1, 7.0)]
 
 
+def test_a_model_without_long_contexts_leaves_their_cells_empty() -> None:
+    longer, shorter = (loss_by_context(scores(-np.ones(size), context=np.arange(size) + 1)) for size in (9, 4))
+    rows = [line.split() for line in table({"short": shorter, "long": longer}).splitlines()[1:]]
+    assert [len(row) for row in rows] == [4, 4, 4, 3, 3]
+    assert [row[0] for row in rows] == ["1", "2", "3-4", "5-8", "9"]
+
+
 # ---------------------------------------------------------------------- models
 
 
@@ -140,6 +147,16 @@ def test_each_token_is_scored_once_with_its_context(gpt: Encoder, lstm: Encoder,
             hidden = model({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}).layers[-1][0, -1]
             alone = model.logits(hidden).log_softmax(-1)[stream[place]]
         assert log_prob == pytest.approx(float(alone), abs=1e-4)
+
+
+def test_context_does_not_reach_over_the_documents_that_are_not_seen(gpt: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("She\n\n" * 40)
+    store = build(Source(files=[tmp_path / "text.txt"]), gpt.tokenizer, tmp_path, name="text")
+    most = int(np.diff(store.document_starts).max()) + 1  # with the boundary before a document
+    for stride in (None, 5):
+        seen = token_log_probs(gpt, store, CausalLM("document"), length=16, stride=stride).context
+        assert (seen.min(), seen.max()) == (1, most)
+    assert token_log_probs(gpt, store, CausalLM(), length=16).context.max() == 16
 
 
 def test_bits_per_byte_of_whole_words_include_their_spelling(tmp_path: Path) -> None:
@@ -204,6 +221,9 @@ def test_what_cannot_be_scored_token_by_token_is_refused(toys: Callable[[str], P
     for flag, message in refused.items():
         with pytest.raises(UserError, match=message):
             run("evaluate", *where, *flag.split("=", 1))
+    for extra in ([], ["--by-context"]):
+        with pytest.raises(UserError, match="CausalLM needs a model that can do state; Gpt does"):
+            run("evaluate", *where, "--model.objective.stateful=true", *extra)
     with pytest.raises(UserError, match="different tokenizers"):
         run("evaluate", *where, "--mix", "strange")
     strange.scoring = "masked"  # type: ignore[misc]

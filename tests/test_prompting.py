@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +17,12 @@ from transformers import BertForPreTraining, GPT2LMHeadModel
 import pipeline
 from pipeline.errors import UserError
 from pipeline.inspection.token_scores import token_scores
+from pipeline.models import generation
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
 from pipeline.models.layers.spelled_words import collate_words
-from pipeline.prompting import Request, log_likelihoods, score
+from pipeline.prompting import Request, causal, log_likelihoods, score
 from pipeline.prompting import evaluate as evaluating
 from pipeline.prompting.evaluate import answer, check, evaluate
 from pipeline.prompting.few_shot import BETWEEN, with_examples
@@ -32,7 +36,7 @@ from pipeline.tokenization.spelled_words import SpelledWords
 from tasks.prompted import Prompted
 from tasks.prompts import Prompt, Question, fill
 from tasks.sentiment import Sentiment
-from tests.conftest import assert_plot, command, figures, run
+from tests.conftest import REPOSITORY, assert_plot, command, figures, run
 
 TEXTS = ["a small text for a small tokenizer , and words", "the dog saw a cat . the cat saw a dog .", "was it good"] * 9
 PAIRS = [
@@ -464,3 +468,47 @@ def test_tokens_of_shots_are_forgotten(gpt: Gpt, monkeypatch: pytest.MonkeyPatch
     none, one, all_of_them = (len(scorer.tokens) for scorer in scorers)
     assert one < none + 2  # the example, and the questions without it
     assert all_of_them < none + 3
+
+
+def test_generation_for_lm_eval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as by the harness's own models where a task says nothing; an empty stop string stops nothing."""
+    parts: dict[str, dict[str, Any]] = {
+        "lm_eval": {"simple_evaluate": None},
+        "lm_eval.api": {},
+        "lm_eval.api.instance": {"Instance": None},
+        "lm_eval.api.model": {"LM": object},
+        "lm_eval.tasks": {"TaskManager": None},
+        "lm_eval.utils": {"get_rolling_token_windows": None, "make_disjoint_window": None},
+    }
+    for name, content in parts.items():  # the package is an extra
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
+    lm_eval, asked = runpy.run_path(str(REPOSITORY / "pipeline/interop/lm_eval.py")), []  # no other test gets this one
+
+    class Model:
+        max_length, tokenizer = 1024, SimpleNamespace(decode=lambda ids: "so be it.\nQ: no")
+
+        def tokenize(self, texts: list[str]) -> list[list[int]]:
+            return [[1, 2, 3] for _ in texts]
+
+        def generate(self, ids: list[int], *, tokens: int, **how: Any) -> list[int]:
+            asked.append(tokens)
+            return [4]
+
+    harness = lm_eval["PipelineLM"].__new__(lm_eval["PipelineLM"])
+    harness.encoder = Model()
+    options: list[dict[str, Any]] = [{}, {"until": ""}, {"until": ["", "\n"], "max_gen_toks": 8}]
+    texts = harness.generate_until([SimpleNamespace(args=("why", each)) for each in options])
+    assert texts == ["so be it.\nQ: no", "so be it.\nQ: no", "so be it."]
+    assert asked == [256, 256, 8]
+
+
+def test_copies_of_a_state_stay_on_the_device_of_the_model(gpt: Gpt, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = []
+
+    def copies(state: Any, count: int, device: torch.device) -> Any:
+        devices.append(device)
+        return generation.copies(state, count, device)
+
+    monkeypatch.setattr(causal, "copies", copies)
+    score(gpt, [Request("the dog saw", word) for word in (" a cat", " it")], both_ways=False)
+    assert set(devices) == {gpt.device}

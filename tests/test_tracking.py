@@ -315,6 +315,7 @@ def test_verify_resume(pretrained: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.executable", python())
     settings = {"data.train_rows": 160, "data.epochs": 3, "data.workers": 1, "precision": "32-true"}
     settings |= {"model.recipe.unfreeze_share": 0.5, "trainer.accumulate_grad_batches": 2}
+    settings |= {"model.optimization.average_share": 0.5}
     request = FineTuneRequest(encoder=pretrained / "encoder").override(settings)
     found = verify_resume.verify("finetune", request, Path("proof"), seed=0)  # a relative path, as users give
     assert found["passed"], found["differences"]
@@ -322,6 +323,37 @@ def test_verify_resume(pretrained: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert found["batches"] == 30
     assert "PASS finetune: 30 batches" in verify_resume.certificate(tmp_path, {"finetune": found}, model="bert")
     assert json.loads((tmp_path / "resume.json").read_text())["finetune"]["sha256"] == found["sha256"]
+
+
+def test_the_whole_checkpoint_is_compared(tmp_path: Path) -> None:
+    """But for time, energy and places; what resumes mean weights, fp16, patience and the best checkpoint counts."""
+    torch.manual_seed(0)
+    weight, stop, best = torch.randn(2, 2), "EarlyStopping{}", "ModelCheckpoint{}"
+
+    def saved(name: str, callbacks: dict[str, Any] | None = None, **others: Any) -> str:
+        place = str(tmp_path / name / "checkpoints")
+        kept = {"dirpath": place, "best_model_path": f"{place}/best.ckpt", "best_k_models": {f"{place}/best.ckpt": 0.5}}
+        kept |= {"kth_best_model_path": "", "last_model_path": "", "current_score": name, "best_model_score": 0.5}
+        state = {
+            **{"state_dict": {"weight": weight}, "loops": {}, "sums": {}, "lr_schedulers": [], "global_step": 3},
+            **{"optimizer_states": [{"state": {}, "param_groups": []}], "seconds": len(name), "identity": {"at": name}},
+            "callbacks": {"Energy": {"energy_wh": len(name)}, best: kept, stop: {"wait_count": 1}, **(callbacks or {})},
+            **others,
+        }
+        Path(place).mkdir(parents=True)
+        torch.save(state, Path(place) / "last.ckpt")
+        return verify_resume.state_hash(tmp_path / name)
+
+    hashes = [
+        saved("straight"),
+        saved("mean", mean_weights={"weight": weight}, mean_count=2, mean_span=[0.5, 3]),
+        saved("steps", mean_weights={"weight": weight}, mean_count=1, mean_span=[0.5, 3]),
+        saved("scaler", MixedPrecision={"scale": 65536.0}),
+        saved("patience", {stop: {"wait_count": 2}}),
+        saved("best", {best: {"best_model_score": 0.6}}),
+    ]
+    assert saved("killed") == hashes[0]
+    assert len(set(hashes)) == len(hashes)
 
 
 def test_verify_resume_sees_a_difference(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -64,13 +66,12 @@ class Found:
         flops = 0 if plan.counts else model.step_flops()
         self.rows[name] = row_of(
             plan.rung,
-            scores[0],
+            scores,
             data.tokenizer,
             folder=str(trained.encoders[0]),
             parameters=metrics["parameters"],
             seconds=metrics["seconds"],
             flops=flops * metrics["steps"],
-            by_seed=[score.bits_per_byte for score in scores],
             steps=metrics["steps"],
             tokens=metrics["tokens"],
             learning_rate=trained.rate,
@@ -133,7 +134,7 @@ class Found:
         scores = replace(same, log_probs=np.full(len(same), -math.log(len(tokenizer)), np.float32))
         drawn = None if self.ladder.prompt is None else measures.random_tokens(tokenizer, self.ladder.continuation)
         nothing = dict.fromkeys(("parameters", "seconds", "flops", "steps", "tokens"), 0)
-        return row_of(rung, scores, tokenizer, **nothing, continuation=drawn)
+        return row_of(rung, [scores], tokenizer, **nothing, continuation=drawn)
 
     def _mixtures(self) -> list[dict[str, Any]]:
         """Every pair of models, each fitted on the first half of the validation text and scored on the second."""
@@ -191,22 +192,23 @@ class Measured:
         return self.kept.value("flops", None, lambda: measures.step_flops(self.encoder, self.plan.data))
 
 
-def row_of(rung: Rung, scores: TokenLogProbs, tokenizer: Tokenizer, **known: Any) -> Row:
-    """A model of ladder.json."""
-    bits = scores.bits_per_byte
+def row_of(rung: Rung, scores: Sequence[TokenLogProbs], tokenizer: Tokenizer, **known: Any) -> Row:
+    """A model of ladder.json: bits per byte and perplexity are means over seeds, all else is of the first one."""
+    by_seed = [seed.bits_per_byte for seed in scores]
+    bits = fmean(by_seed)
     return {
         **{name: getattr(rung, name) for name in ("name", "title", "year", "source", "kind", "axes")},
         "folder": None,
         "tokenizer": about_tokenizer(tokenizer),
         "bits_per_byte": bits,
-        "perplexity": scores.perplexity,
-        "by_seed": [bits],
+        "perplexity": fmean(seed.perplexity for seed in scores),
+        "by_seed": by_seed,
         "learning_rate": None,
         "rates": [],
         "history": [],
         "validation_rows_bits_per_byte": bits,
         "beats_counting": None,
-        "by_context": [[bucket.first, bucket.last, bucket.loss] for bucket in loss_by_context(scores)],
+        "by_context": [[bucket.first, bucket.last, bucket.loss] for bucket in loss_by_context(scores[0])],
         "blimp": None,
         **known,
     }

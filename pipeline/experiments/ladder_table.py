@@ -17,6 +17,7 @@ All models have the same text{shared}. Bits per byte are those of the whole vali
 is bold. Seconds and FLOPs are those of the training run with the best learning rate, without the choice of it.
 """
 PASSING = "A model beats counting when its validation curve first falls below the best counting model.\n"
+SEEDS = "Bits per byte and perplexity are means over {} seeds; all else is of the first.\n"
 HALVES = "The weight, of the first model, is fitted on the first half of the validation text; bits are of the second.\n"
 PUBLISHED = "\nPublished: by Warstadt et al. (2020), for these pairs, of models trained on other and more text.\n"
 LEAST = 0.0005  # bits per byte, a gain that is shown
@@ -62,6 +63,7 @@ def main_table(results: dict[str, Any]) -> str:
     kept = {name: cells for name, cells in columns.items() if any(cells)}
     note = NOTE.format(shared=", tokenizer and validation tokens" if shared else "")
     note += PASSING if any(columns["beats counting"]) else ""
+    note += SEEDS.format(seeds) if (seeds := max(len(row["by_seed"]) for row in models)) > 1 else ""
     made = f"Version {results['version']}, {results['precision']}, {results['device']}. `{results['command']}`\n"
     return f"{markdown_table(list(kept), zip(*kept.values(), strict=True))}\n{note}{made}"
 

@@ -36,6 +36,7 @@ from pipeline.training.run_folder import check_place
 TrainRequest = PretrainRequest | FineTuneRequest
 
 MOMENTS = ("step", "save", "validation")  # between two steps, while a checkpoint is written, amid a validation
+CLOCKS = ("Energy", "Timer")  # callbacks whose state is the time or the energy that a run has taken
 
 
 class Trace(lightning.Callback):
@@ -208,7 +209,7 @@ def compare(straight: Path, killed: Path, made: str) -> list[str]:
     if history(straight) != history(killed):
         differences.append("metrics.csv differs.")
     if state_hash(straight) != state_hash(killed):
-        differences.append("The last checkpoints differ: weights, optimizer, schedule or counters.")
+        differences.append("The last checkpoints differ: weights, optimizer, schedule, counters or callbacks.")
     if sha256(straight / made / "model.safetensors") != sha256(killed / made / "model.safetensors"):
         differences.append(f"The weights in {made} differ.")
     for folder in (straight, killed):
@@ -224,10 +225,13 @@ def history(out: Path) -> list[dict[str, str]]:
 
 
 def state_hash(out: Path) -> str:
-    """Hash of all checkpoint state that affects further training."""
+    """Hash of the last checkpoint, but for what two equal runs may differ in: time, energy, and where they lie."""
     state, content = checkpoints.read(out / "checkpoints" / checkpoints.LAST), hashlib.sha256()
-    for name in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "sums", "memory"):
-        _add(content, state.get(name))
+    kept = {name: value for name, value in state["callbacks"].items() if name not in CLOCKS}
+    _add(content, {name: value for name, value in state.items() if name not in ("identity", "seconds", "callbacks")})
+    for name in sorted(kept):
+        checkpoints.move({"callbacks": kept}, Path("/"), name)  # paths as if the runs lay in one place
+        _add(content, {name: {key: value for key, value in kept[name].items() if key != "current_score"}})
     return content.hexdigest()
 
 

@@ -62,8 +62,10 @@ def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
     the text that the encoder knows only as [UNK].
 
     Raises:
-        UserError: rows longer than the encoder's positions, or a corpus that does not suffice.
+        UserError: an objective that the encoder does not serve, rows longer than its positions, or a corpus that does
+            not suffice.
     """
+    data.objective.check_model(encoder)
     if data.length > encoder.max_length:
         raise UserError(
             f"data.length is {data.length}, but the encoder has only {encoder.max_length} positions; "

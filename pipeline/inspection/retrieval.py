@@ -10,10 +10,11 @@ Shapes: N texts of either language, T positions, D model size.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
+from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.objectives import ppmi_init
 from pipeline.tracking import plots
 from pipeline.tracking.tables import markdown_table
@@ -95,7 +97,10 @@ def retrieve(
         raise UserError(f"Retrieval needs vectors of texts, and a {encoder.model_type} has none.")
     by_part = []
     for name, sides in (("validation", validation), ("test", test)):
-        sources, targets = (text_vectors(encoder, texts, name=name) for texts in sides)
+        sources, targets = (
+            text_vectors(encoder, texts, language=language, name=name)
+            for texts, language in zip(sides, languages, strict=True)
+        )
         by_part.append([nearest(a, b) for a, b in zip(sources, targets, strict=True)])
     tuned, tested = by_part
     tokens = [encoder.tokenize(side) for side in test]
@@ -112,17 +117,23 @@ def retrieve(
     )
 
 
-def text_vectors(encoder: Encoder, texts: Sequence[str], *, name: str) -> list[Tensor]:
+def text_vectors(encoder: Encoder, texts: Sequence[str], *, language: str, name: str) -> list[Tensor]:
     """(N, D) of each layer: the mean over the tokens of a text, without special ones."""
     parts: list[list[Tensor]] = []
     begins = range(0, len(texts), BATCH)
     for begin in progress(begins, desc=name, unit="batch", leave=False, delay=1):
-        out = encoder.encode(list(texts[begin : begin + BATCH]), batch_size=BATCH)
-        place, length = torch.arange(out.mask.shape[1]), out.mask.sum(1, keepdim=True)
+        with _in_language(encoder, language):
+            out = encoder.encode(list(texts[begin : begin + BATCH]), batch_size=BATCH)
+        place, length = torch.arange(out.mask.shape[1], device=out.mask.device), out.mask.sum(1, keepdim=True)
         inside = (place >= encoder.special.prefix) & (place < length - encoder.special.suffix)
         weights = (inside / inside.sum(1, keepdim=True).clamp(min=1))[:, None]
         parts.append([(weights.to(layer) @ layer)[:, 0].float() for layer in out.layers])
     return [torch.cat(layers) for layers in zip(*parts, strict=True)]
+
+
+def _in_language(encoder: Encoder, language: str) -> AbstractContextManager[None]:
+    """Inside, texts are in this language: encoder-decoders may mark it, and others read all alike."""
+    return cast(EncoderDecoder, encoder).in_language(language) if encoder.scoring == "seq2seq" else nullcontext()
 
 
 def token_vectors(sources: Sequence[Sequence[Any]], targets: Sequence[Sequence[Any]]) -> tuple[Tensor, Tensor]:

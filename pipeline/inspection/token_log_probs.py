@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pipeline.console import typed
 from pipeline.console.progress import progress
@@ -31,7 +32,7 @@ class TokenLogProbs:
     Attributes:
         tokens: (N,) ids of the predicted tokens; the token that begins a document is one of them.
         log_probs: (N,) nats, negative.
-        context: (N,) tokens to the left that the model was given.
+        context: (N,) tokens to the left that the model was given, and could see.
         documents: (N,) the document of each token.
         spelling: (N,) nats of spelling unknown words, on average over the text; only bits per byte include them.
         per_byte: predictions of the whole text per UTF-8 byte of it.
@@ -127,8 +128,17 @@ def _scored(encoder: Encoder, objective: Objective, rows: OverlappingBlocks, lan
         wanted &= (columns >= length - new) | (index[:, None] == 0)
         here = torch.from_numpy(wanted).to(encoder.device)
         scores = encoder.token_log_probs(encoded.layers[-1][here], labels[here])
-        context = np.broadcast_to(read + columns + 1, wanted.shape)
+        context = read + columns + 1 - _unseen(batch.inputs.get("documents"), wanted.shape)
         yield places[wanted], labels[here].cpu().numpy(), scores.float().cpu().numpy(), context[wanted]
+
+
+def _unseen(documents: Tensor | None, shape: tuple[int, ...]) -> np.ndarray:
+    """(B, T): the tokens of a row before the document at each position, where the model does not see past that."""
+    if documents is None:
+        return np.zeros(shape, np.int64)
+    ids = documents.cpu().numpy()
+    begins = np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
+    return np.maximum.accumulate(begins * np.arange(shape[1]), axis=1)
 
 
 def check(encoder: Encoder, objective: Objective, *, length: int, stride: int | None, name: str | None = None) -> None:

@@ -91,6 +91,7 @@ def check_models(encoders: Mapping[str, Encoder], data: CorpusData, wanted: Want
     """Raises UserError, before anything is computed, where the models cannot be scored token by token, or mixed."""
     for name, encoder in encoders.items():
         check(encoder, data.objective, length=data.length, stride=wanted.stride, name=name)
+        data.objective.check_model(encoder)
     first, *others = encoders
     for other in others:
         if encoders[first].tokenizer.hash != encoders[other].tokenizer.hash:

@@ -25,6 +25,8 @@ from pipeline.prompting.requests import Request, beginning
 from pipeline.prompting.scoring import score, scorer_of
 from pipeline.tracking.tables import markdown_table
 
+MOST_TOKENS = 256  # that a text is generated to, where a task does not say: as lm-eval's own models
+
 
 class PipelineLM(LM):
     """An encoder behind lm-eval's interface."""
@@ -72,12 +74,12 @@ class PipelineLM(LM):
         """Greedy text until a stop string, of causal models only."""
         model, texts = self.encoder, []
         for prompt, options in (request.args for request in requests):
-            room = min(int(options.get("max_gen_toks", 64)), model.max_length // 2)
+            room = min(int(options.get("max_gen_toks", MOST_TOKENS)), model.max_length // 2)
             [ids] = model.tokenize([prompt])
             ids = (ids or [model.tokenizer.id("bos")])[-(model.max_length - room) :]
             text = model.tokenizer.decode(model.generate(ids, tokens=room, temperature=0, top_k=0, top_p=1.0, seed=0))
             stops = options.get("until", [])
-            for stop in [stops] if isinstance(stops, str) else stops:
+            for stop in filter(None, [stops] if isinstance(stops, str) else stops):
                 text = text.split(stop)[0]
             texts.append(text)
         return texts

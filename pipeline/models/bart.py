@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models.inputs import Batch, SpecialTokens, between_tokens, first_segment_length, padded
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens, first_segment_length, padded
 from pipeline.models.outputs import Encoded
 from pipeline.models.transformer_encoder_decoder import (
     Seq2SeqConfig,
@@ -157,9 +157,8 @@ class Bart(TransformerEncoderDecoder):
 
         Too long a pair loses tokens from the end of the longer text.
         """
-        pad = self.tokenizer.id("pad")
         if not self.names_languages:
-            return padded(between_tokens(texts, self.tokenizer, max_length=self.max_length), pad=pad)
+            return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
         end, code, rows = self.tokenizer.id("eos"), self.config["source_language_id"], []
         for text in texts:
             a, b = text if isinstance(text, tuple) else (text, None)
@@ -168,7 +167,7 @@ class Bart(TransformerEncoderDecoder):
                 continue
             first = first_segment_length(len(a), len(b), self.max_length - 3)
             rows.append([*a[:first], end, *b[: self.max_length - 3 - first], end, code])
-        return padded(rows, pad=pad)
+        return padded(rows, pad=self.tokenizer.id("pad"))
 
     # ------------------------------------------------------------------ layers for heads
 

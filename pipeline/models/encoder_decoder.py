@@ -5,8 +5,9 @@ Shapes: B batch, T positions of the source, U positions of the target, D model s
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -59,6 +60,17 @@ class EncoderDecoder(Encoder):
         Raises:
             UserError: the tokenizer has no token for one of them.
         """
+
+    @contextlib.contextmanager
+    def in_language(self, language: str | None) -> Iterator[None]:
+        """Inside, sources and targets are in one language; None: in those of before, which it has again afterwards."""
+        before = dict(self.config)
+        try:
+            if language is not None:
+                self.set_languages(language, language)
+            yield
+        finally:
+            self.config |= before
 
     def name_languages(self, batch: Batch, sources: Tensor, targets: Tensor) -> Batch:
         """A batch with sources and targets, in the languages of each row: ids of their tokens (B,)."""

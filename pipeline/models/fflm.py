@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.losses import Loss
@@ -187,8 +187,7 @@ class FeedForward(Encoder):
 
     def collate(self, texts: Sequence[Any]) -> Batch:
         """[end] text [end], see `between_ends`."""
-        end = self.tokenizer.id("eos")
-        return padded(between_ends(texts, end=end, max_length=self.max_length), pad=end)
+        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> FeedForward:

@@ -72,7 +72,7 @@ def select(state: Any, rows: Tensor) -> Any:
     return None if state is None else state.select(rows)
 
 
-def copies(state: Any, count: int, device: torch.device | None = None) -> Any:
+def copies(state: Any, count: int, device: torch.device) -> Any:
     """The state of one row, for `count` rows."""
     return select(state, torch.zeros(count, dtype=torch.long, device=device))
 

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.transformer_block import Block, put_back
@@ -223,8 +223,7 @@ class Gpt(Encoder):
 
         The first GPT had special tokens for start, delimiter and extraction (Radford et al. 2018, 3.3).
         """
-        end = self.tokenizer.id("eos")
-        return padded(between_ends(texts, end=end, max_length=self.max_length), pad=end)
+        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     def new_state(self) -> KeyValues:
         """Keys and values of the blocks: none yet."""

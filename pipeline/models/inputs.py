@@ -97,6 +97,17 @@ def between_tokens(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: in
     return rows
 
 
+def batch_between_ends(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Batch:
+    """[end] a [end] or [end] a [end] b [end] as one padded batch, see `between_ends`."""
+    end = tokenizer.id("eos")
+    return padded(between_ends(texts, end=end, max_length=max_length), pad=end)
+
+
+def batch_between_tokens(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Batch:
+    """<s> a </s> or <s> a </s> </s> b </s> as one padded batch, see `between_tokens`."""
+    return padded(between_tokens(texts, tokenizer, max_length=max_length), pad=tokenizer.id("pad"))
+
+
 def flatten_pairs(batch: Batch) -> Batch:
     """Pairs (B, 2, T) as the rows (2 B, T) that an encoder reads in one pass; another batch unchanged."""
     if batch["mask"].ndim == 2:

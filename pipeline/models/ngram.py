@@ -21,7 +21,7 @@ from pipeline.console.progress import progress
 from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Size
-from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
 from pipeline.models.layers.ngram_counts import Level, Probabilities, Smoothing, count, memory_needed, stream_of
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, LoadReport
@@ -208,8 +208,7 @@ class Ngram(Encoder):
 
     def collate(self, texts: Sequence[Any]) -> Batch:
         """[end] a [end] or [end] a [end] b [end], see `between_ends`."""
-        end = self.tokenizer.id("eos")
-        return padded(between_ends(texts, end=end, max_length=self.max_length), pad=end)
+        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     # ------------------------------------------------------------------ folders
 

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.layers.recurrent import in_full, initialize
@@ -170,8 +170,7 @@ class Recurrent(Encoder):
 
     def collate(self, texts: Sequence[Any]) -> Batch:
         """[end] a [end] or [end] a [end] b [end], see `between_ends`."""
-        end = self.tokenizer.id("eos")
-        return padded(between_ends(texts, end=end, max_length=self.max_length), pad=end)
+        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Recurrent:

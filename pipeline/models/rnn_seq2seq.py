@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError, check_choice
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, between_tokens, padded
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
 from pipeline.models.layers.recurrent import CELLS, in_full, initialize
@@ -203,8 +203,7 @@ class RnnSeq2Seq(EncoderDecoder):
 
     def collate(self, texts: Sequence[Any]) -> Batch:
         """<s> a </s> or <s> a </s> </s> b </s>; too long a pair loses tokens from the end of the longer text."""
-        rows = between_tokens(texts, self.tokenizer, max_length=self.max_length)
-        return padded(rows, pad=self.tokenizer.id("pad"))
+        return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> RnnSeq2Seq:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models.inputs import Batch, SpecialTokens, between_tokens, padded
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens
 from pipeline.models.transformer_encoder_decoder import (
     Side,
     TransformerEncoderDecoder,
@@ -102,8 +102,7 @@ class Transformer(TransformerEncoderDecoder):
 
     def collate(self, texts: Sequence[Any]) -> Batch:
         """<s> a </s> or <s> a </s> </s> b </s>; too long a pair loses tokens from the end of the longer text."""
-        rows = between_tokens(texts, self.tokenizer, max_length=self.max_length)
-        return padded(rows, pad=self.tokenizer.id("pad"))
+        return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Transformer:

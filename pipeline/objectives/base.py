@@ -73,6 +73,14 @@ class Objective(nn.Module):
             store: the text that is trained on, or evaluated.
         """
 
+    def check_model(self, model: Encoder) -> None:
+        """Raises UserError where the model lacks what the objective requires, which it would silently ignore."""
+        if lacking := sorted(self.requires - model.capabilities()):
+            raise UserError(
+                f"{type(self).__name__} needs a model that can do {', '.join(lacking)}; "
+                f"{type(model).__name__} does {', '.join(sorted(model.capabilities()))}."
+            )
+
     def check_corpus(self, store: TokenStore, name: str) -> None:
         """Raises UserError when the corpus does not suffice; `name` is the part of it in messages."""
 

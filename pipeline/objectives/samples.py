@@ -73,29 +73,23 @@ def continuations(encoder: Encoder, store: TokenStore) -> Table:
 def restored(encoder: EncoderDecoder, store: TokenStore, noisy: Callable[..., Infilled]) -> Table:
     """Sentences with noise, see `Denoising.noisy`, and what an encoder-decoder makes of them."""
     rows, rng = [], np.random.default_rng(0)
-    with _sentences(encoder, store) as sentences, _languages(encoder, store) as languages:
-        for ids, language in zip(sentences, languages, strict=True):
-            if language is not None:
-                encoder.set_languages(language, language)
+    with _sentences(encoder, store) as sentences:
+        for ids, language in zip(sentences, _languages(encoder, store), strict=True):
             source = noisy(np.asarray(ids), np.zeros(0, dtype=np.int64), encoder.tokenizer, rng).ids.tolist()
-            written = encoder.generate(source, tokens=len(ids) + SHOWN)
+            with encoder.in_language(language):
+                written = encoder.generate(source, tokens=len(ids) + SHOWN)
             shown = encoder.tokenizer.backend.decode(source, skip_special_tokens=False)
             rows.append([encoder.tokenizer.decode(ids), shown, encoder.tokenizer.decode(written)])
     return ["text", "noisy", "written"], rows
 
 
-@contextmanager
-def _languages(encoder: EncoderDecoder, store: TokenStore) -> Iterator[list[str | None]]:
-    """The token of each chosen sentence's language, None where texts say none; then the encoder has its own again."""
-    chosen, before = _chosen(encoder, store), dict(encoder.config)
+def _languages(encoder: Encoder, store: TokenStore) -> list[str | None]:
+    """The token of each chosen sentence's language, None where texts say none."""
+    chosen = _chosen(encoder, store)
     if store.languages is None:
-        yield [None] * len(chosen)
-        return
+        return [None] * len(chosen)
     documents = np.searchsorted(store.documents, chosen, side="right") - 1
-    try:
-        yield [encoder.tokenizer.backend.id_to_token(int(store.languages[i])) for i in documents]
-    finally:
-        encoder.config |= before
+    return [encoder.tokenizer.backend.id_to_token(int(store.languages[i])) for i in documents]
 
 
 def guessed_words(encoder: Encoder, store: TokenStore) -> Table:

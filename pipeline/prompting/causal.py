@@ -109,7 +109,7 @@ class CausalScorer(Scorer):
         length = batch["mask"].shape[1]
         at = torch.tensor([row * length + place for row, columns in places for place in columns])
         batch = {name: value.to(device) for name, value in self.encoder.asked(batch, at.unique()).items()}
-        encoded = self.encoder(batch, copies(state, len(rows)))
+        encoded = self.encoder(batch, copies(state, len(rows), device))
         labels = torch.tensor([token for row in rows for target in row.targets for token in target], device=device)
         log_probs, greedy = log_probs_of(self.encoder, encoded.layers[-1].flatten(0, 1)[at.to(device)], labels)
         sizes = [len(columns) for _, columns in places]

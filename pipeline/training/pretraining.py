@@ -128,12 +128,8 @@ class Pretraining(Training):
 
     def _check(self, data: CorpusData) -> None:
         """Raises: UserError, settings of encoder, objective and corpus do not go together."""
-        encoder, objective = self.encoder, self.objective
-        if lacking := sorted(objective.requires - encoder.capabilities()):
-            raise UserError(
-                f"{type(objective).__name__} needs a model that can do {', '.join(lacking)}; "
-                f"{type(encoder).__name__} does {', '.join(sorted(encoder.capabilities()))}."
-            )
+        encoder = self.encoder
+        self.objective.check_model(encoder)
         if (rows := encoder.config["vocab_size"]) < len(data.tokenizer):
             raise UserError(
                 f"model.encoder.init_args.vocab_size is {rows:,}, but the tokenizer has {len(data.tokenizer):,} tokens."

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError, check_choice
-from pipeline.models.losses import Loss, classification_loss, linear_cross_entropy
+from pipeline.models.losses import Loss, linear_cross_entropy
 
 OutputKind = Literal["tied", "full", "adaptive"]
 FADING = 4.0  # how much narrower the vectors of each cluster are than those of the one before (Grave et al. 2017)
@@ -33,7 +33,6 @@ class Output(nn.Module):
         embedding_size: E.
         vocab_size: V.
         cutoffs: of `adaptive`: the tokens at which a cluster begins; None: an eighth and a half of V.
-        bias: whether each token has a bias, where the kind is `tied` or `full`.
 
     Raises:
         UserError: cutoffs that do not rise within the vocabulary, or are given for another kind.
@@ -47,7 +46,6 @@ class Output(nn.Module):
         embedding_size: int,
         vocab_size: int,
         cutoffs: Sequence[int] | None = None,
-        bias: bool = True,
     ) -> None:
         super().__init__()
         check_choice("output", kind, get_args(OutputKind))
@@ -61,7 +59,7 @@ class Output(nn.Module):
             self.weight = nn.Parameter(nn.Linear(size, vocab_size).weight.detach())
         elif size != embedding_size:
             self.project = nn.Linear(size, embedding_size, bias=False)
-        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def logits(self, hidden: Tensor, embedding: Tensor) -> Tensor:
         """Vectors (..., D) and the embedding (V, E) -> (..., V): logits; of `adaptive`, log-probabilities."""
@@ -77,13 +75,12 @@ class Output(nn.Module):
         What is correct is not known of `adaptive`.
 
         Args:
-            smoothing: share of the probability that is spread over all tokens; `adaptive` computes all logits for it.
+            smoothing: share of the probability that is spread over all tokens; 0 of `adaptive`.
         """
         if self.adaptive is None:
             matrix = self._matrix(embedding)
             return linear_cross_entropy(self._projected(hidden), matrix, labels, self.bias, smoothing=smoothing)
-        if smoothing:
-            return classification_loss(self.logits(hidden, embedding), labels, smoothing=smoothing)
+        assert not smoothing  # of encoder-decoders alone, and none is adaptive
         head, cutoffs, classes = self.adaptive.head, self.adaptive.cutoffs, labels.clone()
         sums = []
         for index, (first, end) in enumerate(itertools.pairwise(cutoffs)):
