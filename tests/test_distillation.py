@@ -377,14 +377,15 @@ def test_another_cell_or_size_begins_with_fresh_weights(
 ) -> None:
     """A GRU whose teacher is an LSTM stays a GRU; a student of another size has what is not said from its teacher."""
     lstm = toys("recurrent") / "encoder"
-    request = PretrainRequest(model="gru", teacher=lstm)
+    short = ("--data.length=48",)  # the positions of the teacher
+    request = PretrainRequest(model="gru", teacher=lstm, overrides=short)
     options = conf.pretraining(request).resolved["model"]
     assert (options["encoder"]["init_args"]["cell"], options["start"]) == ("gru", None)
-    request = PretrainRequest(model="lstm", teacher=lstm)
+    request = PretrainRequest(model="lstm", teacher=lstm, overrides=short)
     options = conf.pretraining(request).resolved["model"]
     assert (options["encoder"]["init_args"]["layers"], options["start"]) == (1, str(lstm))
     size = ("--model.encoder.init_args.embedding_size=32",)
-    options = conf.pretraining(replace(request, overrides=size)).resolved["model"]
+    options = conf.pretraining(replace(request, overrides=(*short, *size))).resolved["model"]
     sizes = options["encoder"]["init_args"]
     assert (sizes["size"], sizes["embedding_size"], sizes["layers"], options["start"]) == (64, 32, 1, None)
     capsys.readouterr()
