@@ -93,7 +93,7 @@ def test_rows_of_several_versions_are_said() -> None:
 
 
 PAGES = {"real": "docs/results.md", "pairs": "docs/results.md", "once": "docs/results.md", "sample": "README.md"}
-PAGES |= {"static": "docs/guides/word-vectors.md"}
+PAGES |= dict.fromkeys(("static", "static-real"), "docs/guides/word-vectors.md")
 
 
 @pytest.mark.parametrize(("name", "page"), PAGES.items())
