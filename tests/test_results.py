@@ -92,8 +92,11 @@ def test_rows_of_several_versions_are_said() -> None:
     assert sum(cell.startswith("**") for row in table.rows for cell in row[2 : 2 + len(arms)]) == len(table.rows)
 
 
-PAGES = {"real": "docs/results.md", "pairs": "docs/results.md", "once": "docs/results.md", "sample": "README.md"}
-PAGES |= dict.fromkeys(("static", "static-real"), "docs/guides/word-vectors.md")
+PAGES = {
+    **dict.fromkeys(("real", "pairs", "once"), "docs/results.md"),
+    **dict.fromkeys(("static", "static-real"), "docs/guides/word-vectors.md"),
+    "sample": "README.md",
+}
 
 
 @pytest.mark.parametrize(("name", "page"), PAGES.items())
