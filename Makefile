@@ -43,7 +43,7 @@ run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE
 
-.PHONY: predict decoding retrieval vectors recipes help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
+.PHONY: predict score decoding retrieval vectors recipes help install lock data pretrain finetune zeroshot worth compare report results ladder wikipedia-sample new-task verify-resume sweep sync push try evaluate audit profile test test-fast lint docs bench bench-lm-eval scaling clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -53,12 +53,12 @@ help: ## this list
 	@echo "  MODEL      [bert] bert, gpt, elmo, bart; mbart, xlm; cbow; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern;"
 	@echo "             task:NAME = the training texts of a task, without labels"
-	@echo "  TASK       [sentiment] a name in configs/tasks, or a path to a YAML file"
+	@echo "  TASK       [sentiment; of score the task of the run] a name in configs/tasks, or a path to a YAML file"
 	@echo "  DATA       local file, folder or pattern that replaces the hub name of CORPUS or TASK"
 	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder to fine-tune, prompt, try or evaluate, ours or Hugging"
 	@echo "             Face's, or a fine-tuned run, whose encoder is taken; for compare with {model} in place of a name;"
 	@echo "             for pretrain [none] an encoder to go on from; for zeroshot also RUN/encoders, or a pattern of such:"
-	@echo "             a curve over words seen"
+	@echo "             a curve over words seen; for score and predict: run or model folder of a fine-tune"
 	@echo "  TEACHER    [none] for pretrain: an encoder to distill; the student has half of its layers, and learns what it predicts;"
 	@echo "             for finetune: a fine-tuned run whose probabilities are learned beside the labels"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
@@ -126,9 +126,12 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
 	$(call run,TASK SHOTS FROM $(WRITING) ARGS)
 
-predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=model folder of a fine-tune, DATA=file, OUT=file
+predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=run or model folder of a fine-tune, DATA=file, OUT=file
 	$(call uses,FROM DATA OUT ARGS)
 	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,FROM,--model) $(call flag,DATA,--input) $(call flags,OUT ARGS)
+
+score: $(BIN)/.installed-core ## scores of a fine-tuned model on other labelled texts, as of another source or language: FROM=run or model folder, TASK, DATA; OUT=file.json
+	$(call run,FROM TASK DATA OUT ARGS)
 
 worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth, or pretraining (ARGS="--of pretraining"): scores on few rows
 	$(call run,TASK NAME TASKS FROM SEEDS $(WRITING) ARGS)

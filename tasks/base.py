@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from tasks.dataset import DataSet, Row
+from tasks.dataset import DataSet, Row, listed
 from tasks.errors import RowError, UserError
 from tasks.guess import Table
 
@@ -121,6 +121,15 @@ class Task(DataSet, ABC):
 
     def check_label_names(self) -> None:
         """Raises: UserError, there are too few."""
+
+    def take_outputs(self, names: Sequence[str]) -> None:
+        """Reads labels as those that a trained model gives, from now on.
+
+        Raises:
+            UserError: it gives others.
+        """
+        if [*names] != self.outputs:
+            raise UserError(f"The task has {listed(self.outputs)}, and the model gives {listed(names)}.")
 
     @abstractmethod
     def label(self, row: Row) -> Any:

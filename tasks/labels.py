@@ -84,6 +84,15 @@ class NamedLabels(DataSet):
         """The indices in a label of this kind."""
         raise NotImplementedError
 
+    def take_outputs(self, names: Sequence[str]) -> None:
+        if unknown := [name for name in self.label_names if self.labels is not None and name not in names]:
+            raise UserError(
+                f"The task has the label {listed(unknown)}, which the model does not give: it gives {listed(names)}; "
+                "`labels` in the task's YAML says which values of the files these are."
+            )
+        self.labels = self.labels or {name: name for name in names}
+        self.label_names = [*names]
+
     def check_label_names(self) -> None:
         if not self.label_names:
             raise UserError("No training row has a label.")

@@ -8,6 +8,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ import transformers
 
 import pipeline
 from pipeline.data import labeled
-from pipeline.data.synthetic.tasks import synthetic_rows, translated
+from pipeline.data.synthetic.corpus import lexicon
+from pipeline.data.synthetic.tasks import invented, part, synthetic_rows, translated
 from pipeline.errors import UserError
 from pipeline.finetuning.heads.translation import LONGER
 from pipeline.inspection.decoding import Way, searched, with_right_words
@@ -319,3 +321,17 @@ def test_the_language_of_the_sample() -> None:
     assert words == ["Ana", alone["a"], alone["hat"], alone["red"], alone["had"], "."]
     parts = {split: {row["en"] for row in synthetic_rows("translation", split)} for split in ("train", "test")}
     assert len(parts["test"] & parts["train"]) < 0.02 * len(parts["test"])
+
+
+def test_opinions_in_that_language() -> None:
+    """Their words stand in translations too; parts share no word that tells the label, but for a homonym."""
+    parts = {split: synthetic_rows("sentiment-translated", split) for split in ("train", "valid", "test")}
+    known = {word for row in synthetic_rows("translation", "train") for word in row["ne"].split()}
+    for rows in parts.values():
+        words = {word for row in rows for word in row["text"].split()}
+        assert len(words - known) <= 0.02 * len(words)
+        assert sum(row["label"] == "positive" for row in rows) == len(rows) / 2
+    minds = [lexicon()[mind] for mind in ("good", "bad")]
+    assert not {*map(invented, minds[0])} & {*map(invented, minds[1])}
+    telling = [{invented(word) for words in minds for word in part(words, split)} for split in parts]
+    assert sum(len(one & other) for one, other in combinations(telling, 2)) <= 1

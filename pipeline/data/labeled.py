@@ -100,6 +100,31 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
     return found
 
 
+def read_part(task: Task, files: str | None, split: str) -> Part:
+    """The rows of one part, of a task whose labels are known; of a single file without parts all rows.
+
+    Args:
+        files: as of `read`.
+
+    Raises:
+        UserError: there is no such part, it has no row, or rows do not fit the task.
+    """
+    problems: list[UserError] = []
+    rows = rows_of(task, files, split, problems.append)
+    if rows is None and files is not None and is_one_file(files):
+        rows = rows_of(task, files, "train", problems.append) or []
+        column = _split_column(rows)
+        rows = rows if column is None else _of_part(rows, column, split)
+    parts = {} if rows is None else {split: rows}
+    _check_parts(task, files, parts, [split], problems)
+    _resolve_columns(task, parts[split])
+    part = _labeled(task, parts[split], problems)
+    raise_all(problems)
+    if not part.rows:
+        raise UserError(f"No row of the task's {split} part has a label.")
+    return part
+
+
 def _split_column(rows: Sequence[Row]) -> str | None:
     """A column of a file without parts that says to which one each row belongs."""
     names = [name for name in rows[0][1] if plain_name(name) in SPLIT_COLUMNS] if rows else []

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pipeline import encoders
 from pipeline.console import typed
+from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Feature, collate, features_of
 from pipeline.finetuning.heads import head_class
@@ -77,7 +78,7 @@ class FineTunedModel(nn.Module):
         Raises:
             UserError: pairs for a model of single texts, or the other way.
         """
-        self._check(texts)
+        self.check(texts)
         features = self.features([self.head.read(text) for text in texts])
         predictions = self._of_features(features, len(texts), batch_size)
         cut = {feature.text for feature in features if feature.was_cut}
@@ -95,7 +96,7 @@ class FineTunedModel(nn.Module):
         self.eval()
         return self.head.plots(self.encoder, self.features(texts[:SHOWN]))
 
-    def _check(self, texts: Sequence[Any]) -> None:
+    def check(self, texts: Sequence[Any]) -> None:
         check_texts(texts)
         pairs, by_word = self.options.pairs, self.head.by_word
         if any(isinstance(text, tuple) != pairs or (isinstance(text, list) and not by_word) for text in texts):
@@ -108,7 +109,8 @@ class FineTunedModel(nn.Module):
         self.eval()
         order = sorted(range(len(features)), key=lambda i: len(features[i]))
         result: list[Numbered] = []
-        for begin in range(0, len(order), batch_size):
+        begins = range(0, len(order), batch_size)
+        for begin in progress(begins, total=len(begins), desc="predict", unit="batch", leave=False, delay=1):
             rows = order[begin : begin + batch_size]
             batch = collate(self.encoder, [features[i] for i in rows])
             batch = {name: value.to(self.encoder.device) for name, value in batch.items()}

@@ -16,7 +16,7 @@ HELP = "labels, tags or scores of new texts"
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("--model", type=place, required=True, help="model folder of a fine-tune")
+    parser.add_argument("--model", type=place, required=True, help="run or model folder of a fine-tune")
     parser.add_argument("--input", default="-", help="file of texts or a table, or - for standard input")
     parser.add_argument("--format", choices=INPUTS, default=None, help="of the input; by its name")
     parser.add_argument(
@@ -29,6 +29,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from pipeline.cli.encoder_folders import made_in
     from pipeline.data.files import BROKEN
     from pipeline.data.tables import not_utf8
     from pipeline.finetuning import model as models
@@ -36,15 +37,16 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.finetuning.answers import DELIMITERS
     from pipeline.training.run_folder import check_place
 
+    folder = made_in(options.model)
     if options.out is not None:
         check_place(options.out)
-        if options.out.resolve().parent == options.model.resolve():
+        if options.out.resolve().parent == folder.resolve():
             raise UserError(f"{options.out} lies in the folder of the model; choose another --out.")
     form = predict_files.form_of(options.input, options.format)
     delimiter = DELIMITERS.get(options.out.suffix.lower()) if options.out is not None else None
     name = "standard input" if options.input == "-" else options.input
     with contextlib.ExitStack() as files:
-        model = models.load(options.model)
+        model = models.load(folder)
         source = files.enter_context(predict_files.open_source(options.input, form))
         target = files.enter_context(predict_files.open_target(options.out, source)) if options.out else sys.stdout
         try:

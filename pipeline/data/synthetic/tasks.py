@@ -101,6 +101,19 @@ def sentiment(split: str) -> list[dict[str, Any]]:
     return rows_of("sentiment", split, row)
 
 
+def sentiment_translated(split: str) -> list[dict[str, Any]]:
+    """As `sentiment`, in the language of the translations."""
+    good, bad = (part(lexicon()[mind], split) for mind in ("good", "bad"))
+
+    def row(rng: random.Random, index: int) -> dict[str, Any]:
+        scene, positive = Scene(rng), index % 2 == 1
+        scene.review(positive, good, bad)
+        sentences = [translated([*tagged(scene, template)]) for template in rng.sample(OPINION, rng.randint(1, 3))]
+        return {"text": " ".join(word for sentence in sentences for word in sentence), "label": LABELS[positive]}
+
+    return rows_of("sentiment-translated", split, row)
+
+
 def entailment(split: str) -> list[dict[str, Any]]:
     """Rows `premise`, `hypothesis`, `label`: a thing, and what people thought of it.
 
@@ -225,6 +238,7 @@ def invented(word: str) -> str:
 
 SYNTHETIC: dict[str, Callable[[str], list[dict[str, Any]]]] = {  # name -> rows of a split
     "sentiment": sentiment,
+    "sentiment-translated": sentiment_translated,
     "entailment": entailment,
     "tagging": tagging,
     "pos": pos,
