@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean, stdev
 
 import numpy as np
 import pytest
@@ -272,5 +274,14 @@ def test_the_table_of_the_guide_is_that_of_the_results() -> None:
     rows = {"tokens in common": found["xlm"]["tokens"], "counted, no network": found["xlm"]["counted"]}
     rows |= {"MLM alone": found["mlm"]["best"], "MLM and TLM": found["xlm"]["best"]}
     for name, shares in rows.items():
-        [row] = [line.replace("*", "") for line in page.splitlines() if line.startswith(f"| {name}")]
+        [row] = [line.replace("*", "") for line in page.splitlines() if re.match(rf"\| {name}.* \*{{0,2}}\d.*%", line)]
         assert row.endswith("| {there:.1%} | {back:.1%} |".format(**shares).replace("%", " %"))
+
+
+def test_the_table_of_transfer_is_that_of_the_results() -> None:
+    page = (REPOSITORY / "docs/guides/cross-lingual.md").read_text().replace("*", "")
+    for row, name in (("MLM and TLM", "xlm"), ("MLM alone, the same texts", "mlm")):
+        files = sorted((REPOSITORY / "results/transfer").glob(f"sentiment-{name}-*.json"))
+        scores = [json.loads(file.read_text())["accuracy"] for file in files]
+        assert len(scores) == 3
+        assert re.search(rf"^\| {row} \| [^|]+ \| {mean(scores):.3f} ± {stdev(scores):.3f} \|", page, flags=re.M)
