@@ -104,9 +104,20 @@ def test_one_label_only_is_no_error(
 def test_a_column_says_which_rows_are_of_the_part(
     tuned: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [{"text": "lovely", "label": "positive", "split": part} for part in ("train", "test", "test", "valid")]
+    rows = [{"review": "lovely", "label": "positive", "split": part} for part in ("train", "test", "test", "valid")]
     run("score", "--from", str(tuned("sentiment")), "--data", rows_file(tmp_path, rows))
-    assert "2 test rows" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "2 test rows of sentiment, by " in shown
+    assert "read from the column review as text" in shown
+
+
+def test_rows_without_a_label_are_counted(
+    tuned: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = task_file(tmp_path, "sentiment.Sentiment", "text: text, label: label", '      ignore: ["-"]\n')
+    rows = [{"text": "lovely", "label": label} for label in ("positive", "-", "negative")]
+    run("score", "--from", str(tuned("sentiment")), "--task", task, "--data", rows_file(tmp_path, rows))
+    assert "2 test rows of own (1 left out, without a label), by " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

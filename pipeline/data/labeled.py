@@ -55,6 +55,15 @@ class LabeledRows:
     columns: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
 
+    def read_from(self, task: Task) -> str | None:
+        """The columns that roles are read from, which are others than the task names; None: there are none."""
+        found = [
+            f"the column {column}"
+            + (f" as {role}" if column == task.columns[role] else f" (there is no {task.columns[role]})")
+            for role, column in self.columns.items()
+        ]
+        return f"read from {', '.join(found)}" if found else None
+
     def table(self) -> str:
         """Which row is in which part, as CSV."""
         rows = [[split, *place.rsplit(", ", 1)] for split, part in self.parts.items() for place, _ in part.rows]
@@ -100,7 +109,7 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
     return found
 
 
-def read_part(task: Task, files: str | None, split: str) -> Part:
+def read_part(task: Task, files: str | None, split: str) -> LabeledRows:
     """The rows of one part, of a task whose labels are known; of a single file without parts all rows.
 
     Args:
@@ -117,12 +126,12 @@ def read_part(task: Task, files: str | None, split: str) -> Part:
         rows = rows if column is None else _of_part(rows, column, split)
     parts = {} if rows is None else {split: rows}
     _check_parts(task, files, parts, [split], problems)
-    _resolve_columns(task, parts[split])
+    columns = _resolve_columns(task, parts[split])
     part = _labeled(task, parts[split], problems)
     raise_all(problems)
     if not part.rows:
         raise UserError(f"No row of the task's {split} part has a label.")
-    return part
+    return LabeledRows({split: part}, columns=columns, left_out={split: len(parts[split]) - len(part.rows)})
 
 
 def _split_column(rows: Sequence[Row]) -> str | None:

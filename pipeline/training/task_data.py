@@ -154,15 +154,10 @@ class TaskData(lightning.LightningDataModule):
             notes = ", ".join(self._notes(split))
             parts.append(f"{split} {len(self.examples[split]):,} rows" + (f" ({notes})" if notes else ""))
         shown = f"task        {', '.join(parts)}; {self.task.describe_labels(self.examples.get('train', []))}"
-        if self.found.columns:
-            shown += f"; read from {', '.join(self._column(role) for role in self.found.columns)}"
+        if (columns := self.found.read_from(self.task)) is not None:
+            shown += f"; {columns}"
         where = ["splits.csv says which row is in which part"] if self.found.made else []
         return "\n".join([shown, *(f"            {note}" for note in (*where, *self.warnings()))])
-
-    def _column(self, role: str) -> str:
-        """The column that a role is read from, which is another one than the task names."""
-        column, named = self.found.columns[role], self.task.columns[role]
-        return f"the column {column}" + (f" as {role}" if column == named else f" (there is no {named})")
 
     def _notes(self, split: str) -> Iterator[str]:
         features = self.features[split]

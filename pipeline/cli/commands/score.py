@@ -44,9 +44,13 @@ def run(options: argparse.Namespace) -> None:
     check_free(out, rows, *drawn.values())
     scoring.check_kind(model, task)
     task.take_outputs(model.labels)
-    examples = read_part(task, options.data, options.part).examples
+    read = read_part(task, options.data, options.part)
+    examples = read.parts[options.part].examples
     found = scoring.score(model, task, examples, batch_size=options.batch_size)
-    print(f"{len(examples):,} {options.part} rows of {task_file(name).stem}, by {folder}")
+    left_out = f" ({count:,} left out, {task.ignores})" if (count := read.left_out[options.part]) else ""
+    print(f"{len(examples):,} {options.part} rows of {task_file(name).stem}{left_out}, by {folder}")
+    if (columns := read.read_from(task)) is not None:
+        print(columns)
     print(task.headline(found.scores.figures).removeprefix("test "))
     if found.cut:
         print(f"{found.cut:,} texts have more than {model.options.max_length} tokens, and were cut.")
