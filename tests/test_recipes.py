@@ -114,6 +114,7 @@ def test_what_is_called_a_gain() -> None:
         ({"ingredients": {"a b": WORSE}}, [], "'a b' names a folder"),
         ({"ingredients": {"base": WORSE}}, [], "and not base"),
         ({"ingredients": {}}, [], "ingredients"),
+        ({"metric": "mlm_loss"}, [], "metric is mlm_loss; it is one of the validation part, as val/mlm_loss"),
         ({"model": "berd"}, [], "^There is no model 'berd'"),
         (
             {"model": "ngram", "settings": {}, "ingredients": {"x": ORDER}},

@@ -89,6 +89,8 @@ def load(file: Path, **changes: Any) -> Recipes:
         **{name: value for name, value in changes.items() if value is not None},
     }
     recipes = checked(Recipes, content, file)
+    if not recipes.metric.startswith("val/"):  # else it would be missed after the first run
+        raise UserError(f"{file}: metric is {recipes.metric}; it is one of the validation part, as val/mlm_loss.")
     for names in recipes.together:
         owner: dict[str, str] = {}  # of a setting
         for name in names:
