@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from pydoc import locate
 from typing import Any, Literal, get_args
 
 import yaml
@@ -117,9 +118,16 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
 
 def first_sentence(message: str) -> str:
     message = message[max(0, message.rfind("Parser key")) :]  # what is before it speaks of types in Python
+    message = re.sub(r"Expected an instantiatable class, but (\S+) is abstract", _lacking, message)
     message = re.sub(r"\s*Got value: Namespace\(.*", "", message, flags=re.DOTALL)  # the value itself is before it
     lines = [line.strip(" -") for line in message.replace("error: ", "").splitlines() if line.strip()]
     return " ".join(lines)[:400].rstrip(".") + "."
+
+
+def _lacking(found: re.Match[str]) -> str:
+    """The methods that a class needs to be one, and has not."""
+    names = sorted(getattr(locate(found[1]), "__abstractmethods__", ()))
+    return f"{found[1]} has no {', '.join(names) or 'methods'} yet"
 
 
 def task_file(task: str, **new: str | None) -> Path:

@@ -30,8 +30,7 @@ class Example:
     `label` is what the kind of task makes of it, and only the kind and its head look inside:
 
     - one class: an int, the index of its name; tags: a list of them, one for each word; a score: a float.
-    - a set of labels: a list of indices, which the head collates to a row of zeros and ones and decodes by a
-      threshold.
+    - a set of labels: a list of indices, see `tasks.multilabel`.
     - an answer in the text: (first character, one behind the last), for which `Feature` would keep the offsets of
       its tokens, as it keeps the words of a tagged sentence.
     - one of several candidates: `text` is then a list of pairs, which the head reads as one row each, and the label
@@ -116,7 +115,7 @@ class Task(DataSet, ABC):
 
     @property
     def head_options(self) -> dict[str, Any]:
-        """What of the head's options follows from the task."""
+        """What of the head's options follows from the task; under `extra` what only this kind's head knows."""
         return {}
 
     def check_label_names(self) -> None:

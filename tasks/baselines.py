@@ -33,6 +33,28 @@ def bag_of_words(texts: Sequence[str], classes: Sequence[int], asked: Sequence[s
     return [int(label) for label in model.predict(vectorizer.transform(asked))]
 
 
+def labels_of_bags(texts: Sequence[str], known: Any, asked: Sequence[str], *, threshold: float) -> list[list[int]]:
+    """Sets of labels by a logistic regression for each label on TF-IDF of words and word pairs.
+
+    Args:
+        known: (N, C), whether a text has a label.
+        threshold: a label is given where its probability is above it.
+    """
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+
+    found: list[list[int]] = [[] for _ in asked]
+    if not any(text.split() for text in texts):
+        return found
+    vectorizer = tfidf()
+    vectors, new = vectorizer.fit_transform(texts), vectorizer.transform(asked)
+    for label in np.flatnonzero(known.any(0) & ~known.all(0)).tolist():
+        model = LogisticRegression(C=10, solver="liblinear").fit(vectors, known[:, label])
+        for text in np.flatnonzero(model.predict_proba(new)[:, 1] > threshold).tolist():
+            found[text].append(label)
+    return found
+
+
 def known_spans(words: list[str], known: dict[tuple[str, ...], Counter[str]]) -> list[str]:
     """BIO tags of the longest spans that the training part had, from left to right."""
     longest = max(map(len, known), default=0)

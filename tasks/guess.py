@@ -102,6 +102,16 @@ class Column:
         return 2 * len(self.distinct) <= len(self.values) and self.mean_words <= 4
 
     @cached_property
+    def is_label_set(self) -> bool:
+        """Whether its values are several classes each: lists, or names with commas, which stand alone elsewhere."""
+        if self.is_list:
+            parts = {str(part) for value in self.values for part in value}
+            return len(parts) <= MOST_CLASSES and all(not isinstance(p, (list, dict)) for v in self.values for p in v)
+        several = [text.split(",") for text in self.distinct if "," in text]
+        parts = {part.strip() for parts in several for part in parts}
+        return bool(several) and len(parts) <= MOST_CLASSES and len(parts & self.distinct) >= NEARLY_ALL * len(parts)
+
+    @cached_property
     def is_text(self) -> bool:
         """Whether its values are many and of several words."""
         if self.is_index or self.is_class or self.numbers is not None or not self.is_plain:

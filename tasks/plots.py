@@ -53,6 +53,26 @@ def confusion(gold: Sequence[int], predicted: Sequence[int], labels: Sequence[st
     return {"confusion": place.figure}
 
 
+def f1_by_label(scores: dict[str, tuple[float, int]]) -> dict[str, Figure]:
+    """F1 of each label, the most frequent on top; none of very many labels.
+
+    Args:
+        scores: label -> F1, and how many texts have it.
+    """
+    if len(scores) > MOST_LABELS:
+        return {}
+    names = sorted(scores, key=lambda name: scores[name][1])
+    place = axes(6.5, 1.2 + 0.26 * len(names))
+    bars = place.barh(range(len(names)), [scores[name][0] for name in names])
+    place.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
+    place.set_yticks(range(len(names)), plain([f"{name} ({scores[name][1]:,})" for name in names]))
+    place.set_xlim(0, 1.05)
+    place.set_xlabel("F1")
+    place.set_ylabel("label (texts that have it)")
+    place.spines[["top", "right"]].set_visible(False)
+    return {"labels": place.figure}
+
+
 def alignments(shown: Sequence[tuple[Any, list[str], list[str]]]) -> Figure:
     """Heat maps of attention, of which each row is a token of a translation and sums to 1.
 

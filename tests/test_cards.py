@@ -73,6 +73,7 @@ def test_the_card_of_a_fine_tuned_model(
     assert card.data.library_name == (library or "pretrain-finetune")
     assert card.data.pipeline_tag == ("token-classification" if task == "tagging" else "text-classification")
     assert all(f"baseline: {name}" in card.content for name in ("training spans" if task == "tagging" else "majority",))
+    assert "synthetic: it knows a small made-up world" in card.content
     assert run_lines(out / "model", monkeypatch)["model"]
     assert metrics["encoder"] in (out / "lineage.json").read_text()
     assert {"device", "seed", "version", "date"} <= metrics.keys()
@@ -161,4 +162,6 @@ def test_a_published_card_has_the_runs_from_scratch_beside_it(pretrained: Path, 
     card = published_card(tmp_path / "full/model", "anna/x", {})
     assert f"| the same network without pretraining | {score:.4f} (one run) |" in card
     assert "No run of the same network" in (tmp_path / "full/model/README.md").read_text()
-    assert "not pretrained" in (tmp_path / "scratch/model/README.md").read_text()
+    fresh = (tmp_path / "scratch/model/README.md").read_text()
+    assert "not pretrained" in fresh
+    assert "Its pretraining text" not in fresh

@@ -15,7 +15,12 @@ from pipeline.presets import CONFIGS
 
 def model(name: str, kind: str, *bits: float, **others: Any) -> dict[str, Any]:
     known = {"name": name, "title": name.upper(), "kind": kind, "by_seed": list(bits), "seconds": 100, "axes": {}}
-    return {**known, "rates": [1, 2], "learning_rate": None if kind == "counting" else 0.1, **others}
+    return {
+        **known,
+        "rates": [{"learning_rate": 0.2}, {"learning_rate": 0.1}],
+        "learning_rate": None if kind == "counting" else 0.1,
+        **others,
+    }
 
 
 Verdicts = dict[str, tuple[bool | None, str | None, str | None]]
@@ -42,7 +47,7 @@ def test_a_ladder_of_names() -> None:
         model("rnn", "recurrent", 1.79, 1.74),
         model("lstm", "recurrent", 1.6, 1.74),
         model("gru", "recurrent", 1.601, 1.741, seconds=80),
-        model("gpt", "attention", 1.5, rates=[1]),
+        model("gpt", "attention", 1.5, rates=[{"learning_rate": 0.1}]),
     ]
     mixtures = [
         {"models": ["5-gram", "lstm"], "gain": 0.05, "interval": [0.04, 0.06]},
@@ -66,7 +71,7 @@ def test_a_ladder_of_names() -> None:
     assert of(found, "A mixture with") == (True, "0.0200 bits per byte (0.0100 to 0.0300)", "1 of 1")
     assert of(found, "A mixture of")[0] is False
     assert of(found, "A mixture of")[1] == "0.0010 bits per byte (-0.0010 to 0.0030), fflm-16 + 5-gram; in 1 of 2 pairs"
-    assert of(found, "Every neural model here") == (False, "4 of 5 models", None)
+    assert of(found, "Every neural model here") == (False, "4 of 5 models; 1 best at the highest rate tried", None)
     for untried in ("Two layers are", "Shorter units need"):
         assert of(found, untried) == (None, None, None)
 

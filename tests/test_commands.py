@@ -207,3 +207,20 @@ def test_the_last_message_has_a_line_of_its_own(
     monkeypatch.setattr("sys.argv", ["pipeline", "audit"])
     assert main() == 130
     assert capsys.readouterr().err.endswith("\nInterrupted.\n")
+
+
+@pytest.mark.parametrize("name", sorted(command_modules()))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(name, "--help")
+    assert ended.value.code == 0
+    assert f" {name} " in capsys.readouterr().out
+
+
+def test_a_kind_of_task_that_lacks_methods_is_refused_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(
+        "from dataclasses import dataclass\nfrom tasks.base import Task\n\n@dataclass\nclass Half(Task):\n    pass\n"
+    )
+    (tmp_path / "half.yaml").write_text("data: {task: {class_path: half.Half, init_args: {columns: {text: text}}}}\n")
+    with pytest.raises(UserError, match=r"half\.Half has no baselines, check_labels, .*label, .* yet"):
+        run("finetune", "--model", "ngram", "--task", str(tmp_path / "half.yaml"), "--data", str(tmp_path))

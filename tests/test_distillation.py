@@ -21,6 +21,8 @@ from pipeline.cli import config as conf
 from pipeline.errors import Interrupted, UserError
 from pipeline.finetuning.distillation import TaskTeacher
 from pipeline.finetuning.features import collate
+from pipeline.models.base import Encoder
+from pipeline.models.losses import Loss
 from pipeline.objectives import distillation
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_lm import CausalLM
@@ -430,3 +432,27 @@ def test_a_student_of_private_texts_is_private() -> None:
     assert lineage.is_public([public, {"stage": "teacher", "public": True}])
     assert not lineage.is_public([public, {"stage": "teacher"}])
     assert not lineage.is_public([public, {"stage": "finetune"}])
+
+
+class Twice(CausalLM):
+    """Reads each batch twice, and has a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
+        super().forward(model, batch)
+        return super().forward(model, batch)
+
+
+def test_an_objective_that_reads_a_batch_twice_has_no_teacher(
+    toys: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder, kind = str(toys("gpt") / "encoder"), f"--model.objective={__name__}.Twice"
+    with pytest.raises(
+        UserError, match="Twice reads a batch 2 times, and a teacher is for objectives that read it once"
+    ):
+        run("pretrain", "--model", "gpt", "--teacher", encoder, kind, "--out", str(tmp_path / "run"), *SHORT)
+    run("evaluate", "--model", "gpt", "--from", encoder, kind, "--data.sample_documents=40")
+    assert "Warning: Twice has 3 parameters of its own, which no encoder folder has" in capsys.readouterr().out

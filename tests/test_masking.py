@@ -21,10 +21,10 @@ from pipeline.data.synthetic import corpus as sample
 from pipeline.data.synthetic.tasks import sentiment
 from pipeline.data.token_store import TokenStore
 from pipeline.models.bert import Bert
-from pipeline.objectives.batch import Batch
+from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_rows import MaskedAndCausalLM
 from pipeline.objectives.mask_checks import unmasked
-from pipeline.objectives.masked_lm import MaskedLM
+from pipeline.objectives.masked_lm import MaskedLM, trim
 from pipeline.objectives.masking import mask_tokens
 from pipeline.objectives.pair_checks import SIGNS, accuracy_by
 from pipeline.objectives.quick_thoughts import QuickThoughts
@@ -385,3 +385,22 @@ def test_sample_is_deterministic_and_rich(tmp_path: Path) -> None:
     assert unseen
     assert not unseen & {word.strip(".,!") for word in shown["train"]}
     assert unseen <= words
+
+
+def test_labels_in_the_shape_of_rows_are_trimmed_with_them() -> None:
+    """Of an accumulated step, whose parts have shorter rows; labels with positions are moved."""
+    mask = torch.zeros(2, 64, dtype=torch.bool)
+    mask[0, :5], mask[1, :9] = True, True
+    labels, places = torch.full((2, 64), -1), torch.tensor([3, 64 + 8])
+    labels[0, 3], labels[1, 8] = 7, 9
+    targets = {
+        "rows": Target(labels, torch.tensor(2)),
+        "places": Target(torch.tensor([7, 9]), torch.tensor(2), places),
+        "pair": Target(torch.tensor([0, 1]), torch.tensor(2)),
+    }
+    short = trim(Batch({"mask": mask, "input_ids": mask.long()}, targets, torch.arange(2)))
+    width = short.mask.shape[1]
+    assert 9 <= width < 64
+    assert short.targets["rows"].labels.shape == short.mask.shape
+    assert short.targets["rows"].predicted.tolist() == short.targets["places"].predicted.tolist() == [3, width + 8]
+    assert short.targets["pair"].labels.tolist() == [0, 1]

@@ -303,6 +303,10 @@ def frames() -> dict[str, tuple[pd.DataFrame, str]]:
     words = pd.DataFrame({"tokens": [text.split() for text in texts(40)], "ner_tags": [["O"] * 5 + ["B-N"]] * 40})
     return {
         "sentence": (reviews(), "{text: Review Text, label: Verdict}"),
+        "multilabel": (
+            pd.DataFrame({"text": texts(40), "labels": [["joy"], ["joy", "fear"], [], ["fear"]] * 10}),
+            "{text: text, label: labels}",
+        ),
         "pair": (pd.DataFrame({**pair, "label": ["yes", "no"] * 20}), "label: label}"),
         "regression": (pd.DataFrame({**pair, "score": numbers}), "score: score}"),
         "tagging": (words, "{words: tokens, tags: ner_tags}"),
@@ -398,10 +402,6 @@ REFUSED = {
     "two.jsonl": (
         as_lines({"first": text, "second": text, "label": n % 2} for n, text in enumerate(texts(30))),
         "premise and hypothesis and label: .*new-task --name mine --kind pair` writes that file",
-    ),
-    "lists.jsonl": (
-        as_lines({"text": text, "labels": ["a"], "mark": "+-"[n % 2]} for n, text in enumerate(texts(30))),
-        "has lists under labels: a text cannot have several labels; write one label per row",
     ),
 }  # fmt: skip
 

@@ -70,7 +70,7 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
         "Training": training(model, record, arm),
         "Scores": sections.marked("scores", scores(record.metrics, task.metric, fresh=arm in FRESH))
         + f"\n\nAll scores: {task.headline}.\n",
-        "Limits": sections.limits(record, own),
+        "Limits": sections.limits(record, own, pretrained=arm not in FRESH),
         "License": sections.LICENSE,
         "Lineage": sections.lineage_table(record),
     }

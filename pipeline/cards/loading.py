@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 TASK_TAGS = ("text-classification", "token-classification")
-PREDICTED = (*TASK_TAGS, "translation")  # what `predict` of this library answers
 PAIR = '{"text": "A dog runs.", "text_pair": "An animal moves."}'
 
 
@@ -29,7 +28,7 @@ def loading(
         lines = _in_transformers(config, quoted, tag=tag, pairs=pairs)
         where = "It opens in transformers unchanged"
     else:
-        lines = _in_ours(quoted, tag=tag, pairs=pairs, on_hub=on_hub)
+        lines = _in_ours(quoted, tag=tag, pairs=pairs, predicts="head" in config, on_hub=on_hub)
         lacking = "head for pairs" if config.get("head", {}).get("pair") in ("compared", "attended") else "model"
         where = f"It opens in {library}; transformers has no such {lacking}"
     named = "" if on_hub else f" (`{place}` is this folder)"
@@ -49,10 +48,10 @@ def _in_transformers(config: Mapping[str, Any], quoted: str, *, tag: str, pairs:
     ]
 
 
-def _in_ours(quoted: str, *, tag: str, pairs: bool, on_hub: bool) -> list[str]:
+def _in_ours(quoted: str, *, tag: str, pairs: bool, predicts: bool, on_hub: bool) -> list[str]:
     folder = f"snapshot_download({quoted})" if on_hub else quoted
     lines = ["from huggingface_hub import snapshot_download"] if on_hub else []
-    if tag in PREDICTED:
+    if predicts:
         text = '("A dog runs.", "An animal moves.")' if pairs else '"A dog runs."'
         return [*lines, "import pipeline", f"model = pipeline.load({folder})", f"model.predict([{text}])"]
     opened = f"encoder = encoders.load({folder})"

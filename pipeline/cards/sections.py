@@ -186,17 +186,18 @@ def curve(record: TrainingRecord, what: str) -> str:
     return f"![{what}]({CURVES})\n" if CURVES in record.pictures else ""
 
 
-def limits(record: TrainingRecord, own: Sequence[str]) -> str:
+def limits(record: TrainingRecord, own: Sequence[str], *, pretrained: bool = True) -> str:
     """What it is not good for.
 
     Args:
         own: what is to say of this kind of folder.
+        pretrained: whether its weights come from a pretraining.
     """
     corpus = record.stage("corpus")
     lines = [*own]
-    if corpus.get("synthetic"):
+    if pretrained and corpus.get("synthetic"):
         lines.append("Its pretraining text is synthetic: it knows a small made-up world, and no real text.")
-    elif not corpus.get("language") and record.stage("encoder"):
+    elif pretrained and not corpus.get("language") and record.stage("encoder"):
         lines.append("The language of its pretraining text is not recorded here.")
     lines.append(
         "It is a small model for study and comparison. Nobody has tested it for bias, for toxic output or for how much "

@@ -34,7 +34,11 @@ def settings_of(stage: Stage, given: argparse.Namespace | None = None) -> str:
     Args:
         given: model, corpus, task and arm whose defaults are listed, where they are given.
     """
-    chosen = {name: value for name, value in vars(given or argparse.Namespace()).items() if name in CHOOSING}
+    chosen = {
+        name: value
+        for name, value in vars(given or argparse.Namespace()).items()
+        if name in CHOOSING and value is not None
+    }
     if stage == "pretrain":
         corpus = CorpusRequest(**{name: value for name, value in chosen.items() if name in ("model", "corpus")})
         configuration = pretraining(corpus)

@@ -135,7 +135,8 @@ def unclear(table: Table, source: str, name: str, kind: str | None, numbers: str
     columns = KINDS[likely].default_columns()
     lists = [column.name for column in table.labels(*texts) if column.is_list] if "label" in columns else []
     if lists:
-        return f"{source} has lists under {lists[0]}: a text cannot have several labels; write one label per row."
+        several = typed.command("new-task", name_=name, kind="multilabel", data=None)
+        return f"{source} has lists under {lists[0]}: a text of several labels is of another kind (`{several}`)."
     without = typed.command("new-task", name_=name, kind=likely)
     text = f"{labeled.which_columns(table, source, columns)} `{without}` writes that file."
     if kind is None and numbers is not None:

@@ -157,9 +157,13 @@ class Tuned(Claim):
     rates: int
 
     def test(self, ladder: dict[str, Any]) -> Verdict | None:
-        tried = [len(row["rates"]) for row in ladder["models"] if row["learning_rate"] is not None]
-        enough = sum(number >= self.rates for number in tried)
-        return Verdict(enough == len(tried), f"{enough} of {len(tried)} models") if tried else None
+        rows = [row for row in ladder["models"] if row["learning_rate"] is not None]
+        enough = sum(len(row["rates"]) >= self.rates for row in rows)
+        highest = sum(
+            row["learning_rate"] == max(rate["learning_rate"] for rate in row["rates"]) for row in rows if row["rates"]
+        )
+        beyond = f"; {highest} best at the highest rate tried" if highest else ""  # a higher one may be better
+        return Verdict(enough == len(rows), f"{enough} of {len(rows)} models{beyond}") if rows else None
 
 
 KINDS: dict[str, type[Claim]] = {"better": Compared, "mixed": Mixed, "history": History, "rates": Tuned}

@@ -62,7 +62,7 @@ def columns_of(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cell(value: Any) -> Any:
-    """Words and tags with spaces between them; other values as JSON."""
-    if is_plain_list(value):
+    """Words and tags with spaces between them; other values, and lists of names with spaces, as JSON."""
+    if is_plain_list(value) and not any(" " in str(part) for part in value):
         return " ".join(map(str, value))
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value

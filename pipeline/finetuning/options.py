@@ -31,13 +31,14 @@ class HeadOptions:
         words, crf: see TokenHead.
         beam, length_penalty: of the search for a translation, see generation.Search.
         languages: of the source and of the target, for models whose texts name theirs.
+        extra: what a kind of task tells its head beside these, as a threshold.
         max_length: most tokens of a text, special ones included.
         cut: which part of a longer text is kept.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(pattern=r"^[a-z_]+$")]
+    name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]
     pairs: bool
     columns: dict[str, str]
     mix: bool
@@ -53,6 +54,7 @@ class HeadOptions:
     length_penalty: float = 1.0
     languages: list[str] = field(default_factory=list)
     pair: Pair | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 # Settings of a head, in `model.recipe`, that are those of every head unless it is told otherwise.

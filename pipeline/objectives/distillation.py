@@ -116,10 +116,15 @@ class Teacher:
         """Those of the objective, and `teacher` and `hidden`, whose targets are added to the batch."""
         with outputs_of(student) as outputs:
             losses = objective(student, batch)
+        if len(outputs) != 1:
+            raise UserError(
+                f"{type(objective).__name__} reads a batch {len(outputs)} times, and a teacher is for objectives that "
+                "read it once: leave the teacher out."
+            )
         target = joined([batch.targets[name] for name in objective.compared_losses() if name in batch.targets])
         positions = target.predicted
         inputs = self.model.model.asked(batch.inputs, positions)
-        ours, theirs = (one.layers[-1].flatten(0, 1)[positions] for one in (outputs[-1], self.model(inputs)))
+        ours, theirs = (one.layers[-1].flatten(0, 1)[positions] for one in (outputs[0], self.model(inputs)))
         losses["teacher"] = self.divergence(student, ours, theirs)
         if self.same_size:
             cosine = F.cosine_similarity(ours.float(), theirs.float(), dim=-1)

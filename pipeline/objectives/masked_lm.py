@@ -213,7 +213,8 @@ def trim(batch: Batch) -> Batch:
 
     def moved(target: Target) -> Target:
         if target.positions is None:
-            return target
+            of_rows = target.labels.ndim > 1 and target.labels.shape[1] == old
+            return replace(target, labels=target.labels[:, :new]) if of_rows else target
         return replace(target, positions=target.positions // old * new + target.positions % old)
 
     inputs = {name: value[:, :new] if value.ndim > 1 else value for name, value in batch.inputs.items()}

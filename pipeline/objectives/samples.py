@@ -95,6 +95,7 @@ def _languages(encoder: Encoder, store: TokenStore) -> list[str | None]:
 def guessed_words(encoder: Encoder, store: TokenStore) -> Table:
     """Guesses of a model of both directions for the word in the middle, from either side."""
     names = {index: word.decode(errors="replace") for word, index in encoder.tokenizer.outputs.items()}
+    names |= {0: "<S>", 1: "</S>"}  # see `SpelledWords.outputs`
     rows = []
     with _sentences(encoder, store) as sentences:
         for words in sentences:

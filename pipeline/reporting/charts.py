@@ -135,7 +135,7 @@ def _baselines(baselines: Mapping[str, float], up: Axis) -> list[Markup]:
 
 def dot_plot(lines: Sequence[DotLine], *, x_label: str, zero: bool = False) -> Markup:
     """A line for each model or arm, marks on it; `zero`: a line at 0."""
-    row, left = 40, 84
+    row, left = 40, max(84, 24 + 7 * max((len(line.label) for line in lines), default=0))
     height = TOP + row * len(lines) + BOTTOM
     values = [v for line in lines for m in line.marks for v in (m.value, m.low, m.high) if v is not None] + [0.0] * zero
     pad = 0.05 * (max(values) - min(values) or 0.1)

@@ -298,8 +298,21 @@ def of_translations(rows: Sequence[Row]) -> list[Section]:
     return [errors_section(errors, "The translations with the lowest chrF.")]
 
 
+def of_label_sets(rows: Sequence[Row]) -> list[Section]:
+    """The texts with the most wrong and missing labels."""
+    wrong = [row for row in rows if set(row["gold"]) != set(row["labels"])]
+    wrong.sort(key=lambda row: -len(set(row["gold"]) ^ set(row["labels"])))
+    errors = [
+        Error(text_parts(row.get("text", "")), ", ".join(row["gold"]) or "none", ", ".join(row["labels"]) or "none", "")
+        for row in wrong[:MOST_ERRORS]
+    ]
+    caption = f"{len(wrong):,} of {len(rows):,} texts have a wrong or a missing label. These have the most of them."
+    return [errors_section(errors, caption)]
+
+
 SHAPES: dict[tuple[str, ...], Callable[[Sequence[Row]], list[Section]]] = {
     ("gold", "label"): of_labels,
+    ("gold", "labels"): of_label_sets,
     ("words", "gold", "tags"): of_tags,
     ("gold", "score"): of_scores,
     ("source", "reference", "output"): of_translations,
@@ -321,16 +334,23 @@ def errors_section(errors: Sequence[Error], caption: str) -> Section:
 
 
 def types_section(run: RunRecord) -> Section:
-    """Precision, recall and F1 of each type of span."""
+    """Precision, recall and F1 of each type of span, or of each label."""
     kinds = {name.split("/")[1] for name in run.metrics if name.startswith("test/") and name.endswith("/f1")}
     rows = []
     for kind in sorted(kinds, key=lambda kind: -run.metrics.get(f"test/{kind}/support", 0)):
         scores = [f"{run.metrics.get(f'test/{kind}/{name}', 0):.3f}" for name in ("precision", "recall", "f1")]
         rows.append([kind, *scores, f"{run.metrics.get(f'test/{kind}/support', 0):,}"])
-    head = ["type", "precision", "recall", "F1", "spans in the test part"]
-    return Section(
-        "Types of spans", [Table(head, rows, "Whole spans by type, as conlleval counts them.")] if rows else []
-    )
+    if "test/span_f1" in run.metrics:
+        title, first, what, caption = (
+            "Types of spans",
+            "type",
+            "spans",
+            "Whole spans by type, as conlleval counts them.",
+        )
+    else:
+        title, first, what, caption = "Labels", "label", "texts", "Each label, in texts that have it or were given it."
+    head = [first, "precision", "recall", "F1", f"{what} in the test part"]
+    return Section(title, [Table(head, rows, caption)] if rows else [])
 
 
 def layers_section(run: RunRecord) -> Section:

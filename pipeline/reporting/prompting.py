@@ -90,7 +90,9 @@ def templates_section(run: RunRecord) -> Section:
         lines = [
             charts.DotLine(line.label, [charts.Mark(chance, "s6", "chance:", bar=True), *line.marks]) for line in lines
         ]
-    caption = "Accuracy of each template by each rule of scoring. No label was seen."
+    shown = any("shots" in line.label for line in lines)  # solved examples in front
+    seen = "Labels of solved examples were seen where there are shots." if shown else "No label was seen."
+    caption = f"Accuracy of each template by each rule of scoring. {seen}"
     svg = charts.dot_plot(lines, x_label="accuracy by the sum of log-probabilities, with 95 % intervals")
     chart = Chart(svg, "The templates beside chance.", [("key dotted s0", "template"), ("key stroke", "chance")])
     return Section(

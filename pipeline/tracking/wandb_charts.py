@@ -21,6 +21,8 @@ def charts_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     probabilities = rows[0].get("probabilities") if rows else None
     if not isinstance(probabilities, dict) or not 2 <= len(probabilities) <= MOST_LABELS:
         return {}
+    if not all(isinstance(rows[0].get(side), str) for side in ("gold", "label")):  # of a kind with several labels
+        return {}
     names = list(probabilities)
     number = {name: index for index, name in enumerate(names)}
     gold, predicted = ([number[row[side]] for row in rows] for side in ("gold", "label"))

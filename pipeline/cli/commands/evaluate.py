@@ -83,6 +83,9 @@ def run(options: argparse.Namespace) -> None:
     if wanted:
         check_models(named, data, wanted)
     metrics = evaluating.evaluate(models[0], data)
+    if count := sum(parameter.numel() for parameter in data.objective.parameters() if parameter.requires_grad):
+        name = type(data.objective).__name__
+        print(f"Warning: {name} has {count:,} parameters of its own, which no encoder folder has: here they are fresh.")
     for name, value in metrics.items():
         print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}")
     report = token_report(named, data, wanted) if wanted else None
