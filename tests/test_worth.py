@@ -27,8 +27,18 @@ def test_where_two_lines_cross() -> None:
     assert few_rows.crossing(line, 0.6) == pytest.approx(math.sqrt(10 * 100))
     assert few_rows.crossing(line, 0.4) == 10
     assert few_rows.crossing(line, 0.95) is None
-    assert "more than 1,000" in worth.verdict({"labels": None, "zeroshot": 0.95, "finetuned": {"10": [], "1000": []}})
-    assert "at most 10" in worth.verdict({"labels": 10.0, "zeroshot": 0.4, "finetuned": {"10": [], "1000": []}})
+    figures = {"finetuned": {"10": [], "1000": []}, "without_prompt": 0.3, "standard_error": 0.01}
+    assert "more than 1,000" in worth.verdict({"labels": None, "zeroshot": 0.95, **figures})
+    assert "at most 10" in worth.verdict({"labels": 10.0, "zeroshot": 0.4, **figures})
+
+
+def test_a_prompt_that_may_be_a_guess_is_worth_nothing() -> None:
+    figures = {"labels": None, "finetuned": {"10": [], "300": []}, "without_prompt": 0.5, "standard_error": 0.02}
+    assert worth.verdict({"zeroshot": 0.502, **figures}) == (
+        "zero-shot 0.502 is not certainly above 0.500, a guess or the most frequent label: "
+        "the prompt may be worth no labels"
+    )
+    assert "more than 300" in worth.verdict({"zeroshot": 0.56, **figures})
 
 
 def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

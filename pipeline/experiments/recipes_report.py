@@ -153,6 +153,7 @@ def plot(measured: Measured, file: Path) -> None:
     axes.set_yticks(range(len(names)), labels)
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel(f"change of {measured.metric}: to the left is better;\nhollow: no gain, or one seed")
+    base = measured.titles[BASE][0]
+    axes.set_xlabel(f"change of {measured.metric} from {base}: to the left is better;\nhollow: uncertain, or one seed")
     axes.set_title(measured.title, loc="left")
     plots.save_figure(figure, file)

@@ -21,10 +21,13 @@ from pipeline.presets import task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.tracking import plots
+from pipeline.tracking.history import read_metrics
 from pipeline.training.requests import FineTuneRequest, ZeroShotRequest, overrides_of
 from tasks.base import Task
+from tasks.metrics import standard_error
 
 MOST = 1000  # labels of a fine-tune
+CERTAIN = 1.96  # standard errors
 
 ZeroShot = Callable[[ZeroShotRequest], None]
 
@@ -80,7 +83,13 @@ def measure(
                 settings = effective(overrides_of(settings_for(number)), learning, request.task, request.arm)
                 one = replace(request, seed=seed, out=folder, overrides=(*settings, *request.overrides))
                 line.setdefault(number, []).append(accuracy(folder, trained, starting(finetune, one), "test/accuracy"))
-    figures: dict[str, Any] = {"zeroshot": prompt, "finetuned": {str(n): scores for n, scores in line.items()}}
+    asked = read_metrics(out / "zeroshot")
+    figures: dict[str, Any] = {
+        "zeroshot": prompt,
+        "standard_error": standard_error(prompt, int(asked["zeroshot/rows"])),
+        "without_prompt": max(asked[name] for name in ("zeroshot/chance", "zeroshot/majority") if name in asked),
+        "finetuned": {str(n): scores for n, scores in line.items()},
+    }
     figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)
     write_atomically(out / "worth.json", json.dumps(figures, indent=2) + "\n")
     plot(line, prompt, figures["labels"], out / "worth.png", title=f"{request.model} on {file.stem}")
@@ -93,7 +102,11 @@ def finite_only(name: str, metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def verdict(figures: dict[str, Any]) -> str:
+    """In a sentence; of a prompt that may be no better than a guess nothing."""
     labels, finetuned = figures["labels"], figures["finetuned"]
+    if figures["zeroshot"] - CERTAIN * figures["standard_error"] <= figures["without_prompt"]:
+        guess = f"{figures['without_prompt']:.3f}, a guess or the most frequent label"
+        return f"zero-shot {figures['zeroshot']:.3f} is not certainly above {guess}: the prompt may be worth no labels"
     most, least = max(map(int, finetuned)), min(map(int, finetuned))
     value = (
         f"more than {most:,}" if labels is None else f"at most {least:,}" if labels <= least else f"about {labels:,.0f}"
