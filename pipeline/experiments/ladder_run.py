@@ -83,8 +83,9 @@ class LadderRun:
         if self.ladder.blimp and self.data is None:
             inform(f"BLiMP is left out: set {typed.flag('data')} to the folder of its data.")
         found = Found(self.ladder, self.out / "measures", blimp=self.blimp, command=self.command)
-        total = sum(plan.tokens() for plan in self.plans.values())
-        counting: dict[str, Any] = {"total": len(self.plans), "unit": "model"}
+        asked = [plan for name, plan in self.plans.items() if not self.chosen or name in self.chosen]
+        total = sum(plan.tokens() for plan in asked)
+        counting: dict[str, Any] = {"total": len(asked), "unit": "model"}
         training: dict[str, Any] = {"total": total, "unit": " tokens", "unit_scale": True}
         with progress(desc="ladder", smoothing=0, **(training if total else counting)) as bar:
 
@@ -99,7 +100,8 @@ class LadderRun:
                 wanted = not self.chosen or name in self.chosen
                 again = self.overwrite and wanted
                 try:
-                    trained = train(plan, self.configure, advance, overwrite=again, only_finished=not wanted)
+                    told = advance if wanted else lambda tokens, before: None
+                    trained = train(plan, self.configure, told, overwrite=again, only_finished=not wanted)
                 except Unfinished:
                     continue
                 row = found.add(plan, trained)
