@@ -91,6 +91,8 @@ def test_a_model_that_counts_is_scored(tmp_path: Path, capsys: pytest.CaptureFix
     run("finetune", "--model", "ngram", "--task", "sentiment", "--out", str(tmp_path / "run"))
     run("score", "--from", str(tmp_path / "run"), "--out", str(tmp_path / "own.json"))
     assert json.loads((tmp_path / "own.json").read_text())["accuracy"] == figures(tmp_path / "run")["test/accuracy"]
+    with pytest.raises(UserError, match="a task of tagging needs a model that is trained in steps"):
+        run("score", "--from", str(tmp_path / "run"), "--task", "tagging")
 
 
 def test_one_label_only_is_no_error(

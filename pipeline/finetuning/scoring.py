@@ -37,7 +37,8 @@ def check_kind(model: FineTunedModel, task: Task) -> None:
     wanted = head_for(task.head or "", model.encoder.learning)
     if wanted != model.options.name:
         kind = type(task).__name__.lower()
-        raise UserError(f"The model has the head '{model.options.name}', and a task of {kind} needs '{wanted}'.")
+        needs = "a model that is trained in steps" if wanted is None else f"'{wanted}'"  # no head for what counts
+        raise UserError(f"The model has the head '{model.options.name}', and a task of {kind} needs {needs}.")
 
 
 def score(model: FineTunedModel, task: Task, examples: Sequence[Example], *, batch_size: int = 64) -> Scored:
