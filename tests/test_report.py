@@ -171,6 +171,13 @@ def test_a_line_of_one_point_is_a_dot() -> None:
     assert (one.count("<circle"), two.count("<circle")) == (1, 0)
 
 
+def test_equal_values_of_a_dot_plot_do_not_hide_each_other() -> None:
+    marks = [charts.Mark(0.5, color) for color in ("s0", "s1", "s0")] + [charts.Mark(0.5, "s6", bar=True)]
+    svg = charts.dot_plot([charts.DotLine("bert", marks)], x_label="accuracy")
+    heights = re.findall(r'<circle class="dot s\d" cx="[\d.]+" cy="([\d.]+)"', svg)
+    assert (len(heights), len(set(heights))) == (3, 2)  # a height for each color
+
+
 def test_amounts_can_be_read() -> None:
     assert [amounts.count(number) for number in (999, 31_329, 1_740_246)] == ["999", "31.3 k", "1.74 M"]
     assert [amounts.duration(seconds) for seconds in (0.2, 59, 200, 9000)] == ["0.2 s", "59 s", "3.33 min", "2.5 h"]

@@ -134,7 +134,10 @@ def _baselines(baselines: Mapping[str, float], up: Axis) -> list[Markup]:
 
 
 def dot_plot(lines: Sequence[DotLine], *, x_label: str, zero: bool = False) -> Markup:
-    """A line for each model or arm, marks on it; `zero`: a line at 0."""
+    """A line for each model or arm, marks on it; `zero`: a line at 0.
+
+    Dots of other colors stand a little below each other, so that equal values do not hide each other.
+    """
     row, left = 40, max(84, 24 + 7 * max((len(line.label) for line in lines), default=0))
     height = TOP + row * len(lines) + BOTTOM
     values = [v for line in lines for m in line.marks for v in (m.value, m.low, m.high) if v is not None] + [0.0] * zero
@@ -148,9 +151,9 @@ def dot_plot(lines: Sequence[DotLine], *, x_label: str, zero: bool = False) -> M
     for number, line in enumerate(lines):
         middle = TOP + row * (number + 0.5)
         parts.append(_text(line.label, left - 10, middle + 5, "tick end"))
-        levels = sorted({mark.color for mark in line.marks if mark.low is not None})
+        levels = list(dict.fromkeys(mark.color for mark in line.marks if not mark.bar))
         for mark in line.marks:
-            shift = 12 * (levels.index(mark.color) - (len(levels) - 1) / 2) if mark.low is not None else 0
+            shift = 0.0 if mark.bar else min(12, 32 / len(levels)) * (levels.index(mark.color) - (len(levels) - 1) / 2)
             parts += _mark(mark, across, middle + shift)
     return _svg(parts, height, x_label)
 
