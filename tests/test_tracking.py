@@ -24,7 +24,7 @@ import pipeline
 from pipeline.errors import UserError
 from pipeline.experiments import resume_test as verify_resume
 from pipeline.storage.checksums import sha256
-from pipeline.tracking import lineage
+from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.wandb import public
 from pipeline.training import loggers, run_folder
@@ -193,6 +193,18 @@ def test_what_a_run_makes_is_a_version_of_one_artifact(pretrained: Path, tmp_pat
         out = tmp_path / name
         run("finetune", "--from", str(tmp_path / "private"), "--out", str(out), *more, *flags)
         assert [artifact.name for artifact in artifacts(out)] == names
+
+
+def test_names_of_baselines_stand_at_their_lines() -> None:
+    """Also where a later curve moves the limits: those of a flat curve are wider than what is drawn."""
+    _, axes = plots.subplots()
+    axes.plot([1, 2], [0.5, 0.5])
+    plots.draw_baselines(axes, {"majority": 0.5, "bag of words": 0.518})
+    axes.plot(1, 0.5, "*")
+    low, high = axes.get_ylim()
+    assert [name.xy[1] for name in axes.texts] == pytest.approx(
+        [(value - low) / (high - low) for value in (0.5, 0.518)]
+    )
 
 
 def test_what_weights_and_biases_has_of_a_fine_tune(pretrained: Path, tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def draw_baselines(place: Any, baselines: Mapping[str, float]) -> None:
     """A dashed line for each baseline, named at the right of the axes; names that would meet are moved apart."""
     for value in baselines.values():
         place.axhline(value, linestyle=(0, (4, 3)), color=GREY, linewidth=1.0, zorder=1)
+    place.autoscale_view()  # a line within the limits of now may still move them with the next curve
     low, high = place.get_ylim()
     names = sorted(baselines, key=lambda name: baselines[name])
     heights = spread([(baselines[name] - low) / (high - low) for name in names], LABEL_GAP)
