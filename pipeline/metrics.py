@@ -40,6 +40,11 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
+def signed(value: float, digits: int = 3) -> str:
+    """A difference with its sign, which one of nothing lacks."""
+    return f"{value:+.{digits}f}" if round(value, digits) else f"{0:.{digits}f}"
+
+
 @dataclass(frozen=True)
 class Difference:
     """A mean difference of paired runs.
@@ -54,8 +59,8 @@ class Difference:
     @property
     def text(self) -> str:
         """As +0.050 [+0.032, +0.068]."""
-        interval = "" if self.half is None else f" [{self.mean - self.half:+.3f}, {self.mean + self.half:+.3f}]"
-        return f"{self.mean:+.3f}{interval}"
+        interval = "" if self.half is None else f" [{signed(self.mean - self.half)}, {signed(self.mean + self.half)}]"
+        return f"{signed(self.mean)}{interval}"
 
 
 def paired_gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float | None]:

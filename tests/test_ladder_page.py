@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.metrics import signed
+from pipeline.reporting import ladder_charts
 from pipeline.reporting.label_placement import spread
 from pipeline.reporting.ladder_page import write_page
 from pipeline.reporting.ladder_reading import difference, surprisal
@@ -149,6 +151,40 @@ def test_colors_follow_what_was_expected() -> None:
         "m3",
         "u0",
     ]
+
+
+def test_a_gain_of_nothing_has_no_sign(ladder: dict[str, Any], tmp_path: Path) -> None:
+    for mixture in ladder["mixtures"]:
+        mixture |= {"gain": -1e-9, "interval": [-2e-9, 1e-9]}
+    write_page(ladder, tmp_path / "ladder.html")
+    page = (tmp_path / "ladder.html").read_text()
+    assert not re.search(r"[>( ]-0(\.0+)?[<) ]", page)
+    assert "; no better than Model of kind" in page
+    assert [signed(gain) for gain in (0.05, -0.0004, -0.05)] == ["+0.050", "0.000", "-0.050"]
+
+
+def test_an_axis_of_close_powers_has_ticks_between_them() -> None:
+    assert [label for _, label in ladder_charts.powers([2e11, 5e12]).ticks] == [
+        "2 × 10¹¹",
+        "5 × 10¹¹",
+        "10¹²",
+        "2 × 10¹²",
+        "5 × 10¹²",
+    ]
+    assert [label for _, label in ladder_charts.powers([1e9, 1e11]).ticks] == ["10⁹", "10¹⁰", "10¹¹"]
+
+
+def test_no_line_strikes_through_a_label() -> None:
+    items = [
+        ladder_charts.Item("5-gram", "5-gram", ladder_charts.Look("s0"), points, "")
+        for points in ([(1.0, 2.0)], [(0.0, 3.0), (4.0, 1.5)])
+    ]
+    scale = ladder_charts.linear([0.0, 4.0])
+    svg = ladder_charts.plot(items, scale, scale, x_label="x", y_label="y", level=(2.0, "best", "best"))
+    for drawing in svg.split("</svg>")[:2]:
+        [line] = re.findall(r'class="baseline" points="[\d.]+,([\d.]+)', drawing)
+        [label] = re.findall(r'class="name \w+" x="[\d.]+" y="([\d.]+)"', drawing)
+        assert abs(float(label) - 4.5 - float(line)) >= 8
 
 
 def test_labels_are_apart() -> None:

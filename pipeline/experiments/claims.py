@@ -112,7 +112,7 @@ class Mixed(Claim):
         above = sum(mixture["interval"][0] > 0 for mixture in found)
         least = min(found, key=lambda mixture: mixture["gain"])
         low, high = least["interval"]
-        by = f"{least['gain']:.4f} bits per byte ({low:.4f} to {high:.4f})"
+        by = f"{least['gain']:z.4f} bits per byte ({low:z.4f} to {high:z.4f})"
         by = f"{by}, {' + '.join(least['models'])}; in {above} of {len(found)} pairs" if len(found) > 1 else by
         return Verdict(above == len(found), by, f"{int(above == len(found))} of 1")
 

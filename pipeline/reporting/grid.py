@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.experiments import comparison, comparison_files
 from pipeline.experiments.comparison import Gain, Line
 from pipeline.experiments.score_table import Footnote, footnotes, score_table
+from pipeline.metrics import signed
 from pipeline.reporting import charts, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Node, Page, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
@@ -34,7 +35,7 @@ def page(folder: Path) -> Page:
         certain = sum(gain.is_certain for _, gain in gains)
         figures.append(Figure("Pretraining helps", f"{certain} of {len(gains)}", beside))
         line, largest = max(gains, key=lambda pair: pair[1].mean)
-        figures.append(Figure("Largest gain", f"{largest.mean:+.3f}", f"{line.model} on {line.task_name}"))
+        figures.append(Figure("Largest gain", signed(largest.mean), f"{line.model} on {line.task_name}"))
     models, tasks = (
         ", ".join(comparison.in_order(rows, "model")),
         ", ".join(line.task_name for line in _each_task(lines)),

@@ -112,8 +112,14 @@ def durations(values: Sequence[float]) -> Scale:
 
 
 def powers(values: Sequence[float]) -> Scale:
-    """A logarithmic scale with powers of ten."""
-    return _log(values, [(10.0**power, f"10{superscript(power)}") for power in range(-3, 30)])
+    """A logarithmic scale with powers of ten, and two and five times these where its ends are close."""
+    steps = (1, 2, 5) if max(values) < 100 * min(values) else (1,)
+    ticks = [
+        (step * 10.0**power, f"{step} × 10{superscript(power)}".removeprefix("1 × "))
+        for power in range(-3, 30)
+        for step in steps
+    ]
+    return _log(values, ticks)
 
 
 def doublings(values: Sequence[float]) -> Scale:
@@ -167,13 +173,13 @@ def _draw(
     left, top, right, bottom = canvas.area
     x_of, y_of = across.within(left, right), up.within(bottom, top)
     parts = _frame(canvas, across, up, titles)
-    steps = [(x_of(x), y_of(y)) for x, y in stairs]
-    taken: list[Box] = []
-    if steps:
-        parts.append(_line("stairs", steps))
+    lines = [[(x_of(x), y_of(y)) for x, y in stairs]]
+    if stairs:
+        parts.append(_line("stairs", lines[0]))
     if level is not None:
         y, label = y_of(level[0]), level[1] if canvas.kind == WIDE.kind else level[2]
-        parts.append(_line("baseline", [(left, y), (right, y)]))
+        lines.append([(left, y), (right, y)])
+        parts.append(_line("baseline", lines[-1]))
         if not any(len(item.points) == 1 for item in items):
             parts.append(_text(label, left + 6, y + 17, "note"))
     curves = [item for item in items if len(item.points) > 1]
@@ -190,7 +196,7 @@ def _draw(
             inner.append(ring.format(x_of(item.ring[0]), y_of(item.ring[1]), item.ring[2]))
         parts.append(_group(item, inner))
     places = [(x_of(item.points[0][0]), y_of(item.points[0][1])) for item in dots]
-    taken += [(x - 4, y - 4, x + 4, y + 4) for x, y in _along([steps, *shapes])]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in _along([*lines, *shapes])]
     widths = [len(_label(item, canvas)) * canvas.letter * (1.08 if item.bold else 1) for item in dots]
     named = near(places, widths, canvas.area, taken)
     for item, (x, y), (at, height, anchor, far) in zip(dots, places, named, strict=True):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.experiments.ladder_plot import lines_of
+from pipeline.experiments.ladder_table import LEAST
 from pipeline.reporting import ladder_charts
 from pipeline.reporting.charts import Point
 from pipeline.reporting.ladder_charts import Item, Look, Scale
@@ -54,7 +55,8 @@ def figures(ladder: Mapping[str, Any], models: Sequence[Model]) -> list[Figure]:
     if mixtures := ladder.get("mixtures"):
         top, names = min(mixtures, key=lambda mixture: mixture["bits_per_byte"]), titles_of(ladder)
         pair = " + ".join(names[name] for name in top["models"])
-        beside = f"{pair}; {top['gain']:.3f} below {names[top['better_half']]} alone, on half of the text"
+        gap = f"{top['gain']:.3f} below" if top["gain"] >= LEAST else "no better than"
+        beside = f"{pair}; {gap} {names[top['better_half']]} alone, on half of the text"
         found.append(Figure("Best mixture", f"{top['bits_per_byte']:.2f}", beside))
     return found
 

@@ -146,7 +146,7 @@ def _mixture(mixture: Mapping[str, Any] | None, most: float, titles: Mapping[str
         f"{mixture['weight']:.2f} {a} + {1 - mixture['weight']:.2f} {b}: {mixture['bits_per_byte']:.3f} bits per byte"
     )
     share = max(0.0, mixture["gain"] / most)
-    gain = f"{1000 * mixture['gain']:.{0 if most > 0.01 else 1}f}"
+    gain = f"{1000 * mixture['gain']:z.{0 if most > 0.01 else 1}f}"
     return Cell(gain, share, text, mixture["interval"][0] > 0)
 
 
@@ -156,7 +156,7 @@ def _top(mixtures: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Ta
         low, high = mixture["interval"]
         a, b = (titles[name] for name in mixture["models"])
         weights = f"{mixture['weight']:.2f} / {1 - mixture['weight']:.2f}"
-        gain = f"{mixture['gain']:.4f} ({low:.4f} to {high:.4f})"
+        gain = f"{mixture['gain']:z.4f} ({low:z.4f} to {high:z.4f})"
         rows.append([f"{a} + {b}", weights, f"{mixture['bits_per_byte']:.3f}", gain])
     head = ["mixture", "weights", "bits per byte", "gain over the better one"]
     return Table(head, rows, "The five best, on the second half of the held-out text.")

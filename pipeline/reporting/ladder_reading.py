@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pipeline.metrics import signed
 from pipeline.reporting.ladder_models import best_of, is_finite, is_trained
 from pipeline.reporting.page import Section, Text
 from pipeline.tokenization.base import printable
@@ -93,7 +94,7 @@ def difference(
     for token, a, b in zip(tokens, bits, against, strict=False):
         gap = (math.inf if b is None else b) - (math.inf if a is None else a) if (a, b) != (None, None) else 0.0
         level = sum(abs(gap) >= step for step in STEPS)
-        marked.append((token, f"{'p' if gap > 0 else 'm'}{level}" if level else "u0", f"{gap:+.1f}"))
+        marked.append((token, f"{'p' if gap > 0 else 'm'}{level}" if level else "u0", signed(gap, 1)))
     return Reading(f"{title} beside {other}: blue where it is better, orange where it is worse", marked)
 
 
