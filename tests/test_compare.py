@@ -23,11 +23,12 @@ from scipy import stats
 from pipeline import metrics
 from pipeline.cli.task_template import new_task
 from pipeline.errors import UserError
-from pipeline.experiments import comparison, comparison_files
+from pipeline.experiments import comparison, comparison_files, comparison_plot
 from pipeline.experiments import grid as compare
 from pipeline.experiments.run_cache import cell_of, once, with_contents
 from pipeline.experiments.score_table import Footnote, score_table
 from pipeline.presets import REPOSITORY, named_config, task_hash
+from pipeline.tracking import plots
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import clear, put_back
 from tasks.base import kinds
@@ -87,6 +88,18 @@ def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     assert "Runs that predict the same for all rows: m on t, scratch: 3." in text
     assert "mean ± standard deviation over 3 seeds" in text
     assert "Gains are those of full, of one seed: they may be chance." in score_table([line([0.9], [0.8], [0.1])]).notes
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_plot_speaks_of_intervals_where_there_are_some(
+    seeds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, file: drawn.append(figure))
+    comparison_plot.plot([line([0.9] * seeds, [0.8] * seeds, [0.5] * seeds)], "full", tmp_path / "compare.png")
+    scores, gains = drawn[0].axes
+    assert ("intervals over seeds" in gains.get_title("left")) == (seeds > 1)
+    assert ("single runs" in scores.get_xlabel()) == (seeds > 1)
 
 
 def test_notes_say_what_the_table_has() -> None:

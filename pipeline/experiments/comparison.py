@@ -100,6 +100,10 @@ class Line:
         beside = zip(self.rows, best[1], strict=True)
         return self._gain([(row["score"], value) for row, value in beside if row["arm"] == arm])
 
+    @property
+    def gains(self) -> list[Gain]:
+        return [gain for gain in (self.gain_over_scratch, self.gain_over_baseline) if gain is not None]
+
     def _gain(self, pairs: Sequence[tuple[float, float]]) -> Gain | None:
         """Of scores, each with the one beside it."""
         if not pairs:
@@ -124,6 +128,16 @@ def lines_of(rows: Rows) -> list[Line]:
             scores = {arm: [row["score"] for row in mine if row["arm"] == arm] for arm in arms}
             found.append(Line(task, model, mine, scores))
     return found
+
+
+def has_several_runs(lines: Sequence[Line]) -> bool:
+    """Whether an arm has more than one seed."""
+    return any(len(scores) > 1 for line in lines for scores in line.arms.values())
+
+
+def has_intervals(lines: Sequence[Line]) -> bool:
+    """Whether a gain has an interval: those of one seed have none."""
+    return any(gain.half is not None for line in lines for gain in line.gains)
 
 
 def in_order(rows: Rows, name: str) -> list[str]:

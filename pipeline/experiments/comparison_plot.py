@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipeline.experiments.comparison import Line, has_intervals, has_several_runs
 from pipeline.tracking import plots
-
-if TYPE_CHECKING:
-    from pipeline.experiments.comparison import Line
 
 MARKERS = {"full": "o", "scratch": "s", "frozen": "D", "random": "v"}
 LOOKS = {arm: (marker, plots.COLORS[plots.ARM_COLORS[arm]]) for arm, marker in MARKERS.items()}
@@ -44,9 +42,11 @@ def plot(lines: Sequence[Line], tuned: str | None, file: Path) -> None:
             _draw_gains(places[number, 1], group)
     if tuned:
         _share_limits([place for place, group in zip(places[:, 1], by_task, strict=True) if group[0].rows])
-        places[0, 1].set_title(f"gain of {tuned}, with 95 % intervals over seeds", loc="left", fontsize="medium")
+        spread = "with 95 % intervals over seeds" if has_intervals(lines) else "of one seed: it may be chance"
+        places[0, 1].set_title(f"gain of {tuned}, {spread}", loc="left", fontsize="medium")
         places[-1, 1].set_xlabel("difference of scores (above 0: pretraining helps)")
-    places[-1, 0].set_xlabel("score on the test part (small marks: single runs)")
+    small = " (small marks: single runs)" if has_several_runs(lines) else ""
+    places[-1, 0].set_xlabel(f"score on the test part{small}")
     _add_legend(figure, lines, tuned)
     plots.save_figure(figure, file)
 
@@ -116,8 +116,9 @@ def _add_legend(figure: Any, lines: Sequence[Line], tuned: str | None) -> None:
     options: dict[str, Any] = {"frameon": False, "fontsize": "small"}
     figure.legend(marks.values(), marks.keys(), loc="outside upper left", ncols=3, **options)
     if tuned:
+        hollow = "hollow: open" if has_intervals(lines) else "hollow: one seed"
         gains = {
-            "over scratch (hollow: open)": Line2D([], [], marker="o", color=plots.COLORS[0]),
+            f"over scratch ({hollow})": Line2D([], [], marker="o", color=plots.COLORS[0]),
             "over the best baseline": Line2D([], [], **bar),
         }
         figure.legend(gains.values(), gains.keys(), loc="outside upper right", **options)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.experiments import conditions
-from pipeline.experiments.comparison import Line, format_score, pretrained_arm
+from pipeline.experiments.comparison import Line, format_score, has_intervals, pretrained_arm
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.tracking.tables import markdown_table, superscript
 
@@ -99,13 +99,12 @@ def how_to_read(lines: Sequence[Line], arms: Sequence[str], tuned: str | None) -
         notes = [
             f"Scores on the test part: mean ± standard deviation over {seeds} seeds; the best arm of a row is bold."
         ]
-    gains = [gain for line in lines for gain in (line.gain_over_scratch, line.gain_over_baseline)] if tuned else []
-    if any(gain and gain.half is not None for gain in gains):
+    if has_intervals(lines):
         notes.append(
             f"Gains are those of {tuned}: means of paired differences, with 95 % intervals (Student's t) over seeds. "
             "A bold gain is above 0 in the whole interval; other gains may be chance."
         )
-    elif any(gains):
+    elif any(line.gains for line in lines):
         notes.append(f"Gains are those of {tuned}, of one seed: they may be chance.")
     flat = [
         f"{line.model} on {line.task_name}, {arm}: {line.degenerate(arm)}"

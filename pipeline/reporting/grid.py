@@ -30,10 +30,11 @@ def page(folder: Path) -> Page:
     arms = comparison.arms_of(rows)
     gains = [(line, gain) for line in lines if (gain := line.gain_over_scratch)]
     figures = [Figure("Fine-tunes", f"{len(rows):,}", f"{sum(row['minutes'] for row in rows) / 60:.1f} hours in all")]
-    if gains:
+    if gains and comparison.has_intervals(lines):
         beside = "gain over scratch with a 95 % interval above 0"
         certain = sum(gain.is_certain for _, gain in gains)
         figures.append(Figure("Pretraining helps", f"{certain} of {len(gains)}", beside))
+    if gains:
         line, largest = max(gains, key=lambda pair: pair[1].mean)
         figures.append(Figure("Largest gain", signed(largest.mean), f"{line.model} on {line.task_name}"))
     models, tasks = (
@@ -69,17 +70,19 @@ def _each_task(lines: Sequence[Line]) -> list[Line]:
 
 def _plots(lines: Sequence[Line]) -> list[Block]:
     drawn: list[Chart] = []
+    small = "; small dots are single runs" if comparison.has_several_runs(lines) else ""
+    spread = "with 95 % intervals; hollow: open, it holds 0" if comparison.has_intervals(lines) else "of one seed"
     for first in _each_task(lines):
         group = [line for line in lines if line.task == first.task]
         arms = [arm for arm in first.arms if any(line.arms[arm] for line in group)]
         legend = [(f"key dotted {COLORS.get(arm, 's4')}", arm) for arm in arms] + [("key stroke", "best baseline")]
         svg = charts.dot_plot([_scores(line) for line in group], x_label=f"{first.metric} on the test part")
-        caption = f"{first.task_name}: scores of every arm; small dots are single runs."
+        caption = f"{first.task_name}: scores of every arm{small}."
         drawn.append(Chart(svg, caption, legend))
         if any(line.gain_over_scratch for line in group):
             svg = charts.dot_plot([_gains(line) for line in group], x_label=f"difference of {first.metric}", zero=True)
             keys = [("key dotted s0", "over scratch"), ("key dotted s5", "over the best baseline")]
-            caption = f"{first.task_name}: what pretraining gained, with 95 % intervals; hollow: open, it holds 0."
+            caption = f"{first.task_name}: what pretraining gained, {spread}."
             drawn.append(Chart(svg, caption, keys))
     return [Charts(drawn)] if drawn else []
 
