@@ -12,7 +12,8 @@ import yaml
 from scipy import stats
 
 from pipeline.errors import UserError
-from pipeline.experiments.recipes_report import Measured, table
+from pipeline.experiments.recipes_report import Measured, plot, table
+from pipeline.tracking import plots
 from tests.conftest import assert_plot, run
 
 SETTINGS = {
@@ -105,6 +106,18 @@ def test_what_is_called_a_gain() -> None:
     assert measured(base, better[:1]).changes["ours"].verdict == "one seed"
     assert math.isclose(measured(base, better[:2]).changes["ours"].mean, -0.0995)
     assert "| no gain | 3 |" in table(measured(base, [2.9, 3.2, 2.7]))
+
+
+def test_a_certain_loss_does_not_look_like_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, file: drawn.append(figure.axes[0]))
+    base, better = [3.0, 3.1, 2.9], [2.90, 3.001, 2.80]
+    for runs in (measured(base, better), measured(better, base)):
+        plot(runs, tmp_path / "recipes.png")
+    looks = [(axes.lines[0].get_color(), axes.lines[0].get_marker()) for axes in drawn]
+    assert looks == [(plots.COLORS[0], "o"), (plots.COLORS[1], "s")]
+    assert ["losses" in axes.get_xlabel() for axes in drawn] == [False, True]
+    assert drawn[0].get_title("left") == "bert on text, compared with: base"
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,16 @@ class Change(Difference):
         return self.p is not None and self.p < CERTAIN
 
     @property
+    def is_loss(self) -> bool:
+        return self.is_certain and self.mean > 0
+
+    @property
     def verdict(self) -> str:
         if self.p is None:
             return "one seed"
         if not self.is_certain:
             return "no gain"
-        return "**gain**" if self.mean < 0 else "loss"
+        return "loss" if self.is_loss else "**gain**"
 
 
 @dataclass(frozen=True)
@@ -138,22 +142,21 @@ def p_text(change: Change) -> str:
 
 
 def plot(measured: Measured, file: Path) -> None:
-    """The change of each recipe with its interval; hollow: it is not certain."""
+    """The change of each recipe with its interval: a certain loss has another look than a gain; hollow: not certain."""
     names = list(measured.changes)
     labels = [textwrap.fill(measured.titles[name][0], 36) for name in names]  # a long one leaves no room for the plot
     lines = sum(1 + label.count("\n") for label in labels)
     figure, axes = plots.subplots(1, 1, figsize=(8.5, 1.8 + 0.2 * (len(names) + lines)))
     for height, name in enumerate(names):
         change = measured.changes[name]
+        look = {"fmt": "s", "color": plots.COLORS[1]} if change.is_loss else {"fmt": "o", "color": plots.COLORS[0]}
         fill = {} if change.is_certain else {"markerfacecolor": "white"}
-        axes.errorbar(
-            change.mean, height, xerr=change.half, fmt="o", color=plots.COLORS[0], capsize=3, markeredgewidth=2, **fill
-        )
+        axes.errorbar(change.mean, height, xerr=change.half, capsize=3, markeredgewidth=2, **look, **fill)
     axes.axvline(0, color=plots.GREY, linewidth=1.2, zorder=1)
     axes.set_yticks(range(len(names)), labels)
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.grid(axis="y", visible=False)
-    base = measured.titles[BASE][0]
-    axes.set_xlabel(f"change of {measured.metric} from {base}: to the left is better;\nhollow: uncertain, or one seed")
-    axes.set_title(measured.title, loc="left")
+    orange = "orange squares: losses; " * any(change.is_loss for change in measured.changes.values())
+    axes.set_xlabel(f"change of {measured.metric}: to the left is better;\n{orange}hollow: uncertain, or one seed")
+    axes.set_title(f"{measured.title}, compared with: {measured.titles[BASE][0]}", loc="left")
     plots.save_figure(figure, file)
