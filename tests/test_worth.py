@@ -146,6 +146,18 @@ def test_the_plot_of_labels_has_each_legend_once_and_apart(monkeypatch: pytest.M
     assert not any(a.overlaps(b) for a, b in itertools.combinations([title, *places], 2))
 
 
+def test_bounds_do_not_look_like_numbers_of_labels() -> None:
+    _, axes = worth_plot.plots.subplots()
+    full = {10: [0.5, 0.5], 100: [0.65, 0.65], 1000: [0.95, 0.95], 10_000: [0.4, 0.4]}
+    worth_plot.draw_needs(axes, measured(full, SCRATCH))
+    marks, names = axes.get_legend_handles_labels()
+    drawn = {name: mark.get_ydata() for mark, name in zip(marks, names, strict=True)}
+    needed = drawn["needed"]
+    assert [math.isnan(value) for value in needed] == [True, False, True, True]
+    assert len(drawn["more than were tried"]) == 1
+    assert list(drawn["no more than the fewest tried"]) == [10, 10]
+
+
 def test_labels_below_the_best_baseline_are_no_headline() -> None:
     full = {10: [0.6, 0.8], 100: [0.85, 0.85], 1000: [0.95, 0.95], 10_000: [0.9, 0.9]}
     found = measured(full, SCRATCH, baselines={10: 0.75, 100: 0.86, 1000: 0.9, 10_000: 0.9})

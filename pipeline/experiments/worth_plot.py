@@ -50,15 +50,19 @@ def draw_scores(axes: Any, found: LabelsSaved) -> None:
 
 
 def draw_needs(axes: Any, found: LabelsSaved) -> None:
-    """Labels needed over labels given, above the line of equals; a triangle at the top: more than were tried."""
+    """Labels needed over labels given, above the line of equals; triangles: more or fewer than were tried."""
     sizes, ceiling = found.sizes, found.sizes[-1] * 1.6
     axes.plot(sizes, sizes, color=plots.GREY, linewidth=1.0, linestyle=(0, (4, 3)), label="as many: nothing saved")
-    reached = {size: need for size, need in found.needs.items() if need.labels < math.inf}
-    if reached:
-        needed = [need.labels for need in reached.values()]
-        axes.plot(list(reached), needed, "o-", color=plots.COLORS[1], label="needed")
-    if beyond := [size for size in sizes if size not in reached]:
-        axes.plot(beyond, [ceiling] * len(beyond), "^", color=plots.COLORS[1], label="more than were tried")
+    needs = {size: need.labels for size, need in found.needs.items()}
+    tried = [need if sizes[0] < need < math.inf else math.nan for need in needs.values()]
+    if not all(map(math.isnan, tried)):
+        axes.plot(sizes, tried, "o-", color=plots.COLORS[1], label="needed")
+    for bound, height, mark, label in (
+        ([size for size, need in needs.items() if need == math.inf], ceiling, "^", "more than were tried"),
+        ([size for size, need in needs.items() if need <= sizes[0]], sizes[0], "v", "no more than the fewest tried"),
+    ):
+        if bound:
+            axes.plot(bound, [height] * len(bound), mark, color=plots.COLORS[1], label=label)
     for size, need in found.needs.items():
         if need.interval is not None:
             low, high = (min(value, ceiling) for value in need.interval)
