@@ -91,12 +91,16 @@ def test_a_head_alone_has_a_rate_of_its_own(pretrained: Path, tmp_path: Path, fl
     assert {group["initial_lr"] for group in state["param_groups"]} == {rate}
 
 
-def test_stopped_early_then_killed_before_the_test(pretrained: Path, tmp_path: Path) -> None:
+def test_stopped_early_then_killed_before_the_test(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run that had stopped early trains no further when it is resumed, and has the same figures."""
     more = ["--patience=1", "--validations=8", "--data.epochs=4", "--model.optimization.learning_rate=1e-7"]
     flags = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run"), "--precision=32-true", *more]
     run("finetune", *flags)
     first = figures(tmp_path / "run")
+    chosen = f"checkpoint: step {first['best_step']:,} of {first['steps']:,}, the best on the validation part"
+    assert f"{chosen} (accuracy {first['val/best_accuracy']:.4f})" in capsys.readouterr().out
     (tmp_path / "run/metrics.json").unlink()
     run("finetune", *flags, "--resume")
     again = figures(tmp_path / "run")

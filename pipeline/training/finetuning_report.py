@@ -123,6 +123,9 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     saved = training.keep("model", module.model.save, card, figures, pictures=drawn)
     charts = {} if training.wandb is None else charts_of(rows)
     training.finish(figures, artifact=("model", saved), tables={"wrong_answers": task.worst(rows)}, charts=charts)
+    if training.checkpointed:
+        best_of = f"the best on the validation part ({plots.readable(task.metric)} {best_score:.4f})"
+        print(f"checkpoint: step {step:,} of {training.steps:,}, {best_of}")
     print(headline)
     if beginnings:
         print("by characters shown: " + ", ".join(f"{number:,} {score:.4f}" for number, score in beginnings.items()))
