@@ -161,7 +161,9 @@ def test_a_published_card_has_the_runs_from_scratch_beside_it(pretrained: Path, 
     score = figures(tmp_path / "scratch")["test/accuracy"]
     card = published_card(tmp_path / "full/model", "anna/x", {})
     assert f"| the same network without pretraining | {score:.4f} (one run) |" in card
-    assert "No run of the same network" in (tmp_path / "full/model/README.md").read_text()
-    fresh = (tmp_path / "scratch/model/README.md").read_text()
+    full, fresh = ((tmp_path / arm / "model/README.md").read_text() for arm in ("full", "scratch"))
+    assert "No run of the same network" in full
+    titles = [re.findall(r"^# (.*)", text, flags=re.M) for text in (full, fresh)]
+    assert titles == [["bert-sample-sentiment"], ["bert-sample-sentiment-scratch"]]
     assert "not pretrained" in fresh
     assert "Its pretraining text" not in fresh

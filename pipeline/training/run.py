@@ -427,9 +427,14 @@ class Run:
 
 
 def card_name(stages: Sequence[lineage.Stage], tags: Sequence[str]) -> str:
-    """The name of what a run makes, as bert-sample or bert-sample-sentiment: model, corpus and task."""
+    """The name of what a run makes: model, corpus, task and another arm than full, as bert-sample-sentiment-scratch.
+
+    Args:
+        tags: of the run; the third is the arm.
+    """
     names = [str(stage["name"]) for stage in stages if stage["stage"] in ("corpus", "task") and "name" in stage]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([*tags[:1], *names]))[:96]
+    arms = [arm for arm in tags[2:3] if arm != "full"]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([*tags[:1], *names, *arms]))[:96]
 
 
 def _is_nan(value: Any) -> bool:
