@@ -27,7 +27,7 @@ from pipeline.prompting import evaluate as evaluating
 from pipeline.prompting.evaluate import answer, check, evaluate
 from pipeline.prompting.few_shot import BETWEEN, with_examples
 from pipeline.prompting.metrics import metrics_of
-from pipeline.prompting.report import metrics_of_run, tables
+from pipeline.prompting.report import metrics_of_run, not_better_than_guessing, tables
 from pipeline.prompting.requests import beginning
 from pipeline.prompting.run import read
 from pipeline.prompting.scoring import scorer_of
@@ -268,6 +268,12 @@ def test_what_answers_are_measured_by_has_the_same_words_and_examples(pretrained
         mean = [sum(column) / 2 for column in zip(*shares, strict=True)]
         expected = [math.exp(a) / sum(map(math.exp, sums)) / p for a, p in zip(sums, mean, strict=True)]
         assert [math.exp(value) for value in found.scores["calibrated"]] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(("shots", "said"), [(0, "with 0 shots 0.4000"), (1, "with 1 shot 0.4000")])
+def test_a_warning_names_the_shots(shots: int, said: str) -> None:
+    parts: Any = [SimpleNamespace(shots=shots, metrics={"accuracy": 0.4, "chance": 0.5, "majority": 0.3})]
+    assert not_better_than_guessing(parts) == f"Warning: {said} is not better than the baseline chance (0.5000)."
 
 
 def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:

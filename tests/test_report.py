@@ -245,11 +245,15 @@ def test_layers_and_templates_are_in_the_order_of_their_numbers(tmp_path: Path) 
     found = {
         f"zeroshot/{shots}template_{n}/accuracy": 0.5 for shots in ("", "shots_4/", "shots_16/") for n in range(1, 12)
     }
-    (folder / "metrics.json").write_text(json.dumps({"zeroshot/rows": 10, "zeroshot/accuracy": 0.5, **found}))
+    found |= {"zeroshot/rows": 10, "zeroshot/accuracy": 0.5, "zeroshot/chance": 0.5, "zeroshot/majority": 0.6}
+    (folder / "metrics.json").write_text(json.dumps(found))
     section = prompting.templates_section(RunRecord.read(folder))
     labels = [row[0].rpartition(":")[0] for row in section.blocks[0].rows]  # type: ignore[union-attr]
     assert labels == [f"{shots}template {n}" for shots in ("", "shots 4, ", "shots 16, ") for n in range(1, 12)]
-    assert "shots 16, template 2" in section.blocks[1].charts[0].svg  # type: ignore[union-attr]
+    [chart] = section.blocks[1].charts  # type: ignore[union-attr]
+    assert "shots 16, template 2" in chart.svg
+    assert [name for _, name in chart.legend] == ["template", "chance", "majority"]
+    assert chart.svg.count("<title>majority: 0.6") == 33
 
 
 def printed(out: Path, commands: list[str]) -> list[str]:

@@ -124,7 +124,9 @@ def not_better_than_guessing(parts: Sequence[Result]) -> str | None:
     guesses: dict[str, float] = {
         name: parts[0].metrics[name] for name in ("chance", "majority") if name in parts[0].metrics
     }
-    return advice.not_better(summary_of(parts)["accuracy"], guesses, mode="max") if guesses else None
+    shots = parts[0].shots
+    where = f"with {shots:,} shot{'s' * (shots != 1)} "
+    return advice.not_better(summary_of(parts)["accuracy"], guesses, mode="max", where=where)
 
 
 def candidates_of(part: Result) -> list[str]:

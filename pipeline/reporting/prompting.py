@@ -85,16 +85,23 @@ def templates_section(run: RunRecord) -> Section:
         lines.append(charts.DotLine(name.replace("_", " ").replace("/", ", "), [mark]))
     if not cells:
         return Section("Templates", [])
-    chance = run.metrics.get("zeroshot/chance")
-    if chance is not None:
-        lines = [
-            charts.DotLine(line.label, [charts.Mark(chance, "s6", "chance:", bar=True), *line.marks]) for line in lines
-        ]
+    guesses: dict[float, str] = {}
+    for name in ("chance", "majority"):
+        if (value := run.metrics.get(f"zeroshot/{name}")) is not None:
+            guesses[value] = f"{guesses[value]} and {name}" if value in guesses else name
+    colors = dict(zip(guesses, ("s6", "s4"), strict=False))
+    bars = [charts.Mark(value, colors[value], f"{name}:", bar=True) for value, name in guesses.items()]
+    lines = [charts.DotLine(line.label, [*bars, *line.marks]) for line in lines]
     shown = any("shots" in line.label for line in lines)  # solved examples in front
     seen = "Labels of solved examples were seen where there are shots." if shown else "No label was seen."
     caption = f"Accuracy of each template by each rule of scoring. {seen}"
     svg = charts.dot_plot(lines, x_label="accuracy by the sum of log-probabilities, with 95 % intervals")
-    chart = Chart(svg, "The templates beside chance.", [("key dotted s0", "template"), ("key stroke", "chance")])
+    legend = [
+        ("key dotted s0", "template"),
+        *((f"key stroke {colors[value]}", name) for value, name in guesses.items()),
+    ]
+    beside = f" beside {' and '.join(guesses.values())}" if guesses else ""
+    chart = Chart(svg, f"The templates{beside}.", legend)
     return Section(
         "Templates", [Table(["template", *(RULES[rule] for rule in rules)], cells, caption), Charts([chart])]
     )

@@ -209,15 +209,15 @@ def plot_mix(history: History, file: Path, *, title: str) -> None:
 
 
 def plot_shots(by_shots: dict[int, dict[str, float]], file: Path, *, title: str) -> None:
-    """Accuracy by the number of few-shot examples, with the range over templates."""
+    """Accuracy by the number of few-shot examples, with the range over templates, beside what guessing reaches."""
     shots = sorted(by_shots)
     means = [by_shots[count]["accuracy"] for count in shots]
     figure, axes = subplots(figsize=(6.5, 4))
     axes.plot(shots, means, marker="o", label="mean of the templates")
     low, high = ([by_shots[count][f"accuracy_{side}"] for count in shots] for side in ("min", "max"))
     axes.fill_between(shots, low, high, alpha=0.2, label="lowest to highest template")
-    if "chance" in by_shots[shots[0]]:
-        draw_baselines(axes, {"chance": by_shots[shots[0]]["chance"]})
+    first = by_shots[shots[0]]
+    draw_baselines(axes, {name: first[name] for name in ("chance", "majority") if name in first})
     axes.set_xticks(shots)
     axes.set_xlabel("solved examples in the prompt")
     axes.set_ylabel("accuracy on the test part")

@@ -21,14 +21,19 @@ def saved(out: Path, made: Path | None = None) -> str:
     return f"Saved {f'{made}; ' if made else ''}{listed} in {out}"
 
 
-def not_better(score: float, baselines: Mapping[str, float], *, mode: str) -> str | None:
-    """A warning where a score does not beat each baseline; `mode` is `max` where more is better, else `min`."""
+def not_better(score: float, baselines: Mapping[str, float], *, mode: str, where: str = "") -> str | None:
+    """A warning where a score does not beat each baseline.
+
+    Args:
+        mode: `max` where more is better, else `min`.
+        where: what the score is of, in front of it.
+    """
     sign = metrics.sign(mode)
     above = {name: value for name, value in baselines.items() if not math.isnan(value) and sign * (score - value) <= 0}
     if not above:
         return None
     named = " and ".join(f"{name.replace('_', ' ')} ({value:.4f})" for name, value in above.items())
-    return f"Warning: {score:.4f} is not better than the baseline{'s' if len(above) > 1 else ''} {named}."
+    return f"Warning: {where}{score:.4f} is not better than the baseline{'s' if len(above) > 1 else ''} {named}."
 
 
 def losses_above(losses: Mapping[str, tuple[float | None, float]]) -> str | None:
