@@ -64,7 +64,10 @@ def test_evaluate_warns_where_unknown_words_are_an_easy_guess(
     shown = capsys.readouterr().out
     assert "is an easy guess" in shown
     written = json.loads(Path("figures.json").read_text())
-    assert f"{written['bits_per_byte']:.4f}" in shown
+    assert f"{written['bits_per_byte']:.4f}\n" in shown
+    for name in ("forward_loss", "baseline/unigram"):
+        assert f"{written[name]:.4f} nats" in shown
+    assert 0 < written["baseline/unigram"] < written["baseline/uniform"]
     for out in ("figures.json", "new/.."):
         with pytest.raises(UserError, match="is there already"):
             run("evaluate", "--model", "elmo", *args, SAMPLE, "--out", out)

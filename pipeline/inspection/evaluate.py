@@ -59,7 +59,7 @@ def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
 
     With `stateful`, the rows that fill no batch (`data.batch_size`) are left out too. `bytes` are those of the raw
     text; `bytes_not_predicted` are in no token: blank lines and spaces around sentences. `unknown` is the share of
-    the text that the encoder knows only as [UNK].
+    the text that the encoder knows only as [UNK]. The baselines are of this text too, in nats as the losses are.
 
     Raises:
         UserError: an objective that the encoder does not serve, rows longer than its positions, or a corpus that does
@@ -96,5 +96,7 @@ def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
     per_byte = steps.rows.predictions_per_byte
     figures |= objective.report(figures, per_byte=per_byte)
     figures["unknown"] = objective.unknown(store, encoder.tokenizer)
+    uniform, unigram = objective.baselines(store, encoder.tokenizer)
+    figures |= {"baseline/uniform": uniform, "baseline/unigram": unigram}
     sizes = {"bytes": store.raw_bytes, "bytes_not_predicted": store.unpredicted_bytes}
     return {"documents": store.meta["documents"], **sizes, **figures}

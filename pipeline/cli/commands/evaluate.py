@@ -25,6 +25,7 @@ from pipeline.training.requests import CorpusRequest, by_setting
 
 HELP = "losses and bits per byte of an encoder on a text"
 FIXED = ("model.encoder", "trainer.", "data.validation_rows", "data.tokenizer")  # by the encoder
+NATS = ("_loss", "_spelling")  # ends of the names of figures in nats
 
 
 def add_arguments(parser: Parser) -> None:
@@ -87,7 +88,8 @@ def run(options: argparse.Namespace) -> None:
         name = type(data.objective).__name__
         print(f"Warning: {name} has {count:,} parameters of its own, which no encoder folder has: here they are fresh.")
     for name, value in metrics.items():
-        print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}")
+        unit = " nats" if name.startswith("baseline/") or name.endswith(NATS) else ""
+        print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}{unit}")
     report = token_report(named, data, wanted) if wanted else None
     if report is not None:
         print(f"\n{report}")
