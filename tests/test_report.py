@@ -180,6 +180,12 @@ def test_equal_values_of_a_dot_plot_do_not_hide_each_other() -> None:
 
 def test_amounts_can_be_read() -> None:
     assert [amounts.count(number) for number in (999, 31_329, 1_740_246)] == ["999", "31.3 k", "1.74 M"]
+    assert [amounts.rounded(number) for number in (0.51812, 3691.4, 9999.8, 20_000.0)] == [
+        "0.5181",
+        "3,691",
+        "10,000",
+        "20,000",
+    ]
     assert [amounts.duration(seconds) for seconds in (0.2, 59, 200, 9000)] == ["0.2 s", "59 s", "3.33 min", "2.5 h"]
 
 

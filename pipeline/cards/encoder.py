@@ -9,6 +9,7 @@ from pipeline.cards import sections
 from pipeline.cards.loading import loading
 from pipeline.cards.sections import LIBRARY, TrainingRecord
 from pipeline.models.base import Encoder
+from pipeline.tracking.amounts import rounded
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import FOLDER, SavedEncoder
 
@@ -146,7 +147,7 @@ def saved_table(saved: Sequence[SavedEncoder]) -> str:
 def scores(record: TrainingRecord, main: str) -> str:
     """The last validation, and the baselines of the main loss; empty of an encoder that was not validated."""
     metrics = record.metrics
-    rows = [[name[4:].replace("_", " "), f"{value:.4g}"] for name, value in metrics.items() if name.startswith("val/")]
+    rows = [[name[4:].replace("_", " "), rounded(value)] for name, value in metrics.items() if name.startswith("val/")]
     if not rows:
         return ""
     uniform, unigram = metrics.get("baseline/uniform"), metrics.get("baseline/unigram")

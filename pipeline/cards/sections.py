@@ -10,6 +10,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from pipeline.tracking import lineage
+from pipeline.tracking.amounts import rounded
 from pipeline.tracking.lineage import Stage
 from pipeline.tracking.tables import markdown_table
 from pipeline.version import __version__
@@ -144,7 +145,7 @@ def _shown(value: Any) -> str:
         return ", ".join(f"{name} {_shown(part)}" for name, part in value.items() if part is not None)
     if isinstance(value, (list, tuple)):
         return " ".join(map(_shown, value)) if value else "none"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:,}" if isinstance(value, int) else rounded(value, 6) if isinstance(value, float) else str(value)
 
 
 def class_name(section: Any) -> str | None:

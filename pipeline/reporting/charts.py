@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
+from pipeline.tracking.amounts import rounded
+
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 74, 22, 14, 48
 MOST_POINTS = 400  # of a line; more are thinned out
@@ -110,7 +112,7 @@ def line_chart(
         parts.append(Markup('<polyline class="{} s{}" points="{}"/>').format(kind, line.color, shape))
         if not line.faint or len(kept) == 1:  # a line of one point cannot be seen
             for x, y in kept if len(kept) <= 60 else ():
-                title = f"{line.label}: {y:.4g} at {x:,.0f}"
+                title = f"{line.label}: {rounded(y)} at {x:,.0f}"
                 dot = Markup('<circle class="dot s{}" cx="{}" cy="{}" r="3.2"><title>{}</title></circle>')
                 parts.append(dot.format(line.color, across(x), up(y), title))
     return _svg(parts, HEIGHT, f"{y_label} over {x_label}")
@@ -129,7 +131,7 @@ def _baselines(baselines: Mapping[str, float], up: Axis) -> list[Markup]:
             Markup('<line class="baseline" x1="{}" x2="{}" y1="{y}" y2="{y}"/>').format(LEFT, WIDTH - RIGHT, y=y)
         )
         last = max(y - 5, last + LABEL_GAP)
-        parts.append(_text(f"{name} {value:.3g}", WIDTH - RIGHT - 2, last, "note end"))
+        parts.append(_text(f"{name} {rounded(value, 3)}", WIDTH - RIGHT - 2, last, "note end"))
     return parts
 
 
@@ -163,7 +165,7 @@ def _mark(mark: Mark, across: Axis, y: float) -> list[Markup]:
     if mark.low is not None and mark.high is not None:
         ends = {"a": across(mark.low), "b": across(mark.high), "y": y, "color": mark.color}
         parts.append(Markup('<line class="whisker {color}" x1="{a}" x2="{b}" y1="{y}" y2="{y}"/>').format(**ends))
-    title = Markup("<title>{}</title>").format(f"{mark.label} {mark.value:.4g}".strip())
+    title = Markup("<title>{}</title>").format(f"{mark.label} {rounded(mark.value)}".strip())
     if mark.bar:
         shape = Markup('<line class="stroke {}" x1="{x}" x2="{x}" y1="{}" y2="{}">{}</line>')
         parts.append(shape.format(mark.color, y - 13, y + 13, title, x=x))
@@ -184,9 +186,9 @@ def bar_chart(labels: Sequence[str], values: Sequence[float], *, y_label: str, x
     for number, (label, value) in enumerate(zip(labels, values, strict=True)):
         x, top = across(number), up(value)
         bar = Markup('<rect class="bar s0" x="{:.1f}" y="{}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>')
-        parts.append(bar.format(x + 0.12 * width, top, 0.76 * width, up(0) - top, f"{label}: {value:,.4g}"))
+        parts.append(bar.format(x + 0.12 * width, top, 0.76 * width, up(0) - top, f"{label}: {rounded(value)}"))
         if len(values) <= 8:
-            parts.append(_text(f"{value:.3g}", x + width / 2, top - 5, "note middle"))
+            parts.append(_text(rounded(value, 3), x + width / 2, top - 5, "note middle"))
         if number % every == 0:
             parts.append(_text(label, x + width / 2, HEIGHT - BOTTOM + 17, "tick middle"))
     return _svg(parts, HEIGHT, f"{y_label} by {x_label}")

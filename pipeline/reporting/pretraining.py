@@ -13,7 +13,7 @@ from pipeline.objectives.base import Objective
 from pipeline.reporting import charts, grid, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text
 from pipeline.reporting.run_record import RunRecord
-from pipeline.tracking.amounts import count, duration
+from pipeline.tracking.amounts import count, duration, rounded
 
 GROWN = "What grew from this encoder"  # the title of a section
 MOST_NAMED = 6  # folders in a note
@@ -101,7 +101,7 @@ def curves_section(run: RunRecord, main: Sequence[str]) -> Section:
 
 def metrics_section(run: RunRecord) -> Section:
     rows = [
-        [f"Baseline: {shared.readable(name)}" if "baseline/" in name else shared.name_of(name), f"{value:,.4g}"]
+        [f"Baseline: {shared.readable(name)}" if "baseline/" in name else shared.name_of(name), rounded(value)]
         for name, value in run.metrics.items()
         if name.startswith(("val/", "baseline/")) and isinstance(value, (int, float)) and not isinstance(value, bool)
     ]

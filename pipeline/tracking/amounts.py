@@ -11,6 +11,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def rounded(value: float, digits: int = 4) -> str:
+    """So many digits, and large numbers whole, without an exponent: 0.5181 and 20,000."""
+    return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:,.{digits}g}"
+
+
 def duration(seconds: float) -> str:
     """200 -> `3.33 min`."""
     if seconds < 0.95:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.storage.atomic import open_atomically
+from pipeline.tracking.amounts import rounded
 from pipeline.tracking.history import History
 
 # Colors that stay apart for the color-blind (Okabe and Ito 2008), from the darkest.
@@ -139,7 +140,7 @@ def draw_baselines(place: Any, baselines: Mapping[str, float]) -> None:
     heights = spread([(baselines[name] - low) / (high - low) for name in names], LABEL_GAP)
     for name, height in zip(names, heights, strict=True):
         place.annotate(
-            f"{readable(name)} {baselines[name]:.3g}",
+            f"{readable(name)} {rounded(baselines[name], 3)}",
             (1.01, height),
             xycoords="axes fraction",
             fontsize="small",

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from pipeline.console.progress import progress, write
 from pipeline.storage.atomic import new_file
+from pipeline.tracking.amounts import rounded
 
 HIDDEN = ("_spelling", "standard_error", "support")  # ends of names of metrics that are no progress
 
@@ -88,7 +89,7 @@ def validated(module: Any, metrics: Mapping[str, float]) -> dict[str, float]:
 def formatted(module: Any, metrics: Mapping[str, float]) -> str:
     """`mlm_loss 4.639 (unigram 5.36), ...`: losses beside their baseline."""
     baseline = {f"{name}_loss": f" (unigram {value:.2f})" for name, value in module.loss_baseline.items()}
-    return ", ".join(f"{name} {value:.4g}{baseline.get(name, '')}" for name, value in metrics.items())
+    return ", ".join(f"{name} {rounded(value)}{baseline.get(name, '')}" for name, value in metrics.items())
 
 
 @contextlib.contextmanager
