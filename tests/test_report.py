@@ -20,7 +20,7 @@ from pipeline.experiments import comparison_files
 from pipeline.experiments.run_cache import NOTE
 from pipeline.presets import REPOSITORY
 from pipeline.reporting import charts, finetuning, prompting, render, shared
-from pipeline.reporting.page import Figure, Page, Section, Table
+from pipeline.reporting.page import Figure, Node, Page, Section, Table, Tree
 from pipeline.reporting.run_record import RunRecord
 from pipeline.tracking import amounts
 from pipeline.tracking.history import History
@@ -169,6 +169,17 @@ def test_a_line_of_one_point_is_a_dot() -> None:
     one = charts.line_chart([charts.Series("training", [(1, 2.0)], faint=True)], x_label="x", y_label="y")
     two = charts.line_chart([charts.Series("training", [(1, 2.0), (2, 3.0)], faint=True)], x_label="x", y_label="y")
     assert (one.count("<circle"), two.count("<circle")) == (1, 0)
+
+
+def test_what_grew_from_one_thing_stands_below_it() -> None:
+    """Also where it is the only one: it is no sibling of what it grew from, or of what comes after."""
+    tasks = [Node(f"task {number}", [], [Node(f"arm {number}", [])]) for number in range(2)]
+    text = render.html(Page("t", "", [], [Section("Lineage", [Tree(Node("encoder", [], tasks), "")])]))
+    depth, found = 0, {}
+    for tag, name in re.findall(r"<(/?ul)\b|<strong>(.*?)</strong>", text[text.index('<ul class="tree">') :]):
+        depth += {"ul": 1, "/ul": -1}.get(tag, 0)
+        found |= {name: depth} if name else {}
+    assert found == {"encoder": 1, "task 0": 2, "arm 0": 3, "task 1": 2, "arm 1": 3}
 
 
 def test_equal_values_of_a_dot_plot_do_not_hide_each_other() -> None:
