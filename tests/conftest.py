@@ -219,8 +219,10 @@ def check_task(name: str, *, toys: Callable[[str], Path], folder: Path) -> None:
         flags = ["--data", str(data), *flags]
         task.learn_labels([("row", row) for row in rows])
         examples = task.examples([("row", row) for row in rows])
+        keys = (presets.REPOSITORY / "docs/reference/outputs.md").read_text()
         for row, example in zip(rows, examples, strict=True):
             line = task.row(example, Prediction(example.label, [1.0] * len(task.outputs)))
+            assert f"| {', '.join(f'`{key}`' for key in line)} |" in keys
             shown = line["gold"] if "gold" in line else line["reference"]
             assert np.atleast_1d(shown).tolist() == (task.names(("row", row)) or [example.label])
         gold = [example.label for example in examples]
