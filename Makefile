@@ -77,7 +77,7 @@ help: ## this list
 	@echo "  TASKS      for compare, and worth with NAME=: some of those in its file"
 	@echo "  ARMS       for compare: some of those in its file"
 	@echo "  RECIPES    for recipes: some of those in its file, as RECIPES=\"base muon\""
-	@echo "  KIND       for new-task: sentence, pair, regression, tagging or translation; without it, what DATA looks like"
+	@echo "  KIND       for new-task: sentence, multilabel, pair, questions, regression, tagging, translation; none: as DATA looks"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store, output; none: all"
 	@echo "  PROMPT     for try: text to continue (gpt, bart and models that came before), or with [MASK] to fill (bert)"
 	@echo "  WORD       for try: a word whose neighbors in two contexts are shown, layer by layer (elmo)"

@@ -31,8 +31,7 @@ class Example:
 
     - one class: an int, the index of its name; tags: a list of them, one for each word; a score: a float.
     - a set of labels: a list of indices, see `tasks.multilabel`.
-    - an answer in the text: (first character, one behind the last), for which `Feature` would keep the offsets of
-      its tokens, as it keeps the words of a tagged sentence.
+    - an answer in the text: its characters there, see `tasks.questions`.
     - one of several candidates: `text` is then a list of pairs, which the head reads as one row each, and the label
       the index of the right one.
     - a target text: a str, which the head tokenizes in `collate` and generates in `decode`.
@@ -40,6 +39,11 @@ class Example:
 
     text: Text
     label: Any
+
+    @property
+    def content(self) -> str | tuple[str, ...]:
+        """The text, to compare with others."""
+        return tuple(self.text) if isinstance(self.text, list) else self.text
 
 
 @dataclass
@@ -105,6 +109,10 @@ class Task(DataSet, ABC):
     def strata(self, examples: Sequence[Example]) -> Sequence[Hashable]:
         """What the parts of a data set shall have in the same shares, as classes; rows are split by it."""
         return [None] * len(examples)
+
+    def group(self, example: Example) -> Hashable:
+        """What the examples have in common that stay together where a part is split off: their text."""
+        return example.content
 
     # ------------------------------------------------------------------ labels
 

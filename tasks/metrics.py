@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-WITH_ERROR = ("accuracy", "token_accuracy", "pearson")  # figures whose standard error is `standard_error`
+WITH_ERROR = ("accuracy", "token_accuracy", "pearson", "answer_f1")  # figures whose standard error is `standard_error`
 
 
 def standard_error(accuracy: float, count: int) -> float:

@@ -157,7 +157,9 @@ threshold: 0.5 # a label is given where its probability is above it
 
         gold, given = self.indicators([example.label for example in examples]), self.indicators(predicted)
         f1 = f1_score(gold, given, average=None, zero_division=0).tolist()
-        return plots.f1_by_label(dict(zip(self.label_names, zip(f1, gold.sum(0).tolist(), strict=True), strict=True)))
+        scores = dict(zip(self.label_names, zip(f1, gold.sum(0).tolist(), strict=True), strict=True))
+        figure = plots.f1_bars(scores, y_label="label (texts that have it)")
+        return {} if figure is None else {"labels": figure}
 
 
 def answer(prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:

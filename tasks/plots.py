@@ -53,14 +53,14 @@ def confusion(gold: Sequence[int], predicted: Sequence[int], labels: Sequence[st
     return {"confusion": place.figure}
 
 
-def f1_by_label(scores: dict[str, tuple[float, int]]) -> dict[str, Figure]:
-    """F1 of each label, the most frequent on top; none of very many labels.
+def f1_bars(scores: dict[str, tuple[float, int]], *, y_label: str) -> Figure | None:
+    """F1 of each label or the like, the most frequent on top; None of very many.
 
     Args:
         scores: label -> F1, and how many texts have it.
     """
     if len(scores) > MOST_LABELS:
-        return {}
+        return None
     names = sorted(scores, key=lambda name: scores[name][1])
     place = axes(6.5, 1.2 + 0.26 * len(names))
     bars = place.barh(range(len(names)), [scores[name][0] for name in names])
@@ -68,9 +68,9 @@ def f1_by_label(scores: dict[str, tuple[float, int]]) -> dict[str, Figure]:
     place.set_yticks(range(len(names)), plain([f"{name} ({scores[name][1]:,})" for name in names]))
     place.set_xlim(0, 1.05)
     place.set_xlabel("F1")
-    place.set_ylabel("label (texts that have it)")
+    place.set_ylabel(y_label)
     place.spines[["top", "right"]].set_visible(False)
-    return {"labels": place.figure}
+    return place.figure
 
 
 def alignments(shown: Sequence[tuple[Any, list[str], list[str]]]) -> Figure:

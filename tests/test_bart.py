@@ -17,7 +17,7 @@ from pipeline.data import files, store_builder
 from pipeline.data.documents import Source
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.finetuning.features import features_of
+from pipeline.finetuning.features import cut_texts
 from pipeline.finetuning.heads.translation import TranslationHead
 from pipeline.inspection.decoding import mean_log_probability, with_right_words
 from pipeline.inspection.retrieval import text_vectors
@@ -140,7 +140,7 @@ def test_what_is_inspected_goes_to_the_device_of_the_model(
 ) -> None:
     """Without another device here: batches arrive on it, and nothing of the CPU meets what comes from it."""
     model, meta = bart(tokenizer, "post"), torch.device("meta")
-    features = partial(features_of, model, by_word=False, max_length=20, cut="head")
+    features = partial(cut_texts, model, max_length=20, cut="head")
     tuned: Any = SimpleNamespace(encoder=model, head=TranslationHead, features=features)
     monkeypatch.setattr(Bart, "device", meta)
 

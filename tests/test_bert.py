@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForPreT
 
 import pipeline
 from pipeline.errors import UserError
-from pipeline.finetuning.features import features_of
+from pipeline.finetuning.features import cut_texts
 from pipeline.models.bert import Bert
 from pipeline.models.layers.attention import attention
 from pipeline.models.layers.dropout import Dropout
@@ -119,7 +119,7 @@ def test_pairs_are_cut_as_by_the_fast_tokenizer(tokenizer: Tokenizer, tmp_path: 
     batch = ours.collate(ours.tokenize(pairs))
     found = [row[mask].tolist() for row, mask in zip(batch["input_ids"], batch["mask"], strict=True)]
     assert found == expected
-    cut = features_of(ours, pairs, by_word=False, max_length=max_length, cut="head")  # as a head reads them
+    cut = cut_texts(ours, pairs, max_length=max_length, cut="head")  # as a head reads them
     again = ours.collate([item.ids for item in cut])
     assert torch.equal(again["input_ids"], batch["input_ids"])
 

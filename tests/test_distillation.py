@@ -20,7 +20,6 @@ import pipeline
 from pipeline.cli import config as conf
 from pipeline.errors import Interrupted, UserError
 from pipeline.finetuning.distillation import TaskTeacher
-from pipeline.finetuning.features import collate
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
 from pipeline.objectives import distillation
@@ -322,7 +321,7 @@ def test_fine_tuning_with_a_teacher(pretrained: Path, tmp_path: Path) -> None:
 
     model, other = (pipeline.load(tmp_path / name / "model") for name in ("student", "teacher"))
     features = model.features(["good food", "the worst film of all"])
-    batch = collate(model.encoder, features)
+    batch = model.head.inputs(model.encoder, features)
     options = SoftTargets(str(tmp_path / "teacher/model"), temperature=4.0)
     outputs = model(batch)[0]
     loss = TaskTeacher(options, model).loss(batch, outputs, torch.tensor([0, 1]))
@@ -335,7 +334,7 @@ def test_a_tagger_learns_of_its_words_alone(pretrained: Path, tmp_path: Path) ->
     run("finetune", *flags, "--out", str(tmp_path / "teacher"))
     run("finetune", *flags, "--teacher", str(tmp_path / "teacher"), "--out", str(tmp_path / "student"))
     model = pipeline.load(tmp_path / "student/model")
-    batch = collate(model.encoder, model.features([["one", "two"], ["three"]]))
+    batch = model.head.inputs(model.encoder, model.features([["one", "two"], ["three"]]))
     outputs = model(batch)[0]
     loss = TaskTeacher(SoftTargets(str(tmp_path / "teacher/model")), model).loss(
         batch, outputs, torch.tensor([[0, 1], [0, -1]])

@@ -14,7 +14,6 @@ import pipeline
 from pipeline.data.rows import word_windows
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
-from pipeline.finetuning.features import collate, features_of
 from pipeline.finetuning.heads.crf import Crf
 from pipeline.finetuning.heads.token import TokenHead
 from pipeline.metrics import span_scores
@@ -139,8 +138,7 @@ def test_a_word_is_read_from_its_pieces(pretrained: Path, words: str) -> None:
     encoder = pipeline.encoders.load(pretrained / "encoder")
     head = TokenHead(encoder, outputs=4, options=options(name="token", words=words))
     texts = [["unbelievably", "\u200b", "good"], ["yes"]]
-    items = features_of(encoder, texts, by_word=True, max_length=40, cut="head")
-    batch = collate(encoder, items)
+    batch = head.inputs(encoder, head.features(encoder, texts, max_length=40, cut="head"))
     with torch.no_grad():
         logits = head(encoder, batch, encoder(batch))
         top = encoder(batch).layers[-1]

@@ -19,7 +19,7 @@ import transformers
 
 import pipeline
 from pipeline.errors import UserError
-from pipeline.finetuning.features import features_of, shorten
+from pipeline.finetuning.features import cut_texts, shorten
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.options import HeadOptions
 from pipeline.finetuning.predict_files import form_of, predict
@@ -103,8 +103,8 @@ def test_a_tuned_model_opens_in_transformers(
     with torch.no_grad():
         expected = theirs.eval()(batch["input_ids"], attention_mask=batch["mask"].long()).logits[0]
         if by_word:
-            batch["word_ids"] = torch.tensor([[-1, *item.word_ids, -1]])
-            places = [1 + item.word_ids.index(word) for word in range(3)]
+            batch["word_ids"] = torch.tensor([[-1, *item.window.word_ids, -1]])
+            places = [1 + item.window.word_ids.index(word) for word in range(3)]
             expected = expected[places]
         ours = model(batch)[0][0]
     assert (ours - expected).abs().max() < 1e-4
@@ -130,7 +130,7 @@ def test_cut_of_long_texts() -> None:
 
 def test_long_words_and_long_lines(bert: Bert) -> None:
     long = "very " * 20_000
-    [item] = features_of(bert, [long], by_word=False, max_length=32, cut="both")
+    [item] = cut_texts(bert, [long], max_length=32, cut="both")
     assert (len(item), item.was_cut) == (30, True)
     model = FineTunedModel(bert, labels=["O", "B-x"], options=options(name="token", spans=True, columns={"words": "w"}))
     text = "x" * 100_000 + " 🙂 שלום e\u200d " + "word " * 100

@@ -60,9 +60,9 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
         record, library=library, pipeline_tag=tag, tags=[variant, LIBRARY, arm], results=results
     )
     counted = model.encoder.learning == "counting"
-    cut = f"Of a longer text than {model.options.max_length:,} tokens it reads a part."
-    windows = f"A sentence of more than {model.options.max_length:,} tokens is read in windows."
-    own = [windows if model.head.by_word else cut, SURE if counted else SEED]
+    most = f"{model.options.max_length:,} tokens"
+    in_windows = None if model.head.windows is None else f"{model.head.windows} of more than {most} is read in windows."
+    own = [in_windows or f"Of a longer text than {most} it reads a part.", SURE if counted else SEED]
     parts = {
         "": about(model, record, name, arm),
         "Load": sections.marked("loading", loading(model.saved_config(), "model", library=library, tag=tag)),

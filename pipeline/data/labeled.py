@@ -297,7 +297,7 @@ def _split_off(task: Task, train: Part, split: str, *, of: str) -> tuple[Part, P
         raise UserError(f"The task has no {name} part; set {split}_rows, to set training rows aside for it.")
     if wanted < 1:
         strata = task.strata(train.examples)
-        contents, count = [content(example) for example in train.examples], max(1, round(wanted * rows))
+        contents, count = [task.group(example) for example in train.examples], max(1, round(wanted * rows))
         chosen = stratified(contents, strata, count)
         if 2 * len(chosen) < count:  # of a few texts, many times each
             chosen = stratified(range(rows), strata, count)
@@ -311,11 +311,6 @@ def _split_off(task: Task, train: Part, split: str, *, of: str) -> tuple[Part, P
     if not 0 < len(chosen) < rows:
         raise UserError(f"The training part has {rows} rows, too few to set some aside for {split}.")
     return train.at(chosen), train.at(sorted(set(range(rows)) - set(chosen))), made
-
-
-def content(example: Example) -> str | tuple[str, ...]:
-    """A text to compare with others."""
-    return tuple(example.text) if isinstance(example.text, list) else example.text
 
 
 # ---------------------------------------------------------------------- where rows come from

@@ -14,9 +14,10 @@ from pipeline import encoders
 from pipeline.console import typed
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
-from pipeline.finetuning.features import Feature, collate, features_of
+from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads import head_class
-from pipeline.finetuning.options import HeadOptions, ModelConfig, reading_of
+from pipeline.finetuning.heads.base import Head
+from pipeline.finetuning.options import HeadOptions, ModelConfig, Pair
 from pipeline.finetuning.predictions import Numbered, predictions_of
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 SHOWN = 6  # texts of a plot
 
 
+def reading_of(encoder: Encoder, pair: Pair | None, head: type[Head]) -> Pair:
+    """How a head reads pairs (see HeadOptions)."""
+    return pair or ("joined" if encoder.joint_pairs else head.apart)
+
+
 class FineTunedModel(nn.Module):
     """Texts, pairs or lists of words -> predictions.
 
@@ -44,11 +50,11 @@ class FineTunedModel(nn.Module):
     def __init__(self, encoder: Encoder, *, labels: list[str], options: HeadOptions) -> None:
         super().__init__()
         encoder.forget_between_batches()  # the texts of a batch are unrelated
-        options = replace(options, pair=reading_of(encoder, options))
+        kind = head_class(options.name)
+        options = replace(options, pair=reading_of(encoder, options.pair, kind) if options.pairs else None)
         if options.pairs:
             encoder.join_pairs(options.pair == "joined")
         self.encoder, self.labels, self.options = encoder, labels, options
-        kind = head_class(options.name)
         self.layout = encoder.hf_heads.get(kind.layout) if kind.is_plain(options) else None
         bias = self.layout is None or self.layout.bias
         self.head = kind(encoder, outputs=len(labels), options=options, bias=bias)
@@ -64,8 +70,7 @@ class FineTunedModel(nn.Module):
 
     def features(self, texts: Sequence[Any]) -> list[Feature]:
         """Texts as the head reads them."""
-        options, by_word = self.options, self.head.by_word
-        return features_of(self.encoder, texts, by_word=by_word, max_length=options.max_length, cut=options.cut)
+        return self.head.features(self.encoder, texts, max_length=self.options.max_length, cut=self.options.cut)
 
     def predict(self, texts: Sequence[Any], *, batch_size: int = 64) -> list[dict[str, Any]]:
         """The answer of the head to each text or pair of texts.
@@ -79,8 +84,9 @@ class FineTunedModel(nn.Module):
             UserError: pairs for a model of single texts, or the other way.
         """
         self.check(texts)
-        features = self.features([self.head.read(text) for text in texts])
-        predictions = self._of_features(features, len(texts), batch_size)
+        read = [self.head.read(text) for text in texts]
+        features = self.features(read)
+        predictions = self._of_features(features, read, batch_size)
         cut = {feature.text for feature in features if feature.was_cut}
         return [
             self.head.answer(text, prediction, self.labels) | ({"cut": True} if number in cut else {})
@@ -89,7 +95,7 @@ class FineTunedModel(nn.Module):
 
     def predictions(self, texts: Sequence[Any], *, batch_size: int = 64) -> list[Prediction]:
         """As `predict`, of texts as the task reads them: labels as those of its examples."""
-        return self._of_features(self.features(texts), len(texts), batch_size)
+        return self._of_features(self.features(texts), texts, batch_size)
 
     def plots(self, texts: Sequence[Any]) -> dict[str, Figure]:
         """What the head shows of some texts, by the names of the plots."""
@@ -104,7 +110,7 @@ class FineTunedModel(nn.Module):
             raise UserError(f"This model reads {wanted}.")
 
     @torch.no_grad()
-    def _of_features(self, features: Sequence[Feature], texts: int, batch_size: int) -> list[Prediction]:
+    def _of_features(self, features: Sequence[Feature], texts: Sequence[Any], batch_size: int) -> list[Prediction]:
         """The prediction of each text, in batches of similar length."""
         self.eval()
         order = sorted(range(len(features)), key=lambda i: len(features[i]))
@@ -112,7 +118,7 @@ class FineTunedModel(nn.Module):
         begins = range(0, len(order), batch_size)
         for begin in progress(begins, total=len(begins), desc="predict", unit="batch", leave=False, delay=1):
             rows = order[begin : begin + batch_size]
-            batch = collate(self.encoder, [features[i] for i in rows])
+            batch = self.head.inputs(self.encoder, [features[i] for i in rows])
             batch = {name: value.to(self.encoder.device) for name, value in batch.items()}
             result += zip(rows, self.head.decode(self(batch, whole=False)[0], batch), strict=True)
         return predictions_of(result, features, texts, join=self.head.join)

@@ -9,7 +9,6 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from pipeline.finetuning.features import Cut
-from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate
 
 Pair = Literal["joined", "compared", "attended"]
@@ -24,7 +23,7 @@ class HeadOptions:
         pairs: whether it reads pairs of texts.
         pair: how it reads them: `joined` as one sequence (Devlin et al. 2018, 3.2), or one by one, and then `compared`
             by a vector of each (Conneau et al. 2017) or `attended` token by token (Parikh et al. 2016). None: as the
-            encoder does (see `Encoder.joint_pairs`).
+            encoder does (see `Encoder.joint_pairs`, and `Head.apart`).
         columns: role -> column of the task's files.
         dropout, mix, mix_dropout, lstm: see Head.
         spans: whether tags are BIO tags of spans.
@@ -62,13 +61,6 @@ PLAIN: dict[str, Any] = {
     **{"lstm": 0, "words": "first", "crf": False, "class_weights": "none", "label_smoothing": 0.0},
     **{"pair": "auto", "layers": "auto"},
 }
-
-
-def reading_of(encoder: Encoder, options: HeadOptions) -> Pair | None:
-    """How a head reads pairs; None: it reads single texts."""
-    if not options.pairs:
-        return None
-    return options.pair or ("joined" if encoder.joint_pairs else "compared")
 
 
 def _numbered(names: dict[str, str]) -> dict[str, str]:

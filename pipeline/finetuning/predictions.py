@@ -29,17 +29,18 @@ def of_all_processes(predictions: list[Numbered]) -> list[Numbered]:
 def predictions_of(
     predictions: Iterable[Numbered],
     features: Sequence[Feature],
-    texts: int,
+    texts: Sequence[Any],
     *,
-    join: Callable[[list[Prediction]], Prediction],
+    join: Callable[[list[Prediction], list[Feature], Any], Prediction],
 ) -> list[Prediction]:
     """Predictions of features in any order -> one for each text.
 
     Args:
-        texts: their number.
-        join: makes one of those of a text's windows.
+        join: makes one of those of a text's features (see Head).
     """
-    parts: list[list[Prediction]] = [[] for _ in range(texts)]
+    parts: list[tuple[list[Prediction], list[Feature]]] = [([], []) for _ in texts]
     for number, prediction in sorted(predictions, key=lambda numbered: numbered[0]):
-        parts[features[number].text].append(prediction)
-    return [join(found) for found in parts]
+        feature = features[number]
+        parts[feature.text][0].append(prediction)
+        parts[feature.text][1].append(feature)
+    return [join(*found, text) for found, text in zip(parts, texts, strict=True)]

@@ -15,7 +15,6 @@ from typing import cast
 
 import torch
 
-from pipeline.finetuning.features import collate
 from pipeline.finetuning.heads.translation import TranslationHead
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.models.base import Encoder
@@ -106,7 +105,7 @@ def with_right_words(model: FineTunedModel, sources: Sequence[str], references: 
     for begin in range(0, len(sources), BATCH):
         features = model.features(sources[begin : begin + BATCH])
         labels, _ = head.collate(encoder, references[begin : begin + BATCH], features)
-        batch = collate(encoder, features) | {"decoder_input_ids": encoder.shifted(labels)}
+        batch = head.inputs(encoder, features) | {"decoder_input_ids": encoder.shifted(labels)}
         best = encoder.logits(encoder.teacher_forced(_on_device(encoder, batch))).argmax(-1).cpu()
         rows = [row[there].tolist() for row, there in zip(best, labels >= 0, strict=True)]
         outputs += [encoder.tokenizer.decode(encoder.without_special(row)).strip() for row in rows]
@@ -118,7 +117,7 @@ def mean_log_probability(model: FineTunedModel, sources: Sequence[str], outputs:
     """Nats of an output with its end, on average."""
     encoder, total = cast(EncoderDecoder, model.encoder), 0.0
     for begin in range(0, len(sources), BATCH):
-        batch = collate(encoder, model.features(sources[begin : begin + BATCH]))
+        batch = model.head.inputs(encoder, model.features(sources[begin : begin + BATCH]))
         targets = encoder.collate_targets(encoder.tokenize(outputs[begin : begin + BATCH]))
         total += float(encoder.log_probs(_on_device(encoder, batch | targets)).sum())
     return total / len(sources)

@@ -23,7 +23,7 @@ from pipeline.models.inputs import Batch, SpecialTokens, Text, check_texts, coun
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import CHUNK, Loss
 from pipeline.models.outputs import Encoded, LoadReport, join_batches
-from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.base import Place, Tokenizer
 
 Scoring = Literal["causal", "masked", "bidirectional", "seq2seq"]
 Side = Literal["left", "right", "full"]
@@ -246,7 +246,7 @@ class Encoder(nn.Module):
 
     @property
     def hf_heads(self) -> dict[str, HeadLayout]:
-        """`sentence` and `token` -> the class of transformers that has the same head, where there is one."""
+        """`sentence`, `token` and `span` -> the class of transformers that has the same head, where there is one."""
         return {}
 
     @property
@@ -382,6 +382,14 @@ class Encoder(nn.Module):
                 pieces = [next(ids) for _ in parts_of(text)]
                 result.append((pieces[0], pieces[1]) if isinstance(text, tuple) else pieces[0])
         return result
+
+    def tokenize_placed(self, texts: Sequence[str]) -> list[tuple[list[Any], list[Place]]]:
+        """As `tokenize`, with the place of each unit in its text."""
+        return [(self.units(ids), self.unit_places(ids, all)) for ids, all in self.tokenizer.encode_placed(texts)]
+
+    def unit_places(self, ids: Sequence[int], places: Sequence[Place]) -> list[Place]:
+        """The places of tokens -> those of the units that `units` makes of them."""
+        return list(places)
 
     def word_pieces(self, words: Sequence[str]) -> list[list[Any]]:
         """The units of each word of a list; at least one."""

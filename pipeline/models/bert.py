@@ -200,10 +200,12 @@ class Bert(Encoder):
     def hf_heads(self) -> dict[str, HeadLayout]:
         """A sentence head needs the pooler, which a BERT without next-sentence prediction lacks."""
         tagger = HeadLayout("BertForTokenClassification", "classifier", without=("cls.", "bert.pooler."))
+        answers = HeadLayout("BertForQuestionAnswering", "qa_outputs", without=("cls.", "bert.pooler."))
         if self.pooler is None:
-            return {"token": tagger}
+            return {"token": tagger, "span": answers}
         return {
             "token": tagger,
+            "span": answers,
             "sentence": HeadLayout("BertForSequenceClassification", "classifier", without=("cls.",)),
         }
 

@@ -26,8 +26,8 @@ from pipeline.models.layers.lstm import Lstm, State, side_by_side
 from pipeline.models.layers.spelled_words import UNKNOWN, collate_words
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
-from pipeline.tokenization.base import Tokenizer
-from pipeline.tokenization.spelled_words import MAX_CHARACTERS, split_words
+from pipeline.tokenization.base import Place, Tokenizer
+from pipeline.tokenization.spelled_words import MAX_CHARACTERS, split_words, word_ranges
 
 Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -269,6 +269,9 @@ class Elmo(Encoder):
     def units(self, ids: Sequence[int]) -> list[bytes]:
         """The words, in UTF-8, that tokens spell."""
         return split_words(np.asarray(ids, dtype=np.int64))
+
+    def unit_places(self, ids: Sequence[int], places: Sequence[Place]) -> list[Place]:
+        return [(places[low][0], places[high - 1][1]) for low, high in word_ranges(np.asarray(ids))]
 
     def unit_text(self, unit: bytes) -> str:
         return unit.decode(errors="replace")

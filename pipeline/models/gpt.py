@@ -186,8 +186,10 @@ class Gpt(Encoder):
         """Their sentence head takes one text at a time: it would skip the end of text, which is our padding."""
         kind = "GPT2" if self.final_norm is not None else "OpenAIGPT"
         sentence = HeadLayout(f"{kind}ForSequenceClassification", "score", bias=False, config={"pad_token_id": None})
-        tagger = {"token": HeadLayout("GPT2ForTokenClassification", "classifier")} if kind == "GPT2" else {}
-        return {"sentence": sentence, **tagger}
+        if kind == "OpenAIGPT":
+            return {"sentence": sentence}
+        answers = HeadLayout("GPT2ForQuestionAnswering", "qa_outputs")
+        return {"sentence": sentence, "token": HeadLayout("GPT2ForTokenClassification", "classifier"), "span": answers}
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""

@@ -115,6 +115,11 @@ def flatten_pairs(batch: Batch) -> Batch:
     return {name: value.flatten(0, 1) if value.ndim == 3 else value for name, value in batch.items()}
 
 
+def sides(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (2 B, ...) of pairs, of `flatten_pairs` -> those of the first texts and of the second, (B, ...) each."""
+    return rows[0::2], rows[1::2]
+
+
 def first_segment_length(first: int, second: int, room: int) -> int:
     """The number of tokens that the first text of a pair keeps: the longer text is cut first, at its end.
 

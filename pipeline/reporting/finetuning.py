@@ -26,6 +26,7 @@ from pipeline.reporting.page import (
 )
 from pipeline.reporting.run_record import RunRecord
 from pipeline.tracking.amounts import duration
+from tasks import questions
 from tasks.bio import spans
 from tasks.translation import sentence_chrf
 
@@ -310,9 +311,24 @@ def of_label_sets(rows: Sequence[Row]) -> list[Section]:
     return [errors_section(errors, caption)]
 
 
+def of_answers(rows: Sequence[Row]) -> list[Section]:
+    """The answers without a right word that the model is surest of."""
+    scored = [(questions.score(row["gold"], row["answer"])[0], row) for row in rows]
+    wrong = sorted((row for f1, row in scored if not f1), key=lambda row: -row["probability"])
+    errors = [
+        Error(text_parts(row["text"]), " or ".join(row["gold"]), row["answer"], f"{row['probability']:.1%} sure")
+        for row in wrong[:MOST_ERRORS]
+    ]
+    caption = (
+        f"{len(wrong):,} of {len(rows):,} answers have no right word. These are the ones that the model is surest of."
+    )
+    return [errors_section(errors, caption)]
+
+
 SHAPES: dict[tuple[str, ...], Callable[[Sequence[Row]], list[Section]]] = {
     ("gold", "label"): of_labels,
     ("gold", "labels"): of_label_sets,
+    ("gold", "answer"): of_answers,
     ("words", "gold", "tags"): of_tags,
     ("gold", "score"): of_scores,
     ("source", "reference", "output"): of_translations,

@@ -23,6 +23,7 @@ from pipeline.storage.json_lines import repair_surrogates
 from pipeline.tokenization.overlong_words import count_overlong, split_overlong
 
 CONTINUES = "##"  # prefix of a piece that continues a word, in WordPiece and in spelled words
+Place = tuple[int, int]  # the first character of a token, and the one behind its last
 PARTIAL = "\N{REPLACEMENT CHARACTER}"  # what a decoder gives for a part of a character
 
 
@@ -171,6 +172,22 @@ class Tokenizer:
             UserError: a regular expression of a downloaded tokenizer.json takes too long.
         """
         return self._encode(self.backend, texts)
+
+    def encode_placed(self, texts: Sequence[str]) -> list[tuple[list[int], list[Place]]]:
+        """As `encode_batch`, with the place of each token in its text."""
+        parts = [self.parts_of(repair_surrogates(text), self.fits) for text in texts]
+        with no_panic(self.file):
+            encodings = iter(self.backend.encode_batch(list(itertools.chain(*parts)), add_special_tokens=False))
+        result: list[tuple[list[int], list[Place]]] = []
+        for one in parts:
+            ids, places, begin = [], [], 0
+            for part in one:
+                encoding = next(encodings)
+                ids += encoding.ids
+                places += [(begin + first, begin + last) for first, last in encoding.offsets]
+                begin += len(part)
+            result.append((ids, places))
+        return result
 
     def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode_batch`, of texts of a corpus: a `[MASK]` in them is six characters, not a mask."""

@@ -97,8 +97,13 @@ def split_words(ids: np.ndarray) -> list[bytes]:
     """Spelled tokens (N,) -> words in UTF-8."""
     ids = np.asarray(ids)
     text = (ids & 255).astype(np.uint8).tobytes()
-    begins = np.flatnonzero(ids < 256).tolist()
-    return [text[low:high] for low, high in itertools.pairwise([*begins, len(text)])] if begins else []
+    return [text[low:high] for low, high in word_ranges(ids)]
+
+
+def word_ranges(ids: np.ndarray) -> list[tuple[int, int]]:
+    """The first token of each word among spelled tokens (N,), and the one behind its last."""
+    begins = np.flatnonzero(np.asarray(ids) < 256).tolist()
+    return list(itertools.pairwise([*begins, len(ids)])) if begins else []
 
 
 def _byte_characters() -> list[str]:

@@ -69,11 +69,12 @@ METRIC_NAMES = {
     "mode": "`max` where more of that metric is better, `min` where less is",
     "degenerate": "true where every prediction is the same, so that nothing was learned",
     "PART/accuracy": "share of the texts labelled right",
-    "PART/standard_error": "standard error of the accuracy (or of the correlation) from the number of rows; of "
-    "tags from that of sentences, whose words err together",
+    "PART/standard_error": "standard error of the accuracy (or correlation, or `answer_f1`) from the number of rows; "
+    "of tags from that of sentences, whose words err together",
     "PART/macro_f1": "mean F1 of the classes",
     "PART/micro_f1": "F1 of all labels of all texts, where a text may have several",
-    "PART/exact_match": "share of the texts with just the right labels",
+    "PART/answer_f1": "F1 of the words of an answer and of the right one, mean of the questions (SQuAD 1.1)",
+    "PART/exact_match": "share of the texts with just the right labels, or of the questions with just the right answer",
     "PART/matthews": "Matthews' correlation coefficient; 0 is chance",
     "PART/span_f1": "F1 of whole spans, as conlleval and seqeval count them",
     "PART/span_precision": "share of the predicted spans that are right",
@@ -97,6 +98,7 @@ METRIC_NAMES = {
     "baseline/hypothesis_only": "the same on the second text of each pair alone",
     "baseline/training_spans": "span F1 of a list of the training part's spans",
     "baseline/most_frequent_tag": "accuracy of each word's most frequent training tag",
+    "baseline/likest_sentence": "F1 of the sentence of the text that has the most words of the question",
     "baseline/word_overlap": "correlation of the share of common words",
     "baseline/copy": "BLEU of the source text itself",
     "baseline/nearest_sentence": "BLEU of the target of the training source that is most like the source",

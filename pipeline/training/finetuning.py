@@ -22,8 +22,8 @@ from pipeline import encoders
 from pipeline.errors import UserError
 from pipeline.finetuning.distillation import TaskTeacher
 from pipeline.finetuning.heads.base import REFUSED
-from pipeline.finetuning.model import FineTunedModel
-from pipeline.finetuning.options import PLAIN, HeadOptions
+from pipeline.finetuning.model import FineTunedModel, reading_of
+from pipeline.finetuning.options import PLAIN, HeadOptions, Pair
 from pipeline.finetuning.predictions import Numbered, of_all_processes, predictions_of
 from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
@@ -135,10 +135,15 @@ class FineTuning(Training):
         self.test_loss = math.nan
 
     @property
-    def mixes(self) -> bool:
+    def pair(self) -> Pair | None:
+        """How pairs are to be read; None: as the encoder does by itself."""
+        return None if self.recipe.pair == "auto" else self.recipe.pair
+
+    def mixes(self, data: TaskData) -> bool:
         """Whether the head sees a mix of all layers."""
-        recipe = self.recipe
-        return self.frozen or recipe.pair == "attended" if recipe.layers == "auto" else recipe.layers == "mix"
+        if self.recipe.layers != "auto":
+            return self.recipe.layers == "mix"
+        return self.frozen or (data.has_pairs and reading_of(data.encoder, self.pair, data.head) == "attended")
 
     # ------------------------------------------------------------------ before the first step
 
@@ -164,8 +169,8 @@ class FineTuning(Training):
             UserError: there is no such folder, or the recipe does not go with this encoder.
         """
         encoder, report = self.source(folder, data)
-        if self.recipe.pair != "auto":
-            encoder.join_pairs(self.recipe.pair == "joined")
+        if self.pair is not None:
+            encoder.join_pairs(self.pair == "joined")
         if self.recipe.reinit_layers:
             if self.arm != "full":
                 why = f"the arm '{self.arm}' has none"
@@ -197,9 +202,9 @@ class FineTuning(Training):
         options = HeadOptions(
             name=data.head_name,
             pairs=data.has_pairs,
-            pair=None if recipe.pair == "auto" else recipe.pair,
+            pair=self.pair,
             columns={role: task.columns.get(role, role) for role in roles},
-            mix=self.mixes,
+            mix=self.mixes(data),
             mix_dropout=recipe.mix_dropout,
             lstm=recipe.lstm,
             dropout=recipe.dropout,
@@ -244,7 +249,7 @@ class FineTuning(Training):
                 "model.recipe.lm_weight, unfreeze_share and model.optimization.layer_decay and encoder_rate are about "
                 f"how an encoder is trained; the arm '{self.arm}' does not train it."
             )
-        if recipe.mix_dropout and not self.mixes:
+        if recipe.mix_dropout and not self.mixes(data):
             raise UserError(
                 "model.recipe.mix_dropout is for a mix of layers; this head sees the top one (model.recipe.layers)."
             )
@@ -350,7 +355,7 @@ class FineTuning(Training):
 
     def gathered(self, split: str) -> list[Prediction]:
         """The predictions of all processes about a part, text by text."""
-        features, texts = self.data.features[split], len(self.data.examples[split])
+        features, texts = self.data.features[split], [example.text for example in self.data.examples[split]]
         return predictions_of(of_all_processes(self.predictions), features, texts, join=self.model.head.join)
 
     def on_validation_epoch_end(self) -> None:

@@ -18,7 +18,7 @@ from pipeline.data.labeled import LabeledRows
 from pipeline.data.splits import nested
 from pipeline.data.task_files import oddly_named
 from pipeline.errors import UserError
-from pipeline.finetuning.features import Cut, Feature, collate, features_of
+from pipeline.finetuning.features import Cut, Feature
 from pipeline.finetuning.heads import head_class, head_for
 from pipeline.models.base import Encoder
 from pipeline.objectives.batch import Batch, Target
@@ -79,10 +79,10 @@ class TaskData(lightning.LightningDataModule):
         self.characters = sorted(set(characters or ()))
         if self.characters and self.characters[0] < 1:
             raise UserError(f"data.characters has {self.characters[0]}; a number of characters is at least 1.")
-        if self.characters and self.head.by_word:
-            raise UserError("data.characters is for texts of one label: a sentence to be tagged is tested whole.")
-        if self.head.by_word and cut != "head":
-            raise UserError("data.cut is for texts of one label; a sentence to be tagged is read in windows, whole.")
+        if (what := self.head.windows) is not None and self.characters:
+            raise UserError(f"data.characters is for texts of one label: {what.lower()} of this task is tested whole.")
+        if what is not None and cut != "head":
+            raise UserError(f"data.cut is for texts of one label; {what.lower()} is read in windows, whole.")
         self.examples: dict[str, list[Example]] = {}
         self.features: dict[str, list[Feature]] = {}
         self.cut_labels: dict[str, int] = {}  # labels that are texts, and too long
@@ -119,13 +119,8 @@ class TaskData(lightning.LightningDataModule):
         self.encoder, self.head_name, self.head = encoder, name, head_class(name)
         self.examples = self.examples or self.read()
         for split, examples in self.examples.items():
-            self.features[split] = features_of(
-                encoder,
-                [example.text for example in examples],
-                by_word=self.head.by_word,
-                max_length=self.longest,
-                cut=self.cut,
-            )
+            texts = [example.text for example in examples]
+            self.features[split] = self.head.features(encoder, texts, max_length=self.longest, cut=self.cut)
             self.cut_labels[split] = self.head.cut_labels(encoder, [example.label for example in examples])
             if not self.features[split]:
                 raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
@@ -206,9 +201,9 @@ class TaskData(lightning.LightningDataModule):
         if self.train_rows is not None and self.train_rows < len(parts["train"]):
             order = nested(self.task.strata(parts["train"]), self.seed)
             parts["train"] = [parts["train"][i] for i in order[: self.train_rows]]
-        trained = {labeled.content(example) for example in parts["train"]}
+        trained = {example.content for example in parts["train"]}
         for split in ("valid", "test"):
-            self.trained_on[split] = sum(labeled.content(example) in trained for example in parts[split])
+            self.trained_on[split] = sum(example.content in trained for example in parts[split])
             self.left_over[split] = left_over(parts["train"], parts[split])
         return parts
 
@@ -227,7 +222,7 @@ class TaskData(lightning.LightningDataModule):
         """Features by number, with their labels as the head takes them."""
         features = [self.features[split][i] for i in rows]
         gold = [self.examples[split][feature.text].label for feature in features]
-        inputs = collate(self.encoder, features)
+        inputs = self.head.inputs(self.encoder, features)
         labels, count = self.head.collate(self.encoder, gold, features)
         shared = {name: inputs.pop(name) for name in self.encoder.shared_inputs}
         mask = inputs["mask"]  # (B, T), or of pairs that are read one by one (B, 2, T)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from pipeline.finetuning.features import Feature
+from pipeline.finetuning.features import Cut, Feature, cut_texts
 from pipeline.finetuning.heads.scalar_mix import ScalarMix
-from pipeline.finetuning.options import HeadOptions
+from pipeline.finetuning.options import HeadOptions, Pair
 from pipeline.models.base import Encoder, Learning
 from pipeline.models.inputs import Batch, flatten_pairs
 from pipeline.models.layers.dropout import Dropout
@@ -39,10 +39,12 @@ class Head(nn.Module):
     """What answers one kind of task on an encoder; most are a network, see LinearHead.
 
     Attributes:
-        by_word: whether it reads lists of words, in windows, instead of texts.
+        by_word: whether it reads lists of words instead of texts.
+        windows: what it reads in windows where it is too long, as `A sentence`; None: it reads a part of a long text.
+        apart: how it reads pairs of texts by an encoder that reads them one by one (see HeadOptions).
         requires: how its encoder must score, as `seq2seq`; None: it reads any.
         tag: the name of what it does on the Hugging Face hub.
-        layout: `sentence` or `token`: which class of transformers has such a head, see `Encoder.hf_heads`.
+        layout: `sentence`, `token` or `span`: which class of transformers has such a head, see `Encoder.hf_heads`.
         hf_config: what `config.json` must say there.
         takes: settings of the recipe that not all heads have, see REFUSED.
         learning: how it learns, as its encoder does (see Encoder).
@@ -52,6 +54,8 @@ class Head(nn.Module):
     """
 
     by_word: ClassVar[bool] = False
+    windows: ClassVar[str | None] = None
+    apart: ClassVar[Pair] = "compared"
     tag: ClassVar[str] = "text-classification"
     requires: ClassVar[str | None] = None
     layout: ClassVar[str] = "sentence"
@@ -97,6 +101,20 @@ class Head(nn.Module):
         return encoder(encoder.asked(rows, asked))
 
     @classmethod
+    def features(cls, encoder: Encoder, texts: Sequence[Any], *, max_length: int, cut: Cut) -> list[Feature]:
+        """Texts as it reads them: a feature each, or several windows, of at most `max_length` positions.
+
+        Args:
+            cut: which part of a longer text is kept, of heads without windows.
+        """
+        return cut_texts(encoder, texts, max_length=max_length, cut=cut)
+
+    @classmethod
+    def inputs(cls, encoder: Encoder, features: Sequence[Feature]) -> Batch:
+        """Features as a padded batch, with what `forward` needs beside."""
+        return encoder.collate_for_head([feature.ids for feature in features])
+
+    @classmethod
     def collate(cls, encoder: Encoder, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
         """Labels of the texts of a batch -> a tensor with a row for each feature, and the number of predictions ()."""
         raise NotImplementedError
@@ -123,8 +141,8 @@ class Head(nn.Module):
         raise NotImplementedError
 
     @staticmethod
-    def join(parts: list[Prediction]) -> Prediction:
-        """The predictions of the windows of a text -> that of the text; texts have one, unless they are words."""
+    def join(parts: list[Prediction], features: list[Feature], text: Any) -> Prediction:
+        """The predictions about the features of a text -> that about the text."""
         return parts[0]
 
     def plots(self, encoder: Encoder, features: Sequence[Feature]) -> dict[str, Figure]:

@@ -1,4 +1,4 @@
-"""Two texts as one vector: their tokens are aligned, compared and summed (Parikh et al. 2016).
+"""Tokens of a text beside those of another: aligned and compared, and summed to a vector (Parikh et al. 2016).
 
 Shapes: B batch, S and T tokens of the texts, N size of a token's vector, H hidden size.
 """
@@ -13,8 +13,8 @@ from pipeline.models.layers.dropout import Dropout
 HIDDEN = 200  # H, as in the paper
 
 
-class DecomposableAttention(nn.Module):
-    """Attend, compare, aggregate (section 3), on vectors that an encoder gives instead of word embeddings.
+class AlignedTokens(nn.Module):
+    """Attend and compare (section 3), on vectors that an encoder gives instead of word embeddings.
 
     So, as Chen et al. (2017, 3.2) have it for such vectors, tokens are aligned by their own dot products, which find
     equal words from the first step on, and are compared by difference and product too. The vectors are normalized, as
@@ -30,12 +30,28 @@ class DecomposableAttention(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(size)
         self.compare = feed_forward(4 * size, dropout=dropout)
+
+    def forward(self, a: Tensor, b: Tensor, mask_b: Tensor) -> Tensor:
+        """Tokens (B, S, N), each beside its like in a text of tokens (B, T, N), true in the mask (B, T): (B, S, H)."""
+        a, b = self.norm(a), self.norm(b)
+        return self.compare(matching_features(a, aligned(similarities(a, b), b, mask_b)))
+
+
+class DecomposableAttention(AlignedTokens):
+    """Attend, compare, aggregate: two texts as one vector.
+
+    Args:
+        size, dropout: see AlignedTokens.
+    """
+
+    def __init__(self, size: int, *, dropout: float) -> None:
+        super().__init__(size, dropout=dropout)
         self.aggregate = feed_forward(2 * HIDDEN, dropout=dropout)
 
-    def forward(self, a: Tensor, b: Tensor, mask_a: Tensor, mask_b: Tensor) -> Tensor:
+    def forward(self, a: Tensor, b: Tensor, mask_a: Tensor, mask_b: Tensor) -> Tensor:  # type: ignore[override]
         """Tokens (B, S, N) and (B, T, N), true in the masks (B, S) and (B, T) -> (B, H)."""
         a, b = self.norm(a), self.norm(b)
-        scores = a @ b.transpose(1, 2) / a.shape[-1] ** 0.5  # (B, S, T)
+        scores = similarities(a, b)
         compared_a = self.compared(a, aligned(scores, b, mask_b), mask_a)
         compared_b = self.compared(b, aligned(scores.transpose(1, 2), a, mask_a), mask_b)
         return self.aggregate(torch.cat([compared_a, compared_b], -1))
@@ -43,6 +59,11 @@ class DecomposableAttention(nn.Module):
     def compared(self, text: Tensor, other: Tensor, mask: Tensor) -> Tensor:
         """Equations 3 and 4: tokens beside what they are aligned with, (B, S, N) both, summed over the text: (B, H)."""
         return (self.compare(matching_features(text, other)) * mask[..., None]).sum(1)
+
+
+def similarities(a: Tensor, b: Tensor) -> Tensor:
+    """Scaled dot products (B, S, T) of tokens (B, S, N) and (B, T, N)."""
+    return a @ b.transpose(1, 2) / a.shape[-1] ** 0.5
 
 
 def aligned(scores: Tensor, other: Tensor, mask: Tensor) -> Tensor:

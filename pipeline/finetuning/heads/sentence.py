@@ -11,9 +11,9 @@ from torch import Tensor
 from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.base import LinearHead
 from pipeline.finetuning.heads.decomposable_attention import HIDDEN, DecomposableAttention, matching_features
-from pipeline.finetuning.options import HeadOptions, reading_of
+from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Batch, sides
 from pipeline.models.losses import Loss, classification_loss
 from pipeline.models.outputs import Encoded
 from tasks import classification
@@ -30,7 +30,7 @@ class SentenceHead(LinearHead):
     takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing", "pair", "layers", "lstm"})
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
-        size, reading = self.size_of(encoder, options), reading_of(encoder, options)
+        size, reading = self.size_of(encoder, options), options.pair if options.pairs else None
         seen = {"compared": 4 * size, "attended": HIDDEN}.get(reading or "", size)
         super().__init__(encoder, outputs=outputs, options=options, bias=bias, seen=seen)
         attended = reading == "attended"
@@ -77,8 +77,3 @@ class SentenceHead(LinearHead):
 
     def answer(self, text: Any, prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
         return classification.answer(prediction, names)
-
-
-def sides(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (2 B, ...) of pairs, see `flatten_pairs` -> those of the first texts and of the second, (B, ...) each."""
-    return rows[0::2], rows[1::2]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pipeline.finetuning.features import Feature
+from pipeline.data.rows import word_windows
+from pipeline.finetuning.features import Cut, Feature
 from pipeline.finetuning.heads.base import LinearHead
 from pipeline.finetuning.heads.crf import Crf
 from pipeline.finetuning.options import HeadOptions
@@ -23,6 +25,19 @@ from tasks.bio import spans
 NO_WORD = -1  # the label of padding
 
 
+@dataclass
+class WordWindow:
+    """What a window of a list of words has predictions for.
+
+    Attributes:
+        targets: numbers of words.
+        word_ids: of each token the target that it is a piece of, counted from 0; -1 for none.
+    """
+
+    targets: range
+    word_ids: list[int]
+
+
 class TokenHead(LinearHead):
     """A linear layer on each word's vector: its first piece (Devlin et al. 2018, 5.3) or the mean of its pieces.
 
@@ -30,6 +45,7 @@ class TokenHead(LinearHead):
     """
 
     by_word: ClassVar[bool] = True
+    windows: ClassVar[str | None] = "A sentence"
     tag: ClassVar[str] = "token-classification"
     layout: ClassVar[str] = "token"
     takes: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing", "words", "crf", "layers", "lstm"})
@@ -48,12 +64,28 @@ class TokenHead(LinearHead):
         return self.classifier(self.dropout(vectors))
 
     @classmethod
+    def features(cls, encoder: Encoder, texts: Sequence[Any], *, max_length: int, cut: Cut) -> list[Feature]:
+        """Overlapping windows of lists of words; every word is a target of one."""
+        most = max_length - encoder.special.count()
+        return [feature for number, words in enumerate(texts) for feature in _windows(encoder, number, words, most)]
+
+    @classmethod
+    def inputs(cls, encoder: Encoder, features: Sequence[Feature]) -> Batch:
+        """With `word_ids` (B, T): the target word that a position is a piece of, -1 for none."""
+        batch = super().inputs(encoder, features)
+        words, begin = torch.full(batch["mask"].shape, -1), encoder.special.prefix
+        for row, feature in enumerate(features):
+            words[row, begin : begin + len(feature.ids)] = torch.tensor(feature.window.word_ids)
+        return {**batch, "word_ids": words}
+
+    @classmethod
     def collate(cls, encoder: Encoder, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
         """Tags of whole texts -> those of the target words of each window (B, W), NO_WORD on padding."""
-        longest = max(len(feature.target_words) for feature in features)
+        longest = max(len(feature.window.targets) for feature in features)
         result = torch.full((len(features), longest), NO_WORD)
         for row, (feature, tags) in enumerate(zip(features, labels, strict=True)):
-            result[row, : len(feature.target_words)] = torch.tensor([tags[i] for i in feature.target_words])
+            targets = feature.window.targets
+            result[row, : len(targets)] = torch.tensor([tags[i] for i in targets])
         return result, (result != NO_WORD).sum()
 
     def loss(self, outputs: Tensor, labels: Tensor, **options: Any) -> Loss:
@@ -84,7 +116,7 @@ class TokenHead(LinearHead):
         return [Prediction(labels[:count], shares[:count]) for labels, shares, count in rows]
 
     @staticmethod
-    def join(parts: list[Prediction]) -> Prediction:
+    def join(parts: list[Prediction], features: list[Feature], text: Any) -> Prediction:
         """The windows of a sentence, one after the other; a text without words has none."""
         tags = [tag for part in parts for tag in part.label]
         return Prediction(tags, [share for part in parts for share in part.probabilities])
@@ -104,3 +136,14 @@ class TokenHead(LinearHead):
                 {"type": kind, "begin": begin, "end": end, "text": whole[begin:end]} for kind, begin, end in found
             ]
         return result
+
+
+def _windows(encoder: Encoder, number: int, words: Sequence[str], most: int) -> Iterator[Feature]:
+    """Windows of a list of words, of at most `most` tokens each; of a longer word the first tokens."""
+    pieces = encoder.word_pieces(words)
+    cut = any(len(word) > most for word in pieces)
+    pieces = [word[:most] for word in pieces]
+    for window, targets in word_windows([len(word) for word in pieces], most) if words else ():
+        ids = [piece for i in window for piece in pieces[i]]
+        word_ids = [i - targets.start if i in targets else -1 for i in window for _ in pieces[i]]
+        yield Feature(number, ids, was_cut=cut, window=WordWindow(targets, word_ids))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import UserError
-from pipeline.finetuning.features import Feature, collate
+from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.base import Head
 from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder
@@ -117,7 +117,7 @@ class TranslationHead(Head):
         drawn: list[tuple[Tensor, list[str], list[str]]] = []
         decode = model.tokenizer.backend.decode
         for feature in features:
-            batch = {name: value.to(model.device) for name, value in collate(model, [feature]).items()}
+            batch = {name: value.to(model.device) for name, value in self.inputs(model, [feature]).items()}
             with torch.no_grad():
                 [target] = model.write(batch, Search(tokens=2 * batch["input_ids"].shape[1] + LONGER))
                 targets = {name: value.to(model.device) for name, value in model.collate_targets([target]).items()}

@@ -1,0 +1,148 @@
+"""The answer to a question in a text: two numbers for each token, whether the answer begins and whether it ends there.
+
+Source: Devlin et al. 2018, 4.2, https://arxiv.org/abs/1810.04805.
+
+Shapes: B batch, T positions, N size of a token's vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pipeline.data.rows import word_windows
+from pipeline.errors import UserError
+from pipeline.finetuning.features import Cut, Feature
+from pipeline.finetuning.heads.base import LinearHead
+from pipeline.finetuning.heads.decomposable_attention import HIDDEN, AlignedTokens
+from pipeline.finetuning.options import HeadOptions, Pair
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch, sides
+from pipeline.models.losses import Loss
+from pipeline.models.outputs import Encoded
+from tasks import questions
+from tasks.base import Prediction
+from tasks.questions import Answer
+
+LONGEST = 30  # tokens of an answer
+NEVER = torch.finfo(torch.float32).min
+
+
+class SpanHead(LinearHead):
+    """A linear layer on the tokens of a text that follow a question; on an encoder that reads them one by one the
+    tokens of the text are first compared with those of the question (`attended`).
+
+    A long text is read in windows. Of a window without the answer it learns that the answer begins and ends at the
+    token where the encoder pools a text (BERT's [CLS]), or at a special token: so the probabilities of answers in
+    different windows can be compared.
+    """
+
+    tag: ClassVar[str] = "question-answering"
+    layout: ClassVar[str] = "span"
+    takes: ClassVar[frozenset[str]] = frozenset({"pair", "layers", "lstm"})
+    windows: ClassVar[str | None] = "A text"
+    apart: ClassVar[Pair] = "attended"
+
+    def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
+        if options.pair == "compared":
+            raise UserError(
+                "model.recipe.pair is compared, a vector for each text; an answer is looked for among tokens: joined "
+                "or attended."
+            )
+        attended, size = options.pair == "attended", self.size_of(encoder, options)
+        super().__init__(encoder, outputs=outputs, options=options, bias=bias, seen=HIDDEN if attended else size)
+        self.attention = AlignedTokens(size, dropout=options.dropout) if attended else None
+
+    @classmethod
+    def is_plain(cls, options: HeadOptions) -> bool:
+        return super().is_plain(options) and options.pair != "attended"
+
+    @classmethod
+    def features(cls, encoder: Encoder, texts: Sequence[Any], *, max_length: int, cut: Cut) -> list[Feature]:
+        """A question, of at most half of the positions, with each of the overlapping windows of its text."""
+        room = most = max_length - encoder.special.count()
+        if encoder.joint_pairs:
+            room = max_length - encoder.special.count(2)
+            most = room // 2
+        sides = encoder.tokenize_placed([side for pair in texts for side in pair])
+        result = []
+        for number, ((question, _), (ids, places)) in enumerate(zip(sides[::2], sides[1::2], strict=True)):
+            first = question[:most]
+            for window, _ in word_windows([1] * len(ids), room - len(first) if encoder.joint_pairs else room):
+                part = slice(window.start, window.stop)
+                cut_off = len(first) < len(question)
+                result.append(Feature(number, (first, ids[part]), was_cut=cut_off, window=places[part]))
+        return result
+
+    @classmethod
+    def inputs(cls, encoder: Encoder, features: Sequence[Feature]) -> Batch:
+        """With `answerable` (B, T): which positions are the text's, without its question and special tokens."""
+        batch = super().inputs(encoder, features)
+        place = torch.arange(batch["mask"].shape[-1])
+        begin = torch.tensor([_begin(encoder, feature) for feature in features])[:, None]
+        count = torch.tensor([len(feature.window) for feature in features])[:, None]
+        return {**batch, "answerable": (place >= begin) & (place < begin + count)}
+
+    @classmethod
+    def collate(cls, encoder: Encoder, labels: Sequence[Answer], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
+        """Answers -> the positions of their first and last token in each window, (B, 2)."""
+        ends = torch.tensor([_begin(encoder, one) + len(one.window) + encoder.special.suffix for one in features])
+        mask = torch.arange(int(ends.max())) < ends[:, None]
+        pooled = encoder.pooled_positions(mask)
+        last = ends - 1 if encoder.special.suffix else torch.zeros_like(ends)
+        nowhere = last if pooled is None else pooled % mask.shape[1]
+        rows = nowhere[:, None].repeat(1, 2)
+        for row, (answer, feature) in enumerate(zip(labels, features, strict=True)):
+            places, begin = feature.window, _begin(encoder, feature)
+            inside = [n for n, (first, last) in enumerate(places) if first < answer.end and last > answer.begin]
+            if inside and places[0][0] <= answer.begin and places[-1][1] >= answer.end:
+                rows[row] = torch.tensor([begin + inside[0], begin + inside[-1]])
+        return rows, torch.tensor(len(rows))
+
+    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+        """-> logits (B, T, 2) of begin and end, on padding as low as can be."""
+        vectors, mask = self.hidden(encoded), encoded.mask
+        if self.attention is not None:
+            (question, vectors), (asked, mask) = sides(vectors), sides(mask)
+            vectors = self.attention(vectors, question, asked)
+        return self.classifier(self.dropout(vectors)).float().masked_fill(~mask[..., None], NEVER)
+
+    def loss(self, outputs: Tensor, labels: Tensor, **options: Any) -> Loss:
+        """Cross entropy over positions, the mean of begin and end: (B, T, 2) and (B, 2)."""
+        return Loss(F.cross_entropy(outputs, labels, reduction="sum") / 2, len(labels))
+
+    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+        """The first and last token of the likeliest answer, counted from the beginning of the window's text."""
+        there = batch["answerable"]
+        begin, end = outputs.log_softmax(1).masked_fill(~there[..., None], NEVER).unbind(-1)
+        size = begin.shape[1]
+        allowed = torch.ones(size, size, dtype=torch.bool, device=begin.device).triu().tril(LONGEST - 1)
+        scores = (begin[:, :, None] + end[:, None, :]).masked_fill(~allowed, -torch.inf)
+        best, where = scores.flatten(1).max(1)
+        first = where // size - there.int().argmax(1), where % size - there.int().argmax(1)
+        rows = zip(*(part.tolist() for part in (*first, best.exp())), strict=True)
+        return [Prediction((low, high), [probability]) for low, high, probability in rows]
+
+    @staticmethod
+    def join(parts: list[Prediction], features: list[Feature], text: tuple[str, str]) -> Prediction:
+        """The likeliest answer of all windows, by its characters."""
+        best, feature = max(zip(parts, features, strict=True), key=lambda part: part[0].probabilities)
+        low, high = best.label
+        found = (feature.window[low][0], feature.window[high][1]) if feature.window else (0, 0)
+        return Prediction(questions.trimmed(text[1], *found), best.probabilities)
+
+    def read(self, text: tuple[str, str]) -> tuple[str, str]:
+        return text  # characters are counted as the user wrote them
+
+    def answer(self, text: Any, prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
+        return questions.answer(prediction)
+
+
+def _begin(encoder: Encoder, feature: Feature) -> int:
+    """The position of the first token of the window's text."""
+    special = encoder.special
+    return special.prefix + (len(feature.ids[0]) + special.between if encoder.joint_pairs else 0)

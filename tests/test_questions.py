@@ -1,0 +1,301 @@
+"""Questions answered by a part of a text: where answers are, how they are read and scored, and what is learned."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional as F
+
+import pipeline
+from pipeline.errors import UserError
+from pipeline.finetuning.features import Feature
+from pipeline.finetuning.model import FineTunedModel
+from pipeline.finetuning.predictions import predictions_of
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch
+from tasks.base import Example
+from tasks.questions import Answer, Questions, asking, likest_sentence, score
+from tests.conformance import TOYS
+from tests.conftest import assert_plot, figures, run
+from tests.test_tuned import options
+
+COLORS, ANIMALS = ["red", "blue", "green", "white"], ["dog", "cat", "horse", "bird"]
+FILLING = ["we", "saw", "it", "on", "the", "way", "to", "the", "old", "house", "by", "the", "sea"]
+TASK = """\
+data:
+  task:
+    class_path: tasks.questions.Questions
+    init_args: {columns: {question: question, context: context, answers: answers}}
+"""
+VECTORS = sorted(model for model, toy in TOYS.items() if toy.pretrains and not toy.counts)
+
+
+def question(color: str, animal: str, words: list[str], kind: str) -> dict[str, Any]:
+    text, word = " ".join([*words, color, animal]), {"color": color, "animal": animal}[kind]
+    return {
+        "question": f"what {kind}?",
+        "context": text,
+        "answers": {"text": [word], "answer_start": [text.rindex(word)]},
+    }
+
+
+def rows(count: int, seed: int) -> list[dict[str, Any]]:
+    """Half of the questions ask for a color, half for an animal, and both are in each text."""
+    rng = random.Random(seed)
+    asked = ("color", "animal")
+    return [
+        question(rng.choice(COLORS), rng.choice(ANIMALS), rng.sample(FILLING, rng.randint(0, 4)), asked[number % 2])
+        for number in range(count)
+    ]
+
+
+def write(folder: Path) -> Path:
+    for split, count in (("train", 240), ("valid", 40), ("test", 60)):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(count, seed=count)))
+    (folder / "colors.yaml").write_text(TASK)
+    return folder / "colors.yaml"
+
+
+# ---------------------------------------------------------------------- where answers are
+
+
+ODD = "  Ünïcode 🙂 text — naïve café, 中文字 and\tstate-of-the-art; “quoted” words… don't stop: Zürich 1,234.56. "
+LONG = " ".join(f"word{number} of many" for number in range(60)) + " and the end"
+PLACES = [
+    (ODD, "Ünïcode"),
+    (ODD, "naïve café"),
+    (ODD, "“quoted” words…"),
+    (ODD, "don't stop"),
+    (ODD, "Zürich"),
+    (ODD, "1,234.56"),
+    (LONG, "word0"),
+    (LONG, "many word31"),
+    (LONG, "the end"),
+    ("x" * 4_500 + " after it", "after it"),
+    ("short", "short"),
+]
+
+
+def example(text: str, answer: str) -> Example:
+    return Questions().example(("row", {"question": "which part is it?", "context": text, "answers": answer}))
+
+
+def with_outputs_at(
+    model: FineTunedModel, examples: list[Example]
+) -> tuple[list[Feature], torch.Tensor, list[Any], Batch]:
+    """Features and labels of examples, and what is read from outputs that have these labels."""
+    head, features = model.head, model.features([one.text for one in examples])
+    batch = head.inputs(model.encoder, features)
+    labels, _ = head.collate(model.encoder, [examples[one.text].label for one in features], features)
+    outputs = torch.zeros(len(features), batch["answerable"].shape[1], 2).scatter_(1, labels[:, None], 20.0)
+    found = predictions_of(
+        enumerate(head.decode(outputs, batch)), features, [one.text for one in examples], join=head.join
+    )
+    return features, labels, [one.label.texts[0] for one in found], batch
+
+
+@pytest.mark.parametrize("pair", ["joined", "attended"])
+@pytest.mark.parametrize("model", VECTORS)
+def test_the_tokens_of_an_answer_give_its_text(model: str, pair: str, toys: Callable[[str], Path]) -> None:
+    """In every family: special tokens, windows and tokens of a part of a character are accounted for."""
+    encoder = pipeline.encoders.load(toys(model) / "encoder")
+    if pair == "joined" and not (encoder.joint_pairs or encoder.special.between):
+        pytest.skip("it has no token between texts")
+    settings = options(name="span", pairs=True, columns={}, max_length=40)
+    settings.pair = pair  # type: ignore[assignment]
+    tuned = FineTunedModel(encoder, labels=["begin", "end"], options=settings)
+    examples = [example(*place) for place in PLACES]
+    features, labels, found, batch = with_outputs_at(tuned, examples)
+    assert len(features) > len(PLACES)
+    assert batch["mask"].shape[-1] <= 40
+    inside = set()
+    for feature, ends, there in zip(features, labels.tolist(), batch["answerable"], strict=True):
+        answer = examples[feature.text].label
+        whole = feature.window[0][0] <= answer.begin and feature.window[-1][1] >= answer.end
+        assert [bool(there[end]) for end in ends] == [whole, whole]  # else a special token
+        inside |= {feature.text} if whole else set()
+    assert len(inside) >= len(PLACES) - 2  # of many tokens each, where tokens are bytes
+    assert {number: found[number] for number in inside} == {number: PLACES[number][1] for number in inside}
+    with torch.no_grad():
+        outputs = tuned.eval()(batch)[0]
+    assert outputs.shape == (len(features), batch["mask"].shape[-1], 2)
+    assert torch.isfinite(F.cross_entropy(outputs, labels))
+
+
+def test_a_question_takes_half_of_the_positions_at_most(pretrained: Path) -> None:
+    encoder = pipeline.encoders.load(pretrained / "encoder")
+    settings = options(name="span", pairs=True, columns={}, max_length=23)
+    tuned = FineTunedModel(encoder, labels=["begin", "end"], options=settings)
+    features = tuned.features([("what is it ? " * 30, "some words of a text " * 5), ("why", "")])
+    assert [len(one.ids[0]) for one in features[:-1]] == [10] * (len(features) - 1)
+    assert all(one.was_cut and len(one) <= 20 for one in features[:-1])
+    assert (features[-1].ids[1], features[-1].was_cut) == ([], False)
+    answers = tuned.predict([("what is it ? " * 30, "  some words"), ("why", "")])
+    assert answers[0]["cut"]
+    assert "  some words"[answers[0]["begin"] : answers[0]["end"]] == answers[0]["answer"] != ""
+    assert (answers[1]["answer"], answers[1]["begin"], answers[1]["end"]) == ("", 0, 0)
+
+
+def test_texts_are_not_compared_as_vectors(pretrained: Path, tmp_path: Path) -> None:
+    task = ["--task", str(write(tmp_path)), "--data", str(tmp_path), "--from", str(pretrained), "--data.epochs=1"]
+    with pytest.raises(UserError, match="an answer is looked for among tokens: joined or attended"):
+        run("finetune", *task, "--model.recipe.pair=compared", "--out", "run")
+    with pytest.raises(UserError, match=r"data\.cut is for texts of one label; a text is read in windows"):
+        run("finetune", *task, "--data.cut=tail", "--out", "run")
+
+
+# ---------------------------------------------------------------------- what is learned
+
+
+@pytest.mark.parametrize("model", ["bert", "elmo"])
+def test_answers_are_learned_predicted_and_shown(
+    model: str, toys: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Read as one sequence, and, by an encoder that reads texts one by one, token by token."""
+    task, out = write(tmp_path), tmp_path / "run"
+    flags = ["--data.epochs=20", "--precision=32-true", "--learning-rate", "3e-3", "--validations=2"]
+    flags += ["--task", str(task), "--data", str(tmp_path), "--from", str(toys(model) / "encoder")]
+    run("finetune", "--model", model, *flags, "--out", str(out))
+    end = figures(out)
+    assert end["test/answer_f1"] > 0.8 > end["baseline/likest_sentence"]  # without the question: 0.5
+    assert end["test/answer_f1"] >= end["test/exact_match"]
+    said = capsys.readouterr().out
+    assert "test answer F1 " in said
+    assert f"pairs are {'joined' if model == 'bert' else 'attended'}" in said
+    assert_plot(out / "questions.png")
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert line["text"][1][line["begin"] : line["end"]] == line["answer"]
+    text = "we saw the sea green bird"
+    (tmp_path / "new.csv").write_text(f'question,context\nwhat color?,"{text}"\nwhat animal?,"{text}"\n')
+    run("predict", "--model", str(out), "--input", str(tmp_path / "new.csv"), "--out", str(tmp_path / "out.csv"))
+    answers = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert [row["predicted_answer"] for row in answers] == ["green", "bird"]
+    assert text[int(answers[0]["predicted_begin"]) : int(answers[0]["predicted_end"])] == "green"
+    assert 0 < float(answers[0]["probability"]) <= 1
+    run("score", "--from", str(out), "--task", str(task), "--data", str(tmp_path), "--out", str(tmp_path / "own.json"))
+    assert json.loads((tmp_path / "own.json").read_text())["answer_f1"] == pytest.approx(end["test/answer_f1"])
+    run("report", "--from", str(out))
+    assert "answers have no right word" in (out / "report.html").read_text() or end["test/answer_f1"] == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "theirs"), [("bert", "BertForQuestionAnswering"), ("gpt", "GPT2ForQuestionAnswering")]
+)
+def test_it_is_the_head_of_transformers(model: str, theirs: str, toys: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder: Encoder = pipeline.encoders.load(toys(model) / "encoder")
+    tuned = FineTunedModel(
+        encoder, labels=["begin", "end"], options=options(name="span", pairs=True, columns={}, max_length=40)
+    ).eval()
+    torch.nn.init.normal_(tuned.head.classifier.weight)
+    tuned.save(tmp_path / "model", card="")
+    other, report = transformers.AutoModelForQuestionAnswering.from_pretrained(
+        tmp_path / "model", output_loading_info=True
+    )
+    assert type(other).__name__ == theirs
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    examples = [example("one small text", "small text")]
+    features, labels, _, batch = with_outputs_at(tuned, examples)
+    assert batch["mask"].all()
+    names = {"token_type_ids": batch["token_type_ids"]} if "token_type_ids" in batch else {}
+    with torch.no_grad():
+        expected = other.eval()(batch["input_ids"], **names, start_positions=labels[:, 0], end_positions=labels[:, 1])
+        outputs = tuned(batch)[0]
+    torch.testing.assert_close(outputs[..., 0], expected.start_logits, rtol=0, atol=1e-4)
+    torch.testing.assert_close(outputs[..., 1], expected.end_logits, rtol=0, atol=1e-4)
+    loss = tuned.head.loss(outputs, labels)
+    assert float(loss.sum) / loss.count == pytest.approx(float(expected.loss), rel=1e-4)
+    again = pipeline.load(tmp_path / "model")
+    assert again.predict([("what?", "one small text")]) == tuned.predict([("what?", "one small text")])
+    assert len(features) == 1
+
+
+# ---------------------------------------------------------------------- how answers are read and scored
+
+
+TEXT = " The red dog saw the red cat."
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ({"text": ["red cat", "cat"], "answer_start": [21, 25]}, Answer(20, 27, ["red cat", "cat"])),
+        (
+            [{"text": "red cat", "answer_start": 21}, {"text": "cat", "answer_start": 25}],
+            Answer(20, 27, ["red cat", "cat"]),
+        ),
+        ({"text": "red cat", "answer_start": 21}, Answer(20, 27, ["red cat"])),
+        ({"text": [" red cat"], "answer_start": [20]}, Answer(20, 27, ["red cat"])),
+        ("red", Answer(4, 7, ["red"])),
+        (["dog", "dog"], Answer(8, 11, ["dog"])),
+    ],
+)
+def test_how_answers_are_read(value: Any, wanted: Answer) -> None:
+    found = Questions().example(("a.jsonl, line 1", {"question": "what?", "context": TEXT, "answers": value}))
+    assert found.label == wanted
+    assert found.text[1][wanted.begin : wanted.end] == wanted.texts[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"text": ["red cat"], "answer_start": [3]}, "line 1 has the answer 'red cat', which is not in the text at"),
+        ({"text": ["red cat"], "answer_start": ["x"]}, "which is not in the text at character x"),
+        ("horse", "line 1 has the answer 'horse', which is not in the text\\.$"),
+    ],
+)
+def test_answers_that_are_not_in_the_text(value: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Questions().label(("a.jsonl, line 1", {"question": "what?", "context": TEXT, "answers": value}))
+
+
+def test_questions_without_an_answer_are_left_out(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = write(tmp_path)
+    empty: list[Any] = [{"text": [], "answer_start": []}, [], None, ""]
+    lines = [{**row, "answers": value} for row, value in zip(rows(4, seed=1), empty, strict=True)]
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    where = ["--task", str(task), "--data", str(tmp_path), "--from", str(pretrained)]
+    run("finetune", *where, "--out", "run", "--data.epochs=1", "--trainer.max_steps=1", "--precision=32-true")
+    assert "train 240 rows (4 left out, without an answer)" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_the_questions_of_a_text_stay_together() -> None:
+    task, text = Questions(), "the red dog"
+    first, second = (
+        task.example(("row", {"question": f"what {kind}?", "context": text, "answers": answer}))
+        for kind, answer in (("color", "red"), ("animal", "dog"))
+    )
+    assert task.group(first) == task.group(second)
+    assert first.content != second.content
+
+
+def test_scores_are_those_of_squad() -> None:
+    """The examples of its evaluation: case, marks and articles do not count, and the best answer does."""
+    assert score(["Denver Broncos"], "the denver broncos!") == (1.0, 1.0)
+    assert score(["Santa Clara", "Levi's Stadium in Santa Clara"], "Levi's Stadium") == (pytest.approx(4 / 7), 0.0)
+    assert score(["gold"], "silver") == (0.0, 0.0)
+    gold, said = [Answer(0, 0, ["gold"]), Answer(0, 0, ["the red dog"])], [Answer(0, 0, ["x"]), Answer(0, 0, ["red"])]
+    found = Questions().scores(gold, said).figures
+    assert found["answer_f1"] == pytest.approx((0 + 2 / 3) / 2)
+    assert found["standard_error"] == pytest.approx(1 / 3)
+    assert found["exact_match"] == 0
+
+
+def test_what_needs_no_model() -> None:
+    assert (
+        likest_sentence("Who saw the cat?", "It was red. The dog saw a cat. A cat slept for long.")
+        == "The dog saw a cat."
+    )
+    assert [asking(text) for text in ("In which year?", "How many", "Name it.")] == ["which", "how", "other"]
