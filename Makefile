@@ -126,7 +126,7 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
 	$(call run,TASK SHOTS FROM $(WRITING) ARGS)
 
-predict: $(BIN)/.installed-core ## labels, tags or scores of new texts: FROM=run or model folder of a fine-tune, DATA=file, OUT=file
+predict: $(BIN)/.installed-core ## labels, tags, scores or answers of new texts: FROM=run or model folder of a fine-tune, DATA=file, OUT=file
 	$(call uses,FROM DATA OUT ARGS)
 	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,FROM,--model) $(call flag,DATA,--input) $(call flags,OUT ARGS)
 

@@ -179,8 +179,8 @@ def trimmed(text: str, begin: int, end: int) -> Answer:
 
 def answer(prediction: Prediction) -> dict[str, Any]:
     """A predicted answer as `predict` and `predictions.jsonl` write it."""
-    [probability], (begin, end, texts) = prediction.probabilities, prediction.label
-    return {"answer": texts[0], "begin": begin, "end": end, "probability": probability}
+    begin, end, texts = prediction.label
+    return {"answer": texts[0], "begin": begin, "end": end, "probability": prediction.probabilities[0]}
 
 
 def score(right: Sequence[str], said: str) -> tuple[float, float]:

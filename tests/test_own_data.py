@@ -300,6 +300,7 @@ def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
 def frames() -> dict[str, tuple[pd.DataFrame, str]]:
     numbers = [n / 7 for n in range(40)]
     pair = {"sentence1": texts(40), "sentence2": texts(40, 4)}
+    firsts = [text.split()[0] for text in texts(40)]
     words = pd.DataFrame({"tokens": [text.split() for text in texts(40)], "ner_tags": [["O"] * 5 + ["B-N"]] * 40})
     return {
         "sentence": (reviews(), "{text: Review Text, label: Verdict}"),
@@ -308,6 +309,10 @@ def frames() -> dict[str, tuple[pd.DataFrame, str]]:
             "{text: text, label: labels}",
         ),
         "pair": (pd.DataFrame({**pair, "label": ["yes", "no"] * 20}), "label: label}"),
+        "questions": (
+            pd.DataFrame({"id": range(40), "query": texts(40, 4), "passage": texts(40), "answer": firsts}),
+            "{question: query, context: passage, answers: answer}",
+        ),
         "regression": (pd.DataFrame({**pair, "score": numbers}), "score: score}"),
         "tagging": (words, "{words: tokens, tags: ner_tags}"),
     }
@@ -395,9 +400,9 @@ REFUSED = {
         "columns id, text, animal, size, colour, score, .* text and label: .*--kind regression --data .*classes.csv`",
     ),
     "answers.jsonl": (
-        as_lines({"context": text, "question": f"{text}?", "answer": text, "answers": {"text": [text], "at": [n % 3]}}
+        as_lines({"context": text, "remark": f"{text}?", "reply": text, "replies": {"text": [text], "at": [n % 3]}}
                  for n, text in enumerate(texts(30))),
-        "columns context, question, answer, answers, and it is not clear",
+        "columns context, remark, reply, replies, and it is not clear",
     ),
     "two.jsonl": (
         as_lines({"first": text, "second": text, "label": n % 2} for n, text in enumerate(texts(30))),

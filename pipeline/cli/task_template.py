@@ -26,6 +26,7 @@ NAME = r"[a-z][a-z0-9-]*"
 LONGEST = 100  # characters of a name, which is that of files too
 MISSING = ("none", "na", "n/a", "nan", "null")  # labels that may stand for none, in small letters
 KINDS = kinds()
+LIKELIHOOD = {"questions": 0, "regression": 2}  # answers that are parts of a text are no classes; numbers may be
 YAML = Template("""\
 # $name: what it is, and who made it.
 # `make finetune TASK=$name DATA=$data` reads it from one file, which is split into parts, or from a folder of files
@@ -118,10 +119,10 @@ def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str,
 
 
 def clearest(fits: dict[str, dict[str, Any]], table: Table) -> str | None:
-    """The kind that reads the most columns, of classes and numbers the classes; None: these may be in several."""
+    """The kind that reads the most columns, of several the most likely; None: there may be classes in several."""
     if set(fits) == {"regression"} and table.labels(*fits["regression"]["columns"].values()):
         return None
-    return min(fits, key=lambda one: (-len(fits[one].get("columns", ())), one == "regression", one), default=None)
+    return min(fits, key=lambda one: (-len(fits[one].get("columns", ())), LIKELIHOOD.get(one, 1), one), default=None)
 
 
 def unclear(table: Table, source: str, name: str, kind: str | None, numbers: str | None) -> str:
