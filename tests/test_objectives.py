@@ -87,6 +87,10 @@ class Distillation(CausalLM):
         super().__init__()
         self.folder = teacher
 
+    @property
+    def weights(self) -> dict[str, float]:
+        return {"teacher": 0.25}
+
     def setup(self, model: Encoder, store: TokenStore) -> None:
         self.teacher = Frozen(pipeline.encoders.load(self.folder))
 
@@ -116,6 +120,7 @@ def test_a_teacher_is_no_part_of_the_run(
     run("pretrain", "--model", "gpt", "--out", "run", *short, "--trainer.max_steps=4", "--resume")
     metrics, encoder = figures(Path("run")), pipeline.encoders.load("run/encoder")
     assert metrics["val/teacher_loss"] > 0
+    assert metrics["val/loss"] == pytest.approx(metrics["val/lm_loss"] + 0.25 * metrics["val/teacher_loss"])
     assert metrics["parameters"] == sum(parameter.numel() for parameter in encoder.parameters())
     state = torch.load("run/checkpoints/last.ckpt", weights_only=True)
     assert not any("teacher" in name for name in state["state_dict"])

@@ -60,6 +60,11 @@ class Objective(nn.Module):
         return (cls.main,)
 
     @property
+    def weights(self) -> dict[str, float]:
+        """Weights of losses, by the names of the batch's targets, where they are not 1."""
+        return {}
+
+    @property
     def model_options(self) -> dict[str, Any]:
         """Arguments of the model's class that follow from the objective."""
         return {}

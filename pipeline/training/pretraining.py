@@ -111,9 +111,10 @@ class Pretraining(Training):
         torch.manual_seed(self.seed)
         self.encoder = make()
         self._check(data)
+        self.weights = self.objective.weights
         if self.distillation is not None:
             self.teacher = Teacher(self.distillation, self.encoder, self.objective, length=data.length)
-            self.weights = self.teacher.weights
+            self.weights = {**self.weights, **self.teacher.weights}
         if self.start is not None:
             self.loaded = take_over(self.encoder, Path(self.start))
         self.encoder.config["training_length"] = data.length
