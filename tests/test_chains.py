@@ -89,6 +89,15 @@ def test_pretraining_goes_on_and_resumes_exactly(
     assert all(torch.equal(value, two[name]) for name, value in one.items())
 
 
+def test_the_model_is_that_of_the_encoder(toys: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Where none is named; a recurrent encoder is a GRU, an LSTM or a plain one."""
+    for model in ("gpt", "recurrent"):
+        run("finetune", "--from", str(toys(model)), "--trainer.max_steps=1", "--precision=32-true")
+        name = TOYS[model].preset or model
+        assert (Path("runs/finetune") / f"{name}-sentiment/metrics.json").exists()
+        assert f"finetune --model {name} --task sentiment" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -165,9 +165,14 @@ def split_arguments(given: list[str]) -> list[str]:
 # ---------------------------------------------------------------------- flags that many commands share
 
 
+class Implied(str):
+    """The value of a flag that was not given, where others may tell more."""
+
+
 def add_model(parser: Parser) -> None:
+    """See `encoder_folders.implied_model`."""
     group = parser.group(INPUT)
-    group.add_argument("--model", default=DEFAULT_MODEL, help=f"one of {known('pretrain')}")
+    group.add_argument("--model", default=Implied(DEFAULT_MODEL), help=f"one of {known('pretrain')}")
     group.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
     group.add_argument("--seed", type=natural, default=0, help="of weights, order, masks and dropout")
 

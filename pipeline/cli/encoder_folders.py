@@ -36,6 +36,15 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     return folder
 
 
+def implied_model(folder: Path, default: str) -> str:
+    """MODEL of the encoder in FROM=, where that has one of that name; what is wrong with a folder is said later."""
+    try:
+        variant = encoders.variant(read_config(made_in(folder)))
+    except UserError:
+        return default
+    return default if named_config("pretrain", variant) is None else variant
+
+
 def made_in(folder: Path) -> Path:
     """The encoder or the fine-tuned model of a run folder; any other folder itself."""
     made = [folder / kind for kind in ("encoder", "model") if (folder / kind / "config.json").is_file()]

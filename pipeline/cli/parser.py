@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import warnings
+from pathlib import Path
 from types import ModuleType
 
 from pipeline.cli import commands
-from pipeline.cli.arguments import Parser, add_common, split_arguments
+from pipeline.cli.arguments import Implied, Parser, add_common, split_arguments
 from pipeline.cli.short_names import overrides
 from pipeline.console import typed
 from pipeline.console.messages import Level, set_level
@@ -55,6 +56,10 @@ def main(args: list[str]) -> None:
     if options.quiet and options.verbose:
         raise UserError("--quiet and --verbose say the opposite; leave one of them out.")
     set_level(Level.QUIET if options.quiet else Level.VERBOSE if options.verbose else Level.NORMAL)
+    if isinstance(options.__dict__.get("model"), Implied) and isinstance(options.__dict__.get("encoder"), Path):
+        from pipeline.cli.encoder_folders import implied_model
+
+        options.model = implied_model(options.encoder, options.model)
     if "overrides" in options:
         options.overrides = overrides(getattr(options, "settings", ()), flags)
     elif flags:
