@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+import string
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -14,13 +15,16 @@ from tasks import metrics, plots
 from tasks.base import Example, Prediction, Scores, Task
 from tasks.dataset import Row, is_missing, shortened
 from tasks.errors import RowError, UserError
-from tasks.guess import NEARLY_ALL, Table
+from tasks.guess import CLASSES, NEARLY_ALL, Column, Table, is_among
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WORST = 100  # rows of the table of wrong answers
+ASKED = ("question", "query")  # names of columns, the more telling ones first
 TEXTS = ("context", "passage", "paragraph", "document", "text")
+ANSWERS = ("answers", "answer", "answertext")
+MOST_READ = 1_000  # rows that a guess reads
 ASKING = ("what", "who", "when", "where", "which", "why", "how")
 
 
@@ -41,9 +45,9 @@ class Answer(NamedTuple):
 class Questions(Task):
     """A question, a text, and its answers, each with its first character in the text.
 
-    Answers are `{text: [...], answer_start: [...]}`, a list of `{text: ..., answer_start: ...}`, or a text alone, of
-    which the first place counts. A model learns the first answer; in a test the most similar one counts. Questions
-    without an answer are left out.
+    Answers are `{text: [...], answer_start: [...]}`, a list of `{text: ..., answer_start: ...}`, or a text alone, with
+    its place in a column `answer_start`; else its first place counts. A model learns the first answer; in a test the
+    most similar one counts. Questions without an answer are left out.
     """
 
     columns: dict[str, str] = field(
@@ -59,14 +63,17 @@ class Questions(Task):
 
     @classmethod
     def guess_columns(cls, table: Table) -> dict[str, str] | None:
-        question = _first(table, ("question", "query"))
-        text, found = _first(table, TEXTS), _first(table, ("answers", "answer"))
+        """Columns of such names, where the answers are words of the texts, and no column is that of classes."""
+        question, text, found = (_named(table, names) for names in (ASKED, TEXTS, ANSWERS))
         if question is None or text is None or found is None:
             return None
-        rows = [(row.get(text), row.get(found)) for row in table.rows[:1000]]
-        there = [all(part in str(text) for part, _ in places(value)) for text, value in rows]
-        fits = sum(there) >= NEARLY_ALL * len(there)
-        return {"question": question, "context": text, "answers": found} if fits else None
+        if found.is_class or any(column.is_class and is_among(column.name, CLASSES) for column in table.columns):
+            return None
+        rows = [(str(row.get(text.name)), _texts(row.get(found.name))) for row in table.rows[:MOST_READ]]
+        there = [all(_find(part, whole) is not None for part in parts) for whole, parts in rows if parts]
+        if not there or sum(there) < NEARLY_ALL * len(there):
+            return None
+        return {"question": question.name, "context": text.name, "answers": found.name}
 
     def group(self, example: Example) -> Hashable:
         return example.text[1]  # its questions have the same answers
@@ -78,23 +85,42 @@ class Questions(Task):
         return ["begin", "end"]
 
     def is_ignored(self, row: Row) -> bool:
-        return not any(places(row[1][self.named_column(row, "answers")]))
+        return not self.places(row)
+
+    def places(self, row: Row) -> list[tuple[str, Any]]:
+        """The texts of the answers of a row, and their first characters where these are given.
+
+        Raises:
+            UserError: answers of another form.
+        """
+        value = row[1][self.named_column(row, "answers")]
+        found = _places(value, row[1].get(self.columns.get("answer_start", "answer_start")))
+        if found is None:
+            what = "answers are text: [...] and answer_start: [...], or a text"
+            raise RowError(
+                row[0], f"has {shortened(str(value))} as its answers; {what}", kind="answers of another form"
+            )
+        return found
 
     def names(self, row: Row) -> list[str]:
         return self.label(row).texts
 
     def label(self, row: Row) -> Answer:
-        [(first, begin), *others] = places(self.column(row, "answers"))
         whole = str(self.column(row, "context"))
-        begin = whole.find(first) if begin is None else begin
-        if not isinstance(begin, int) or begin < 0 or whole[begin : begin + len(first)] != first:
-            at = "" if begin == -1 else f" at character {begin}"
-            problem = f"has the answer '{shortened(first)}', which is not in the text{at}"
-            raise RowError(row[0], problem, kind="an answer that is not in the text")
+        answers = [self._answer(row[0], whole, *place) for place in self.places(row)]
         stripped = len(whole) - len(whole.lstrip())  # as `plain` reads it
-        answer = trimmed(whole, begin, begin + len(first))
-        texts = list(dict.fromkeys([*answer.texts, *(text.strip() for text, _ in others)]))
-        return Answer(answer.begin - stripped, answer.end - stripped, texts)
+        texts = list(dict.fromkeys(text for answer in answers for text in answer.texts))
+        return Answer(answers[0].begin - stripped, answers[0].end - stripped, texts)
+
+    def _answer(self, place: str, whole: str, text: str, begin: Any) -> Answer:
+        """Raises: UserError, a text has not the answer, or not where it should be."""
+        at = _find(text, whole) if begin is None else _whole_number(begin)
+        if at is None or whole[at : at + len(text)] != text:
+            where = "" if begin is None else f" at character {begin}"
+            case = " in this case" if begin is None and text.lower() in whole.lower() else ""
+            problem = f"has the answer '{shortened(text)}', which is not in the text{where}{case}"
+            raise RowError(place, problem, kind="an answer that is not in the text")
+        return trimmed(whole, at, at + len(text))
 
     def check_labels(self, train: Sequence[Example]) -> None:
         if len({example.label.texts[0] for example in train}) == 1:
@@ -130,8 +156,8 @@ class Questions(Task):
 
     def baselines(self, train: Sequence[Example], test: Sequence[Example]) -> dict[str, float]:
         """The sentence that has the most words of the question."""
-        guesses = [Answer(0, 0, [likest_sentence(*example.text)]) for example in test]
-        return {"likest_sentence": self.scores([example.label for example in test], guesses).figures[self.metric]}
+        guesses = [Answer(0, 0, [closest_sentence(*example.text)]) for example in test]
+        return {"closest_sentence": self.scores([example.label for example in test], guesses).figures[self.metric]}
 
     # ------------------------------------------------------------------ report
 
@@ -142,10 +168,7 @@ class Questions(Task):
         return {"text": example.text, "gold": example.label.texts, **answer(prediction)}
 
     def worst(self, rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-        """Answers without a right word, the likeliest first."""
-        wrong = [row for row in rows if not score(row["gold"], row["answer"])[0]]
-        wrong.sort(key=lambda row: -row["probability"])
-        cells = [[str(row["text"]), " / ".join(row["gold"]), row["answer"], row["probability"]] for row in wrong]
+        cells = [[str(row["text"]), " / ".join(row["gold"]), row["answer"], row["probability"]] for row in wrong(rows)]
         return ["text", "gold", "answer", "probability"], cells[:WORST]
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[Answer]) -> dict[str, Figure]:
@@ -155,19 +178,6 @@ class Questions(Task):
         scores = {word: (float(np.mean(values)), len(values)) for word, values in found.items()}
         figure = plots.f1_bars(scores, y_label="question word (questions)")
         return {"questions": figure} if figure is not None else {}
-
-
-def places(value: Any) -> list[tuple[str, Any]]:
-    """Answers as a file has them -> their texts, and their first characters where these are given."""
-    if isinstance(value, dict):
-        texts, begins = value.get("text"), value.get("answer_start")
-        if isinstance(texts, str):
-            return [(texts, begins)]
-        listed = list(texts) if texts is not None else []
-        return list(zip(listed, begins if begins is not None else [None] * len(listed), strict=False))
-    if isinstance(value, (list, tuple)):
-        return [place for part in value for place in places(part)]
-    return [] if is_missing(value) or not str(value).strip() else [(str(value), None)]
 
 
 def trimmed(text: str, begin: int, end: int) -> Answer:
@@ -185,11 +195,24 @@ def answer(prediction: Prediction) -> dict[str, Any]:
 
 def score(right: Sequence[str], said: str) -> tuple[float, float]:
     """F1 of words and exact match, from 0 to 1, of the best right answer, as the evaluation of SQuAD 1.1 has them."""
-    from torchmetrics.functional.text import squad
+    words, f1, exact = plain_words(said), 0.0, 0.0
+    for answer in map(plain_words, right):
+        common = (Counter(words) & Counter(answer)).total()
+        f1 = max(f1, 2 * common / max(1, len(words) + len(answer)))
+        exact = max(exact, float(words == answer))
+    return f1, exact
 
-    answers = {"text": [*right], "answer_start": [0] * len(right)}
-    found = squad([{"prediction_text": said, "id": ""}], [{"answers": answers, "id": ""}])  # type: ignore[dict-item]
-    return float(found["f1"]) / 100, float(found["exact_match"]) / 100
+
+def plain_words(text: str) -> list[str]:
+    """Words in small letters, without punctuation marks and articles."""
+    letters = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", letters).split()
+
+
+def wrong(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of `predictions.jsonl` whose answer has no right word, the likeliest first."""
+    found = [row for row in rows if not score(row["gold"], row["answer"])[0]]
+    return sorted(found, key=lambda row: -row["probability"])
 
 
 def asking(question: str) -> str:
@@ -198,7 +221,7 @@ def asking(question: str) -> str:
     return next((word for word in words if word in ASKING), "other")
 
 
-def likest_sentence(question: str, text: str) -> str:
+def closest_sentence(question: str, text: str) -> str:
     """The sentence of a text that has the most words of a question; of several, the shortest."""
 
     def words(part: str) -> set[str]:
@@ -208,5 +231,47 @@ def likest_sentence(question: str, text: str) -> str:
     return max(re.split(r"(?<=[.!?])\s+", text), key=lambda part: (len(asked & words(part)), -len(part)))
 
 
-def _first(table: Table, names: Sequence[str]) -> str | None:
-    return next((name for name in names if name in table.names), None)
+def _named(table: Table, names: Sequence[str]) -> Column | None:
+    return next((column for name in names for column in table.columns if is_among(column.name, (name,))), None)
+
+
+def _places(value: Any, begin: Any = None) -> list[tuple[str, Any]] | None:
+    """Answers as a file has them -> texts and first characters; None: they have another form."""
+    if isinstance(value, dict):
+        texts, begins = value.get("text"), value.get("answer_start")
+        if "text" not in value:
+            return None
+        texts = [texts] if texts is None or isinstance(texts, str) else texts
+        begins = begins if isinstance(begins, (list, tuple)) else [begins] * len(texts)
+        if len(texts) != len(begins):
+            return None
+        return [(str(text), at) for text, at in zip(texts, begins, strict=True) if not _is_empty(text)]
+    if isinstance(value, (list, tuple)):
+        parts = [_places(part) for part in value]
+        return None if None in parts else [place for part in parts if part is not None for place in part]
+    text = "" if _is_empty(value) else str(value) if begin is not None else str(value).strip()
+    return [(text, None if is_missing(begin) else begin)] if text else []
+
+
+def _texts(value: Any) -> list[str]:
+    return [text.strip() for text, _ in _places(value) or ()]
+
+
+def _is_empty(value: Any) -> bool:
+    return is_missing(value) or not str(value).strip()
+
+
+def _whole_number(value: Any) -> int | None:
+    """12, 12.0 and "12"; None of what is no place."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return int(number) if number >= 0 and number.is_integer() else None
+
+
+def _find(text: str, whole: str) -> int | None:
+    """The first place of a text, as words before parts of words; None: it is not there."""
+    found = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", whole)
+    at = whole.find(text) if found is None else found.start()
+    return None if at < 0 else at

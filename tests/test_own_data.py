@@ -300,7 +300,6 @@ def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
 def frames() -> dict[str, tuple[pd.DataFrame, str]]:
     numbers = [n / 7 for n in range(40)]
     pair = {"sentence1": texts(40), "sentence2": texts(40, 4)}
-    firsts = [text.split()[0] for text in texts(40)]
     words = pd.DataFrame({"tokens": [text.split() for text in texts(40)], "ner_tags": [["O"] * 5 + ["B-N"]] * 40})
     return {
         "sentence": (reviews(), "{text: Review Text, label: Verdict}"),
@@ -310,7 +309,7 @@ def frames() -> dict[str, tuple[pd.DataFrame, str]]:
         ),
         "pair": (pd.DataFrame({**pair, "label": ["yes", "no"] * 20}), "label: label}"),
         "questions": (
-            pd.DataFrame({"id": range(40), "query": texts(40, 4), "passage": texts(40), "answer": firsts}),
+            pd.DataFrame({"id": range(40), "query": texts(40, 4), "passage": texts(40), "answer": texts(40)}),
             "{question: query, context: passage, answers: answer}",
         ),
         "regression": (pd.DataFrame({**pair, "score": numbers}), "score: score}"),

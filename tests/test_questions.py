@@ -13,16 +13,21 @@ import pytest
 import torch
 import transformers
 from torch.nn import functional as F
+from torchmetrics.functional.text import squad
 
 import pipeline
+from pipeline.data import labeled
+from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Feature
+from pipeline.finetuning.heads.span import LONGEST, windows
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.predictions import predictions_of
 from pipeline.models.base import Encoder
 from pipeline.models.inputs import Batch
 from tasks.base import Example
-from tasks.questions import Answer, Questions, asking, likest_sentence, score
+from tasks.guess import Table
+from tasks.questions import Answer, Questions, asking, closest_sentence, score
 from tests.conformance import TOYS
 from tests.conftest import assert_plot, figures, run
 from tests.test_tuned import options
@@ -165,7 +170,7 @@ def test_answers_are_learned_predicted_and_shown(
     flags += ["--task", str(task), "--data", str(tmp_path), "--from", str(toys(model) / "encoder")]
     run("finetune", "--model", model, *flags, "--out", str(out))
     end = figures(out)
-    assert end["test/answer_f1"] > 0.8 > end["baseline/likest_sentence"]  # without the question: 0.5
+    assert end["test/answer_f1"] > 0.8 > end["baseline/closest_sentence"]  # without the question: 0.5
     assert end["test/answer_f1"] >= end["test/exact_match"]
     said = capsys.readouterr().out
     assert "test answer F1 " in said
@@ -236,6 +241,9 @@ TEXT = " The red dog saw the red cat."
         ({"text": "red cat", "answer_start": 21}, Answer(20, 27, ["red cat"])),
         ({"text": [" red cat"], "answer_start": [20]}, Answer(20, 27, ["red cat"])),
         ("red", Answer(4, 7, ["red"])),
+        (" red ", Answer(4, 7, ["red"])),
+        ("at", Answer(25, 27, ["at"])),  # a part of a word, where it is no word
+        ({"text": ["red cat", None, " "], "answer_start": [21.0, 0, 0]}, Answer(20, 27, ["red cat"])),
         (["dog", "dog"], Answer(8, 11, ["dog"])),
     ],
 )
@@ -250,12 +258,87 @@ def test_how_answers_are_read(value: Any, wanted: Answer) -> None:
     [
         ({"text": ["red cat"], "answer_start": [3]}, "line 1 has the answer 'red cat', which is not in the text at"),
         ({"text": ["red cat"], "answer_start": ["x"]}, "which is not in the text at character x"),
+        ("Red", "which is not in the text in this case"),
+        ({"text": ["red", "nowhere"], "answer_start": [5, 6]}, "has the answer 'nowhere', which is not in the text at"),
+        ({"text": ["red"], "answer_start": []}, "as its answers; answers are text"),
+        ([{"answer": "red"}], "as its answers; answers are text"),
         ("horse", "line 1 has the answer 'horse', which is not in the text\\.$"),
     ],
 )
 def test_answers_that_are_not_in_the_text(value: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Questions().label(("a.jsonl, line 1", {"question": "what?", "context": TEXT, "answers": value}))
+
+
+def test_words_come_before_parts_of_words_and_a_column_says_more() -> None:
+    row = {"question": "what?", "context": "a hundred red cats, red dogs", "answers": "red"}
+    assert Questions().label(("row", row))[:2] == (10, 13)
+    assert Questions().label(("row", {**row, "answer_start": "20"}))[:2] == (20, 23)
+    with pytest.raises(UserError, match="which is not in the text at character 21"):
+        Questions().label(("row", {**row, "answer_start": 21}))
+
+
+def test_the_files_of_squad_are_read(tmp_path: Path) -> None:
+    answers = [{"text": "red", "answer_start": 4}]
+    asked = [{"id": "1", "question": "what color?", "answers": answers}, {"question": "who?", "answers": []}]
+    content = {"version": "1.1", "data": [{"title": "Dogs", "paragraphs": [{"context": "the red dog", "qas": asked}]}]}
+    (tmp_path / "train-v1.1.json").write_text(json.dumps(content))
+    [(_, first), (_, second)] = read_rows(tmp_path / "train-v1.1.json")
+    assert Questions().label(("row", first)) == Answer(4, 7, ["red"])
+    assert Questions().is_ignored(("row", second))
+    content["data"][0]["paragraphs"][0].pop("context")  # type: ignore[index]
+    (tmp_path / "train-v1.1.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="has paragraphs, as the files of SQuAD, but not all with a context and qas"):
+        read_rows(tmp_path / "train-v1.1.json")
+
+
+CLASSES = {"question": "is it so?", "passage": "a red dog", "answer": "red"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([{"Question": "what?", "Passage": f"it is n{n}", "answer_text": f" n{n} "} for n in range(60)], True),
+        ([{"question": "what?", "text": "a red dog", "answers": {"text": ["red"], "answer_start": [2]}}] * 9, True),
+        ([{"question": "what?", "text": "a red dog", "answers": {"text": [None], "answer_start": [None]}}] * 9, False),
+        ([{"question": "what?", "text": "a red dog", "answers": 1912}] * 9, False),
+        ([{**CLASSES, "answer": "abcd"[n % 4]} for n in range(60)], False),
+        ([{**CLASSES, "passage": f"r{n}", "answer": f"r{n}", "label": "yn"[n % 2]} for n in range(60)], False),
+        ([{**CLASSES, "answer": None}] * 9, False),
+    ],
+)  # fmt: skip
+def test_which_tables_are_guessed(rows: list[dict[str, Any]], found: bool) -> None:
+    assert (Questions.guess_columns(Table(rows)) is not None) == found
+
+
+@pytest.mark.parametrize("wanted", [0.25, 7])
+def test_parts_share_no_text(wanted: float, tmp_path: Path) -> None:
+    with (tmp_path / "all.jsonl").open("w") as file:
+        for row in rows(60, seed=3):
+            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({**row, "question": "and what else?"}) + "\n")
+    parts = labeled.read(Questions(valid_rows=wanted, test_rows=wanted), str(tmp_path / "all.jsonl")).parts
+    texts = [{one.text[1] for one in parts[split].examples} for split in ("train", "valid", "test")]
+    assert all(texts)
+    assert sum(map(len, texts)) == len(set().union(*texts))
+
+
+def test_a_part_without_a_usable_row_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "all.jsonl").write_text(json.dumps({"question": "what?", "context": "a dog", "answers": []}) + "\n")
+    with pytest.raises(UserError, match="no row that can be used: all are left out, without an answer"):
+        labeled.read(Questions(), str(tmp_path / "all.jsonl"))
+
+
+def test_every_answer_is_whole_in_a_window() -> None:
+    """Of LONGEST tokens, or of a half of a window with few."""
+    assert [range(0)[part] for part in windows(0, 20)] == [range(0)]
+    for tokens, room in ((1, 20), (20, 20), (21, 20), (500, 100), (129, 64), (7, 2)):
+        found = [range(tokens)[part] for part in windows(tokens, room)]
+        assert max(map(len, found)) <= room
+        longest = min(LONGEST, room // 2 + 1, tokens)
+        for begin in range(tokens - longest + 1):
+            assert any(begin in part and begin + longest - 1 in part for part in found)
+        assert len(found) == 1 or found[-1].stop == tokens > found[-2].stop  # and no window is in another
 
 
 def test_questions_without_an_answer_are_left_out(
@@ -282,7 +365,13 @@ def test_the_questions_of_a_text_stay_together() -> None:
 
 
 def test_scores_are_those_of_squad() -> None:
-    """The examples of its evaluation: case, marks and articles do not count, and the best answer does."""
+    """Case, marks and articles do not count, and the best answer does."""
+    rng, vocabulary = random.Random(0), ["the", "a", "Red", "red,", "dog", "cat's", "(cat)", "an", "sea"]
+    for _ in range(100):
+        said, *right = (" ".join(rng.choices(vocabulary, k=rng.randint(1, 4))) + " house" for _ in range(3))
+        answers = {"text": right, "answer_start": [0, 0]}
+        theirs = squad([{"prediction_text": said, "id": ""}], [{"answers": answers, "id": ""}])  # type: ignore[dict-item]
+        assert score(right, said) == pytest.approx((float(theirs["f1"]) / 100, float(theirs["exact_match"]) / 100))
     assert score(["Denver Broncos"], "the denver broncos!") == (1.0, 1.0)
     assert score(["Santa Clara", "Levi's Stadium in Santa Clara"], "Levi's Stadium") == (pytest.approx(4 / 7), 0.0)
     assert score(["gold"], "silver") == (0.0, 0.0)
@@ -295,7 +384,7 @@ def test_scores_are_those_of_squad() -> None:
 
 def test_what_needs_no_model() -> None:
     assert (
-        likest_sentence("Who saw the cat?", "It was red. The dog saw a cat. A cat slept for long.")
+        closest_sentence("Who saw the cat?", "It was red. The dog saw a cat. A cat slept for long.")
         == "The dog saw a cat."
     )
     assert [asking(text) for text in ("In which year?", "How many", "Name it.")] == ["which", "how", "other"]

@@ -173,7 +173,7 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
             answers("a great film\n", form)
     assert "1 of 5 texts are empty (the first is text 3)" in capsys.readouterr().err
     assert [row.get("cut") for row in answers("a\n" + "word " * 99 + "\n", "lines")] == [None, True]
-    assert "1 of 2 texts have more than 32 tokens and were cut" in capsys.readouterr().err
+    assert "1 of 2 texts were cut to fit into 32 tokens" in capsys.readouterr().err
     with pytest.raises(UserError, match="line 2 has no text under 'text', which this model reads"):
         answers('{"text": "a"}\n{"other": "b"}\n', "jsonl")
     columns = {"premise": "p", "hypothesis": "h", "label": "l"}

@@ -292,20 +292,24 @@ def _split_off(task: Task, train: Part, split: str, *, of: str) -> tuple[Part, P
         UserError: the task says that there is no such part, or there are too few rows.
     """
     wanted, rows = getattr(task, f"{split}_rows"), len(train.examples)
+    if not rows:
+        raise UserError(f"The training part has no row that can be used: all are left out, {task.ignores}.")
+    groups, strata = [task.group(example) for example in train.examples], task.strata(train.examples)
     if not wanted:
         name = {"valid": "validation"}.get(split, split)
         raise UserError(f"The task has no {name} part; set {split}_rows, to set training rows aside for it.")
     if wanted < 1:
-        strata = task.strata(train.examples)
-        contents, count = [task.group(example) for example in train.examples], max(1, round(wanted * rows))
-        chosen = stratified(contents, strata, count)
+        count = max(1, round(wanted * rows))
+        chosen = stratified(groups, strata, count)
         if 2 * len(chosen) < count:  # of a few texts, many times each
             chosen = stratified(range(rows), strata, count)
         share = wanted if len(chosen) == count else len(chosen) / rows
         made = f"{100 * share:.3g}% of {of}" + ", stratified by label" * (len(set(strata)) > 1)
     else:
         count = min(int(wanted), max(1, rows // MOST_ASIDE))
-        chosen, made = drawn(rows, count), "set aside from training"
+        alone = groups == [example.content for example in train.examples]
+        chosen = drawn(rows, count) if alone else stratified(groups, strata, count)
+        made = "set aside from training"
         if wanted > count:
             made = f"{count:,} of {rows:,} training rows set aside: {split}_rows {wanted:,} is capped at a fifth"
     if not 0 < len(chosen) < rows:

@@ -126,12 +126,27 @@ def read_json(
         names, content = content.get("columns"), content["data"]
         if names and all(isinstance(row, list) and len(row) == len(names) for row in content):
             content = [dict(zip(names, row, strict=True)) for row in content]
+        elif content and all(isinstance(row, dict) and isinstance(row.get("paragraphs"), list) for row in content):
+            content = questions_of(content, path)
     elif isinstance(content, dict) and content:  # by column, as pandas writes it by default
         rows = by_column(content)
         content = content if rows is None else rows
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise UserError(f"{path} is not a table: it must be a list of JSON objects, or one object a line.")
     yield from (("row", number, row) for number, row in enumerate(content, start=1))
+
+
+def questions_of(articles: list[Any], path: Path) -> list[dict[str, Any]]:
+    """Rows of articles with paragraphs and their questions, as the files of SQuAD have them.
+
+    Raises:
+        UserError: a paragraph has no questions.
+    """
+    try:
+        paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+        return [{**question, "context": one["context"]} for one in paragraphs for question in one["qas"]]
+    except (KeyError, TypeError):
+        raise UserError(f"{path} has paragraphs, as the files of SQuAD, but not all with a context and qas.") from None
 
 
 def by_column(content: Mapping[str, Any]) -> list[dict[str, Any]] | None:

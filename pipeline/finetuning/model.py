@@ -78,7 +78,8 @@ class FineTunedModel(nn.Module):
         A classifier gives `label`, `probability`, and `probabilities` by label name. A tagger takes strings, which are
         split at spaces and punctuation, or lists of words, and gives `words`, `tags`, `probabilities` of these tags and
         `spans` with their first character and the one behind their last (in the string, or in the words joined by
-        spaces). Where a text, or a word of a tagger's, was too long and has been cut, `cut` is true.
+        spaces). A model of questions gives the `answer` in the text, with such characters. Where a text, or a word of a
+        tagger's, was too long and has been cut, `cut` is true.
 
         Raises:
             UserError: pairs for a model of single texts, or the other way.
@@ -105,7 +106,10 @@ class FineTunedModel(nn.Module):
     def check(self, texts: Sequence[Any]) -> None:
         check_texts(texts)
         pairs, by_word = self.options.pairs, self.head.by_word
-        if any(isinstance(text, tuple) != pairs or (isinstance(text, list) and not by_word) for text in texts):
+        if any(
+            (isinstance(text, tuple) and len(text) == 2) != pairs or (isinstance(text, list) and not by_word)
+            for text in texts
+        ):
             wanted = "pairs (text, text)" if pairs else "single texts" + (" or lists of words" if by_word else "")
             raise UserError(f"This model reads {wanted}.")
 

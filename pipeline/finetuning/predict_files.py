@@ -64,7 +64,7 @@ def predict(
         print(f"{len(empty):,} of {done:,} texts are empty ({first}): their answers say nothing.", file=sys.stderr)
     if cut:
         room, where = f"{model.options.max_length} tokens", '"cut" is true there'
-        print(f"{cut:,} of {done:,} texts have more than {room} and were cut: {where}.", file=sys.stderr)
+        print(f"{cut:,} of {done:,} texts were cut to fit into {room}: {where}.", file=sys.stderr)
     return done
 
 

@@ -313,8 +313,7 @@ def of_label_sets(rows: Sequence[Row]) -> list[Section]:
 
 def of_answers(rows: Sequence[Row]) -> list[Section]:
     """The answers without a right word that the model is surest of."""
-    scored = [(questions.score(row["gold"], row["answer"])[0], row) for row in rows]
-    wrong = sorted((row for f1, row in scored if not f1), key=lambda row: -row["probability"])
+    wrong = questions.wrong(rows)
     errors = [
         Error(text_parts(row["text"]), " or ".join(row["gold"]), row["answer"], f"{row['probability']:.1%} sure")
         for row in wrong[:MOST_ERRORS]

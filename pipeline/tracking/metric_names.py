@@ -98,7 +98,7 @@ METRIC_NAMES = {
     "baseline/hypothesis_only": "the same on the second text of each pair alone",
     "baseline/training_spans": "span F1 of a list of the training part's spans",
     "baseline/most_frequent_tag": "accuracy of each word's most frequent training tag",
-    "baseline/likest_sentence": "F1 of the sentence of the text that has the most words of the question",
+    "baseline/closest_sentence": "F1 of the sentence of the text that has the most words of the question",
     "baseline/word_overlap": "correlation of the share of common words",
     "baseline/copy": "BLEU of the source text itself",
     "baseline/nearest_sentence": "BLEU of the target of the training source that is most like the source",

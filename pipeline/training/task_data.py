@@ -85,7 +85,7 @@ class TaskData(lightning.LightningDataModule):
             raise UserError(f"data.cut is for texts of one label; {what.lower()} is read in windows, whole.")
         self.examples: dict[str, list[Example]] = {}
         self.features: dict[str, list[Feature]] = {}
-        self.cut_labels: dict[str, int] = {}  # labels that are texts, and too long
+        self.label_notes: dict[str, str | None] = {}  # see Head.label_note
         self.found = LabeledRows()
         self.trained_on: Counter[str] = Counter()  # of a part: texts that are in the training part too
         self.left_over: dict[str, tuple[int, int]] = {}  # of a part, see `left_over`
@@ -121,7 +121,7 @@ class TaskData(lightning.LightningDataModule):
         for split, examples in self.examples.items():
             texts = [example.text for example in examples]
             self.features[split] = self.head.features(encoder, texts, max_length=self.longest, cut=self.cut)
-            self.cut_labels[split] = self.head.cut_labels(encoder, [example.label for example in examples])
+            self.label_notes[split] = self.head.label_note(encoder, [example.label for example in examples])
             if not self.features[split]:
                 raise UserError(f"The {split} part of the task holds no row; the first line of a table is its header.")
 
@@ -156,10 +156,10 @@ class TaskData(lightning.LightningDataModule):
 
     def _notes(self, split: str) -> Iterator[str]:
         features = self.features[split]
-        if cut := sum(feature.was_cut for feature in features):
+        if cut := len({feature.text for feature in features if feature.was_cut}):
             yield f"{cut:,} cut to {self.longest} tokens"
-        if cut := self.cut_labels.get(split, 0):
-            yield f"{cut:,} targets cut to {self.encoder.max_length} tokens"
+        if (note := self.label_notes.get(split)) is not None:
+            yield note
         if windows := len(features) - len({feature.text for feature in features}):
             yield f"{windows:,} more windows of {self.longest} tokens"
         if empty := sum(not any(example.text) for example in self.examples[split]):

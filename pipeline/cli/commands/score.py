@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
         print(columns)
     print(task.headline(found.scores.figures).removeprefix("test "))
     if found.cut:
-        print(f"{found.cut:,} texts have more than {model.options.max_length} tokens, and were cut.")
+        print(f"{found.cut:,} texts were cut to fit into {model.options.max_length} tokens.")
     if found.degenerate:
         print("Warning: every answer is the same.")
     if out is None or rows is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REFUSED = {
     "layers": "layers is for heads on an encoder's layers, and this task's head has none.",
     "lstm": "lstm is for heads on an encoder's layers, and this task's head has none.",
-    "pair": "pair is for pairs of texts with one label, and this task has none.",
+    "pair": "pair is for pairs of texts, and this task has none.",
     **dict.fromkeys(("crf", "words"), "crf and words are for tagging: a single label has neither sequence nor words."),
     "class_weights": "class_weights is for classes, and this task has none.",
     "label_smoothing": "label_smoothing is for classes and tokens, and this task has none.",
@@ -120,9 +120,9 @@ class Head(nn.Module):
         raise NotImplementedError
 
     @classmethod
-    def cut_labels(cls, encoder: Encoder, labels: Sequence[Any]) -> int:
-        """How many labels are texts that the encoder has too few positions for."""
-        return 0
+    def label_note(cls, encoder: Encoder, labels: Sequence[Any]) -> str | None:
+        """What the report says of labels that it cannot give, as too long ones."""
+        return None
 
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
         """-> outputs: (B, C) of texts, (B, W, C) of words."""

@@ -13,8 +13,8 @@ from pipeline.models.layers.dropout import Dropout
 HIDDEN = 200  # H, as in the paper
 
 
-class AlignedTokens(nn.Module):
-    """Attend and compare (section 3), on vectors that an encoder gives instead of word embeddings.
+class _Comparison(nn.Module):
+    """What attends and compares (section 3), on vectors that an encoder gives instead of word embeddings.
 
     So, as Chen et al. (2017, 3.2) have it for such vectors, tokens are aligned by their own dot products, which find
     equal words from the first step on, and are compared by difference and product too. The vectors are normalized, as
@@ -31,24 +31,24 @@ class AlignedTokens(nn.Module):
         self.norm = nn.LayerNorm(size)
         self.compare = feed_forward(4 * size, dropout=dropout)
 
+
+class AlignedTokens(_Comparison):
+    """Each token of a text beside what it is like in another."""
+
     def forward(self, a: Tensor, b: Tensor, mask_b: Tensor) -> Tensor:
         """Tokens (B, S, N), each beside its like in a text of tokens (B, T, N), true in the mask (B, T): (B, S, H)."""
         a, b = self.norm(a), self.norm(b)
         return self.compare(matching_features(a, aligned(similarities(a, b), b, mask_b)))
 
 
-class DecomposableAttention(AlignedTokens):
-    """Attend, compare, aggregate: two texts as one vector.
-
-    Args:
-        size, dropout: see AlignedTokens.
-    """
+class DecomposableAttention(_Comparison):
+    """Two texts as one vector: attend, compare, aggregate."""
 
     def __init__(self, size: int, *, dropout: float) -> None:
         super().__init__(size, dropout=dropout)
         self.aggregate = feed_forward(2 * HIDDEN, dropout=dropout)
 
-    def forward(self, a: Tensor, b: Tensor, mask_a: Tensor, mask_b: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, a: Tensor, b: Tensor, mask_a: Tensor, mask_b: Tensor) -> Tensor:
         """Tokens (B, S, N) and (B, T, N), true in the masks (B, S) and (B, T) -> (B, H)."""
         a, b = self.norm(a), self.norm(b)
         scores = similarities(a, b)

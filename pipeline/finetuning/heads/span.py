@@ -7,14 +7,15 @@ Shapes: B batch, T positions, N size of a token's vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pipeline.data.rows import word_windows
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Feature
 from pipeline.finetuning.heads.base import LinearHead
@@ -33,12 +34,12 @@ NEVER = torch.finfo(torch.float32).min
 
 
 class SpanHead(LinearHead):
-    """A linear layer on the tokens of a text that follow a question; on an encoder that reads them one by one the
-    tokens of the text are first compared with those of the question (`attended`).
+    """A linear layer on the tokens of a text that follows a question.
 
-    A long text is read in windows. Of a window without the answer it learns that the answer begins and ends at the
-    token where the encoder pools a text (BERT's [CLS]), or at a special token: so the probabilities of answers in
-    different windows can be compared.
+    On an encoder that reads them one by one, tokens of the text are first compared with those of the question
+    (`attended`). A long text is read in windows, which keep the places of their tokens in the text (T, 2). Of a window
+    without the answer the head learns that it begins and ends where the encoder pools a text (BERT's [CLS]), or at the
+    last token: so the probabilities of answers in different windows can be compared.
     """
 
     tag: ClassVar[str] = "question-answering"
@@ -68,14 +69,16 @@ class SpanHead(LinearHead):
         if encoder.joint_pairs:
             room = max_length - encoder.special.count(2)
             most = room // 2
-        sides = encoder.tokenize_placed([side for pair in texts for side in pair])
+        distinct = list(dict.fromkeys(side for pair in texts for side in pair))  # a text has several questions
+        tokens = dict(zip(distinct, encoder.tokenize_placed(distinct), strict=True))
+        spots = {text: np.asarray(places, np.int32).reshape(-1, 2) for text, (_, places) in tokens.items()}
         result = []
-        for number, ((question, _), (ids, places)) in enumerate(zip(sides[::2], sides[1::2], strict=True)):
+        for number, (asked, text) in enumerate(texts):
+            question, ids = tokens[asked][0], tokens[text][0]
             first = question[:most]
-            for window, _ in word_windows([1] * len(ids), room - len(first) if encoder.joint_pairs else room):
-                part = slice(window.start, window.stop)
+            for part in windows(len(ids), room - len(first) if encoder.joint_pairs else room):
                 cut_off = len(first) < len(question)
-                result.append(Feature(number, (first, ids[part]), was_cut=cut_off, window=places[part]))
+                result.append(Feature(number, (first, ids[part]), was_cut=cut_off, window=spots[text][part]))
         return result
 
     @classmethod
@@ -97,11 +100,17 @@ class SpanHead(LinearHead):
         nowhere = last if pooled is None else pooled % mask.shape[1]
         rows = nowhere[:, None].repeat(1, 2)
         for row, (answer, feature) in enumerate(zip(labels, features, strict=True)):
-            places, begin = feature.window, _begin(encoder, feature)
-            inside = [n for n, (first, last) in enumerate(places) if first < answer.end and last > answer.begin]
-            if inside and places[0][0] <= answer.begin and places[-1][1] >= answer.end:
-                rows[row] = torch.tensor([begin + inside[0], begin + inside[-1]])
+            begins, ends_of = feature.window.T
+            inside = np.flatnonzero((begins < answer.end) & (ends_of > answer.begin))
+            if len(inside) and begins[0] <= answer.begin and ends_of[-1] >= answer.end:
+                rows[row] = _begin(encoder, feature) + torch.tensor([inside[0], inside[-1]])
         return rows, torch.tensor(len(rows))
+
+    @classmethod
+    def label_note(cls, encoder: Encoder, labels: Sequence[Answer]) -> str | None:
+        answers = encoder.tokenize([answer.texts[0] for answer in labels])
+        long = sum(len(ids) > LONGEST for ids in answers)
+        return f"{long:,} answers of more than {LONGEST} tokens, which it does not give" if long else None
 
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
         """-> logits (B, T, 2) of begin and end, on padding as low as can be."""
@@ -112,27 +121,25 @@ class SpanHead(LinearHead):
         return self.classifier(self.dropout(vectors)).float().masked_fill(~mask[..., None], NEVER)
 
     def loss(self, outputs: Tensor, labels: Tensor, **options: Any) -> Loss:
-        """Cross entropy over positions, the mean of begin and end: (B, T, 2) and (B, 2)."""
+        """Cross entropy over positions without padding, the mean of begin and end: (B, T, 2) and (B, 2)."""
         return Loss(F.cross_entropy(outputs, labels, reduction="sum") / 2, len(labels))
 
     def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
-        """The first and last token of the likeliest answer, counted from the beginning of the window's text."""
+        """The first and last token of the likeliest answer, from the beginning of the window's text, and its nats."""
         there = batch["answerable"]
         begin, end = outputs.log_softmax(1).masked_fill(~there[..., None], NEVER).unbind(-1)
-        size = begin.shape[1]
-        allowed = torch.ones(size, size, dtype=torch.bool, device=begin.device).triu().tril(LONGEST - 1)
-        scores = (begin[:, :, None] + end[:, None, :]).masked_fill(~allowed, -torch.inf)
-        best, where = scores.flatten(1).max(1)
-        first = where // size - there.int().argmax(1), where % size - there.int().argmax(1)
-        rows = zip(*(part.tolist() for part in (*first, best.exp())), strict=True)
-        return [Prediction((low, high), [probability]) for low, high, probability in rows]
+        ends = F.pad(end, (0, LONGEST - 1), value=NEVER).unfold(1, LONGEST, 1)  # (B, T, LONGEST): of each begin
+        best, where = (begin[..., None] + ends).flatten(1).max(1)
+        first = where // LONGEST - there.int().argmax(1)
+        rows = zip(first.tolist(), (first + where % LONGEST).tolist(), best.tolist(), strict=True)
+        return [Prediction(row, [math.exp(row[2])]) for row in rows]
 
     @staticmethod
     def join(parts: list[Prediction], features: list[Feature], text: tuple[str, str]) -> Prediction:
         """The likeliest answer of all windows, by its characters."""
-        best, feature = max(zip(parts, features, strict=True), key=lambda part: part[0].probabilities)
-        low, high = best.label
-        found = (feature.window[low][0], feature.window[high][1]) if feature.window else (0, 0)
+        best, feature = max(zip(parts, features, strict=True), key=lambda part: part[0].label[2])
+        low, high, _ = best.label
+        found = (int(feature.window[low, 0]), int(feature.window[high, 1])) if len(feature.window) else (0, 0)
         return Prediction(questions.trimmed(text[1], *found), best.probabilities)
 
     def read(self, text: tuple[str, str]) -> tuple[str, str]:
@@ -146,3 +153,10 @@ def _begin(encoder: Encoder, feature: Feature) -> int:
     """The position of the first token of the window's text."""
     special = encoder.special
     return special.prefix + (len(feature.ids[0]) + special.between if encoder.joint_pairs else 0)
+
+
+def windows(tokens: int, room: int) -> Iterator[slice]:
+    """Windows of a text, of `room` tokens at most; an answer of LONGEST is whole in one, where half of the room is."""
+    step = room - min(LONGEST - 1, room // 2)
+    for begin in range(0, max(1, tokens - room + step), step):
+        yield slice(begin, begin + room)

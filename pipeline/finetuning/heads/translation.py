@@ -82,11 +82,12 @@ class TranslationHead(Head):
             )
 
     @classmethod
-    def cut_labels(cls, encoder: Encoder, labels: Sequence[str]) -> int:
+    def label_note(cls, encoder: Encoder, labels: Sequence[str]) -> str | None:
         cls.check_encoder(encoder)
         model = cast(EncoderDecoder, encoder)
         longest = model.max_length - len(model.target_prefix) - 1
-        return sum(len(ids) > longest for ids in model.tokenize(labels))
+        long = sum(len(ids) > longest for ids in model.tokenize(labels))
+        return f"{long:,} targets cut to {model.max_length} tokens" if long else None
 
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Any:
         return Sources(cast(EncoderDecoder, encoder), batch, encoded)
