@@ -89,7 +89,7 @@ def test_a_pair_is_read_as_it_was_trained(
 def test_what_reads_no_pairs_refuses_the_setting(pretrained: Path, tmp_path: Path) -> None:
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run"), "--model.recipe.pair=compared"]
     for flags in ([], ["--task", "tagging"]):
-        with pytest.raises(UserError, match="pair is for pairs of texts with one label, and this task has none"):
+        with pytest.raises(UserError, match="pair is for pairs of texts, and this task has none"):
             run("finetune", *where, *TINY, *flags)
         with pytest.raises(UserError, match="no task here has pairs of texts"):
             run("finetune", *where, *TINY, *flags, "--seeds", "2")
@@ -101,6 +101,8 @@ def test_a_comparison_chooses_it_for_tasks_with_pairs(tmp_path: Path) -> None:
     assert effective(tried, "gradient", "sick", "full") == tried
     assert effective(tried, "gradient", "sst2", "full") == ("--data.epochs=2",)
     assert effective(tried, "gradient", "ud-pos", "full") == ("--data.epochs=2",)
+    assert effective(("--model.recipe.pair=compared",), "gradient", "squad", "full") == ()  # answers are among tokens
+    assert effective(("--model.recipe.pair=joined",), "gradient", "squad", "full") != ()
     assert effective(tried, "counting", "sick", "full") == ()
     content = yaml.safe_load((REPOSITORY / "configs/compare/real.yaml").read_text())
     content["arms"]["full"]["choose"]["model.recipe.pair"] = ["joined", "compared", "attended"]

@@ -151,7 +151,9 @@ def test_a_question_takes_half_of_the_positions_at_most(pretrained: Path) -> Non
 
 def test_texts_are_not_compared_as_vectors(pretrained: Path, tmp_path: Path) -> None:
     task = ["--task", str(write(tmp_path)), "--data", str(tmp_path), "--from", str(pretrained), "--data.epochs=1"]
-    with pytest.raises(UserError, match="an answer is looked for among tokens: joined or attended"):
+    with pytest.raises(
+        UserError, match="pair is compared, which this task's head does not read: set joined or attended"
+    ):
         run("finetune", *task, "--model.recipe.pair=compared", "--out", "run")
     with pytest.raises(UserError, match=r"data\.cut is for texts of one label; a text is read in windows"):
         run("finetune", *task, "--data.cut=tail", "--out", "run")

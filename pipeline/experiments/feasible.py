@@ -38,10 +38,11 @@ def why_not(model: str, learning: Learning, task: str, arm: str) -> str | None:
 
 
 def effective(overrides: Overrides, learning: Learning, task: str, arm: str) -> Overrides:
-    """Settings without those that mean nothing: of steps to a model that counts, of pairs to a task without them, of
-    pretrained layers to an arm that does not train these."""
+    """Settings without those that mean nothing: of steps to a model that counts, of pairs to a task without them, or
+    that does not read them so, of pretrained layers to an arm that does not train these."""
     useless: tuple[str, ...] = OF_STEPS if learning == "counting" else ()
-    if PAIR in settings_in(overrides) and not has_pairs(task):
+    readings = readings_of(task) if PAIR in settings_in(overrides) else ()
+    if any(name == PAIR and words[-1].rpartition("=")[2] not in readings for name, words in by_setting(overrides)):
         useless = (*useless, PAIR)
     if arm != "full":
         useless = (*useless, REINIT)
@@ -58,7 +59,9 @@ def task_as_run(task: str, overrides: Overrides) -> Task:
     return trained_task(task, [word for words in own for word in words])
 
 
-def has_pairs(task: str) -> bool:
-    """Whether the texts of a task are pairs with one label."""
+def readings_of(task: str) -> tuple[str, ...]:
+    """How pairs of texts of a task can be read, `auto` among them; none where it has no pairs."""
     found = trained_task(task)
-    return found.head is not None and "pair" in head_class(found.head).takes and len(found.roles) == 2
+    if found.head is None or "pair" not in head_class(found.head).takes or len(found.roles) != 2:
+        return ()
+    return ("auto", *head_class(found.head).readings)

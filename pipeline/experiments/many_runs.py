@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.experiments.feasible import PAIR, has_pairs
+from pipeline.experiments.feasible import PAIR, readings_of
 
 
 def check_pairs(settings: Iterable[str], tasks: Iterable[str]) -> None:
     """Raises: UserError, there is a setting of pairs of texts, and no task that has them."""
-    if PAIR in settings and not any(map(has_pairs, tasks)):
+    if PAIR in settings and not any(map(readings_of, tasks)):
         raise UserError(f"{PAIR} has no effect: no task here has pairs of texts. Leave it out.")
 
 

@@ -35,7 +35,7 @@ SHOWN = 6  # texts of a plot
 
 def reading_of(encoder: Encoder, pair: Pair | None, head: type[Head]) -> Pair:
     """How a head reads pairs (see HeadOptions)."""
-    return pair or ("joined" if encoder.joint_pairs else head.apart)
+    return pair or ("joined" if encoder.joint_pairs else head.readings[1])
 
 
 class FineTunedModel(nn.Module):

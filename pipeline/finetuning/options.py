@@ -23,7 +23,7 @@ class HeadOptions:
         pairs: whether it reads pairs of texts.
         pair: how it reads them: `joined` as one sequence (Devlin et al. 2018, 3.2), or one by one, and then `compared`
             by a vector of each (Conneau et al. 2017) or `attended` token by token (Parikh et al. 2016). None: as the
-            encoder does (see `Encoder.joint_pairs`, and `Head.apart`).
+            encoder does (see `Encoder.joint_pairs`, and `Head.readings`).
         columns: role -> column of the task's files.
         dropout, mix, mix_dropout, lstm: see Head.
         spans: whether tags are BIO tags of spans.

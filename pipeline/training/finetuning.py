@@ -256,6 +256,9 @@ class FineTuning(Training):
         takes = data.head.takes if data.has_pairs else data.head.takes - {"pair"}
         if refused := [name for name in recipe.particular if name not in takes]:
             raise UserError(f"model.recipe.{REFUSED[refused[0]]}")
+        if data.has_pairs and self.pair is not None and self.pair not in data.head.readings:
+            known = " or ".join(data.head.readings)
+            raise UserError(f"model.recipe.pair is {self.pair}, which this task's head does not read: set {known}.")
         if recipe.reinit_layers and data.head.requires is not None:
             raise UserError(
                 "model.recipe.reinit_layers is for heads on an encoder's layers; this task needs the decoder too."

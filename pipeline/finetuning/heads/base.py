@@ -41,7 +41,7 @@ class Head(nn.Module):
     Attributes:
         by_word: whether it reads lists of words instead of texts.
         windows: what it reads in windows where it is too long, as `A sentence`; None: it reads a part of a long text.
-        apart: how it reads pairs of texts by an encoder that reads them one by one (see HeadOptions).
+        readings: how it can read pairs of texts (see HeadOptions); the second by an encoder that reads them one by one.
         requires: how its encoder must score, as `seq2seq`; None: it reads any.
         tag: the name of what it does on the Hugging Face hub.
         layout: `sentence`, `token` or `span`: which class of transformers has such a head, see `Encoder.hf_heads`.
@@ -55,7 +55,7 @@ class Head(nn.Module):
 
     by_word: ClassVar[bool] = False
     windows: ClassVar[str | None] = None
-    apart: ClassVar[Pair] = "compared"
+    readings: ClassVar[tuple[Pair, ...]] = ("joined", "compared", "attended")
     tag: ClassVar[str] = "text-classification"
     requires: ClassVar[str | None] = None
     layout: ClassVar[str] = "sentence"

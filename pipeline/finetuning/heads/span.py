@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Feature
 from pipeline.finetuning.heads.base import LinearHead
 from pipeline.finetuning.heads.decomposable_attention import HIDDEN, AlignedTokens
@@ -46,14 +45,9 @@ class SpanHead(LinearHead):
     layout: ClassVar[str] = "span"
     takes: ClassVar[frozenset[str]] = frozenset({"pair", "layers", "lstm"})
     windows: ClassVar[str | None] = "A text"
-    apart: ClassVar[Pair] = "attended"
+    readings: ClassVar[tuple[Pair, ...]] = ("joined", "attended")
 
     def __init__(self, encoder: Encoder, *, outputs: int, options: HeadOptions, bias: bool = True) -> None:
-        if options.pair == "compared":
-            raise UserError(
-                "model.recipe.pair is compared, a vector for each text; an answer is looked for among tokens: joined "
-                "or attended."
-            )
         attended, size = options.pair == "attended", self.size_of(encoder, options)
         super().__init__(encoder, outputs=outputs, options=options, bias=bias, seen=HIDDEN if attended else size)
         self.attention = AlignedTokens(size, dropout=options.dropout) if attended else None
