@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.experiments import comparison_files
 from pipeline.experiments.run_cache import NOTE
 from pipeline.presets import REPOSITORY
-from pipeline.reporting import charts, finetuning, prompting, render, shared
+from pipeline.reporting import charts, finetuning, predictions, prompting, render, shared
 from pipeline.reporting.page import Figure, Node, Page, Section, Table, Tree
 from pipeline.reporting.run_record import RunRecord
 from pipeline.tracking import amounts
@@ -337,7 +337,7 @@ def test_errors_are_the_surest_first_and_intervals_are_known() -> None:
         {"text": text, "gold": "a", "label": label, "probability": p, "probabilities": {"a": 1 - p, "b": p}}
         for text, label, p in (("low", "b", 0.6), ("right", "a", 0.9), ("high", "b", 0.99))
     ]
-    confusion, errors = finetuning.of_labels(rows)
+    confusion, errors = predictions.of_labels(rows)
     assert [error.text for error in errors.blocks[0].errors] == ["high", "low"]  # type: ignore[union-attr]
     assert confusion.blocks[0].counts == [[1, 2], [0, 0]]  # type: ignore[union-attr]
     low, high = shared.wilson(0.5, 100)
@@ -347,7 +347,7 @@ def test_errors_are_the_surest_first_and_intervals_are_known() -> None:
     ]
     low, high = finetuning.bootstrap(tagged)
     assert low < 6 / 7 < high <= 1
-    [section] = finetuning.of_tags(tagged)
+    [section] = predictions.of_tags(tagged)
     assert section.blocks[0].errors[0].parts == [("x", "B-p → O")]  # type: ignore[union-attr]
 
 

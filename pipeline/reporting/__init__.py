@@ -3,7 +3,8 @@
 - `page.py`: what a page is made of: sections of tables, charts and text. The same tables become Markdown and LaTeX.
 - `charts.py`: charts as inline SVG.
 - `run_record.py`: what a run folder holds.
-- `shared.py`, `pretraining.py`, `finetuning.py`, `prompting.py`, `grid.py`: the sections of each kind of page.
+- `shared.py`, `pretraining.py`, `finetuning.py`, `predictions.py`, `prompting.py`, `grid.py`: the sections of each kind
+  of page.
 - `report.py`: from a folder to the page and its files.
 - `ladder_page.py`: the page of a ladder, of parts (`ladder_overview.py`, `ladder_curves.py`, `ladder_reading.py`) that
   are made of `ladder_blocks.py` and `ladder_models.py`. `ladder_charts.py`, `label_placement.py`: charts with labels
