@@ -63,7 +63,7 @@ help: ## this list
 	@echo "             for finetune: a fine-tuned run whose probabilities are learned beside the labels"
 	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
 	@echo "             random = the head alone on fresh weights"
-	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for worth, ladder, recipes"
+	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for results, worth, ladder, recipes"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
 	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME] what is written"
 	@echo "  RESUME=1   resume the run in OUT (0, no, false: do not)"
@@ -73,9 +73,9 @@ help: ## this list
 	@echo "  NAME       [sample] for compare, [real] for results, [none] for worth: a name in configs/compare or a YAML file; for new-task: its name;"
 	@echo "             [sample] for ladder: a name in configs/ladder or a YAML file; [bert] for recipes: a name in"
 	@echo "             configs/recipes or a YAML file; [finetune] for sweep: pretrain or finetune"
-	@echo "  MODELS     for compare and ladder: some of those in its file, as MODELS=\"bert gpt\""
-	@echo "  TASKS      for compare, and worth with NAME=: some of those in its file"
-	@echo "  ARMS       for compare: some of those in its file"
+	@echo "  MODELS     for compare, results and ladder: some of those in its file, as MODELS=\"bert gpt\""
+	@echo "  TASKS      for compare, results, and worth with NAME=: some of those in its file"
+	@echo "  ARMS       for compare and results: some of those in its file"
 	@echo "  RECIPES    for recipes: some of those in its file, as RECIPES=\"base muon\""
 	@echo "  KIND       for new-task: sentence, multilabel, pair, questions, regression, tagging, translation; none: as DATA looks"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store, output; none: all"
@@ -204,7 +204,7 @@ lint: $(BIN)/.installed-dev ## check style and types
 
 docs: $(BIN)/.installed-docs ## build the documentation into build/site
 	$(call uses,)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "Saved build/site; with search: $(BIN)/python -m http.server --directory build/site"
 
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder

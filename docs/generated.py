@@ -201,7 +201,7 @@ def task_keys() -> str:
     rows = [
         [code(name), type_, ", ".join(kinds_of), sentence(about)]
         for name, (type_, about, kinds_of) in found.items()
-        if about and "ClassVar" not in type_ and name != "label_names"
+        if about and type_ != "class" and "ClassVar" not in type_ and name != "label_names"
     ]
     head = "### A task\n\n`data.task` names the kind of task by its class; these are its arguments.\n\nAs flags: "
     head += f"`--{TASK}KEY=VALUE`\n\n"

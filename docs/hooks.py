@@ -25,7 +25,7 @@ def on_files(files: Files, config: Any) -> Files:
     for path, make in PAGES.items():
         files.append(File.generated(config, path, content=make()))
     for file in sorted((REPOSITORY / "results").rglob("*")):
-        if file.suffix in (".png", ".html"):
+        if file.suffix in (".png", ".html", ".json"):
             files.append(File.generated(config, str(file.relative_to(REPOSITORY)), abs_src_path=str(file)))
     return files
 

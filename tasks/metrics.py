@@ -86,7 +86,8 @@ def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
     """Precision, recall and F1 of whole spans, exactly as conlleval (Tjong Kim Sang and Buchholz 2000) counts them.
 
     Args:
-        gold, predicted: a list of tags for each sentence, of the same lengths.
+        gold: a list of tags for each sentence.
+        predicted: the same, of the same lengths.
 
     Returns:
         `precision`, `recall` and `f1` over all spans, `support` (gold spans), and under the name of each type the
