@@ -168,7 +168,7 @@ def test_words_are_what_is_between_the_marks(world: tuple[TokenStore, Tokenizer]
 
 def test_pairs_are_read_apart_and_compared(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
-    head = SentenceHead(elmo, outputs=3, options=options(pairs=True)).eval()
+    head = SentenceHead(elmo, outputs=3, options=options(pairs=True, pair="compared")).eval()
     firsts, seconds = ["The soup was good.", "a b"], ["Anna", "c d e"]
     pairs = list(zip(firsts, seconds, strict=True))
     u, v = (elmo.pooled(elmo.encode(texts)) for texts in (firsts, seconds))

@@ -199,6 +199,7 @@ def toy_data(home: Path, folder: Path) -> None:
     places["sick"].append(home / "sick")
     places["mnli-7k"].append(home / "mnli-7k")
     places["ud-pos"].append(folder / "ud-ewt")
+    places["squad"] = [home / "squad"]
     for name, copies in places.items():
         task = presets.task_of(presets.task_file(name))
         for begin in task.splits.values():
@@ -213,6 +214,7 @@ def toy_data(home: Path, folder: Path) -> None:
     (home / "blimp/x.jsonl").write_text((json.dumps(pair) + "\n") * 4)
     rows = "".join(f"a {word} film,{label}\n" for word, label in (("good", 5), ("bad", 1)) for _ in range(100))
     (folder / "reviews.csv").write_text("review,stars\n" + rows)
+    (folder / "questions.csv").write_text("question,context\nWhere is it?,The house is by the sea.\n")
     write_published(folder)
     write_foreign(home / "models/bert-base-uncased")
 
