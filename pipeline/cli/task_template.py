@@ -37,7 +37,7 @@ data:
     init_args:
 $own      # hub: {path: owner/name} # where to read it from without DATA
       splits: {train: train, valid: valid, test: test} # names of files; a part without one is split off training
-      test_rows: 0.1 # a share of all rows, stratified by label
+      test_rows: 0.1 # a share of all rows
       valid_rows: 0.1 # of the training rows
   epochs: 5
 """)
