@@ -88,7 +88,9 @@ def test_fast_and_clipped_agree_without_a_bound_that_matters() -> None:
         assert (a - b).abs().max() < 1e-6
 
 
-def test_side_by_side_equals_each_alone() -> None:
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_side_by_side_equals_each_step_by_step(on_gpu: bool) -> None:
+    """Both ways to compute a layer, that of processors and that of GPUs, here on a processor."""
     torch.manual_seed(0)
     lstms = [Lstm(size=5, cell=7, cell_clip=None, projection_clip=None) for _ in range(2)]
     xs, mask = [torch.randn(3, 9, 5) for _ in lstms], torch.ones(3, 9, dtype=torch.bool)
@@ -97,12 +99,22 @@ def test_side_by_side_equals_each_alone() -> None:
     parameters = [parameter for lstm in lstms for parameter in lstm.parameters()]
 
     def outcome(results: list) -> list[torch.Tensor]:
-        loss = sum(out[mask].square().sum() + c.sum() for out, (_, c) in results)
-        return [*(out[mask] for out, _ in results), *torch.autograd.grad(loss, parameters)]
+        loss = sum(out[mask].square().sum() + h.sum() + c.sum() for out, (h, c) in results)
+        return [
+            *(out[mask] for out, _ in results),
+            *(h for _, (h, _) in results),
+            *torch.autograd.grad(loss, parameters),
+        ]
 
-    together = outcome(side_by_side(lstms, xs, states, mask))
-    alone = outcome([lstm(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)])
-    for one, two in zip(together, alone, strict=True):
+    parts = list(zip(lstms, xs, states, strict=True))
+    ours = (
+        [lstm.in_one_call(x, state, mask) for lstm, x, state in parts]
+        if on_gpu
+        else side_by_side(lstms, xs, states, mask)
+    )
+    for one, two in zip(
+        outcome(ours), outcome([lstm.clipped(x, state, mask) for lstm, x, state in parts]), strict=True
+    ):
         assert (one - two).abs().max() < 1e-5
 
 

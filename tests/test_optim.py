@@ -22,9 +22,9 @@ SETTINGS: dict[str, Any] = {"learning_rate": 1e-2, "warmup_steps": 0, "schedule"
 SETTINGS |= {"betas": (0.9, 0.95), "eps": 1e-8}
 
 
-def network() -> nn.ModuleDict:
+def network(hidden: int = 24) -> nn.ModuleDict:
     torch.manual_seed(0)
-    return nn.ModuleDict({"in": nn.Embedding(9, 8), "layer": nn.Linear(8, 24), "down": nn.Linear(24, 8)})
+    return nn.ModuleDict({"in": nn.Embedding(9, 8), "layer": nn.Linear(8, hidden), "down": nn.Linear(hidden, 8)})
 
 
 def learn(model: nn.ModuleDict, *optimizers: torch.optim.Optimizer, steps: int, first: int = 0) -> list[torch.Tensor]:
@@ -95,6 +95,23 @@ def test_newton_schulz_keeps_the_singular_vectors(shape: tuple[int, int]) -> Non
     assert (inside - torch.diag(values)).abs().max() < 1e-4
     assert values.min() > 0.3
     assert values.max() < 1.3
+
+
+@pytest.mark.parametrize("shape", [(24, 8), (8, 24)])
+def test_newton_schulz_takes_many_matrices_at_once(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, *shape) * torch.tensor([1.0, 100.0, 0.01])[:, None, None]
+    assert torch.allclose(newton_schulz(x), torch.stack([newton_schulz(one) for one in x]), atol=1e-5)
+
+
+def test_matrices_of_one_shape_are_updated_together_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does, here on a processor."""
+    apart, together = network(hidden=8), network(hidden=8)
+    learn(apart, muon(apart, half=False), steps=3)
+    monkeypatch.setattr(optim, "apart", lambda weight: False)
+    learn(together, muon(together, half=False), steps=3)
+    for one, other in zip(apart.parameters(), together.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
 
 
 def test_a_loaded_state_goes_on_as_the_old_one() -> None:

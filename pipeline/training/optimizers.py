@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
@@ -144,19 +144,36 @@ class Muon(torch.optim.AdamW):
         self.param_groups = [group for group in groups if not group["muon"]]
         super().step()
         self.param_groups = groups
-        for group in groups:
-            if group["muon"]:
-                for weight in group["params"]:
-                    if weight.grad is not None:
-                        self._update(weight, weight.grad, group["lr"], group["weight_decay"])
+        chosen = [(p, group) for group in groups if group["muon"] for p in group["params"] if p.grad is not None]
+        for (weight, group), update in zip(chosen, self._updates([weight for weight, _ in chosen]), strict=True):
+            self._apply(weight, update, group["lr"], group["weight_decay"])
         return loss
 
-    def _update(self, weight: Tensor, gradient: Tensor, rate: float, decay: float) -> None:
-        state = self.state[weight]
+    def _updates(self, weights: list[Tensor]) -> Iterator[Tensor]:
+        """The orthogonalized momentum of each matrix.
+
+        On a GPU those of one shape are made together, since small products wait for Python; on a processor this is no
+        faster (docs/recipes.md).
+        """
+        if not weights or apart(weights[0]):
+            yield from (newton_schulz(self._momentum(weight)) for weight in weights)
+            return
+        momenta = [self._momentum(weight) for weight in weights]
+        updates: dict[int, Tensor] = {}
+        for shape in {momentum.shape for momentum in momenta}:
+            places = [place for place, momentum in enumerate(momenta) if momentum.shape == shape]
+            updates |= dict(zip(places, newton_schulz(torch.stack([momenta[place] for place in places])), strict=True))
+        yield from (updates[place] for place in range(len(weights)))
+
+    def _momentum(self, weight: Tensor) -> Tensor:
+        """Nesterov's, in the type of the products."""
+        state, gradient = self.state[weight], weight.grad
+        assert gradient is not None
         if not state:  # AdamW's names: it expects them when a state is loaded
             state.update(step=torch.zeros(()), exp_avg=torch.zeros_like(weight))
-        momentum = state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
-        update = newton_schulz(gradient.lerp(momentum, MOMENTUM).to(self.dtype))  # Nesterov momentum
+        return gradient.lerp(state["exp_avg"].lerp_(gradient, 1 - MOMENTUM), MOMENTUM).to(self.dtype)
+
+    def _apply(self, weight: Tensor, update: Tensor, rate: float, decay: float) -> None:
         if self.cautious:
             weight.sub_(weight * (update * weight > 0), alpha=rate * decay)
         else:
@@ -164,12 +181,21 @@ class Muon(torch.optim.AdamW):
         weight.add_(update, alpha=-0.2 * rate * math.sqrt(max(weight.shape)))
 
 
+def apart(weight: Tensor) -> bool:
+    """Whether matrices are orthogonalized one by one."""
+    return not weight.is_cuda
+
+
 def newton_schulz(x: Tensor) -> Tensor:
-    """Orthogonalizes a matrix approximately, by five Newton-Schulz iterations: singular values are 0.7 to 1.2."""
-    if x.shape[0] > x.shape[1]:
-        return newton_schulz(x.T).T
-    x = x / x.norm().clamp(min=1e-7)
+    """Orthogonalizes matrices (R, C) or (N, R, C) approximately, by five Newton-Schulz iterations.
+
+    Singular values are then 0.7 to 1.2.
+    """
+    if x.shape[-2] > x.shape[-1]:
+        return newton_schulz(x.mT).mT
+    add_product = torch.addmm if x.ndim == 2 else torch.baddbmm
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
-        square = x @ x.T
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+        square = x @ x.mT
+        x = add_product(x, add_product(square, square, square, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
     return x

@@ -5,11 +5,13 @@ Shapes: B batch, T positions, P projection, H cell, K layers run side by side.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 State = tuple[Tensor, Tensor]
 
@@ -71,6 +73,28 @@ class Lstm(nn.Module):
             h, c = torch.where(here, new_h, h), torch.where(here, new_c, c)
         return torch.stack(outputs, 1), (h, c)
 
+    def in_one_call(self, x: Tensor, state: State | None, mask: Tensor) -> tuple[Tensor, State]:
+        """As `forward` without bounds, by torch's own LSTM, which on a GPU is one call of cuDNN for all steps.
+
+        In float32: autocast would run it in float16 (see `recurrent.in_full`).
+        """
+        lengths = mask.sum(1).clamp(min=1).cpu()
+        rows = pack_padded_sequence(x.float(), lengths, batch_first=True, enforce_sorted=False)
+        begin = tuple(part[None, rows.sorted_indices] for part in self.start(x, state))
+        parts = self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)
+        weights = [part.float() for part in (*parts, self.project.weight)]
+        with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+            out, h, c = torch.lstm(
+                rows.data, rows.batch_sizes, begin, weights, True, 1, 0.0, torch.is_grad_enabled(), False
+            )
+        padded, _ = pad_packed_sequence(
+            PackedSequence(out, rows.batch_sizes, rows.sorted_indices, rows.unsorted_indices),
+            batch_first=True,
+            total_length=x.shape[1],
+        )
+        return padded, (h[0, rows.unsorted_indices], c[0, rows.unsorted_indices])
+
 
 def side_by_side(
     lstms: Sequence[Lstm], xs: Sequence[Tensor], states: Sequence[State | None], mask: Tensor
@@ -81,6 +105,8 @@ def side_by_side(
     """
     if any(lstm.clips for lstm in lstms):
         return [lstm.clipped(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)]
+    if mask.is_cuda:
+        return [lstm.in_one_call(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)]
     starts = [lstm.start(x, state) for lstm, x, state in zip(lstms, xs, states, strict=True)]
     out, cells = _Recurrence.apply(
         torch.stack([lstm.input(x.transpose(0, 1)) for lstm, x in zip(lstms, xs, strict=True)], 1).float(),
