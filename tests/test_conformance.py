@@ -17,6 +17,7 @@ from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.options import Pair
 from pipeline.models import registry
 from pipeline.models.base import Encoder
+from pipeline.models.inputs import flatten_pairs
 from pipeline.models.outputs import Encoded
 from pipeline.prompting import log_likelihoods
 from tests.conformance import PRETRAINED, TOYS, TRAINED
@@ -300,6 +301,10 @@ def test_pairs_are_read_in_each_way(fresh: Encoder, pair: Pair, tmp_path: Path) 
     found = [answer["score"] for answer in model.predict(pairs)]
     alone = [model.predict([each])[0]["score"] for each in pairs]
     assert alone == pytest.approx(found, rel=1e-4, abs=1e-4)  # whatever the padding
+    batch = fresh.collate_for_head([feature.ids for feature in model.features(pairs)])
+    rows = flatten_pairs(batch)
+    by_side, at_once = model.head.encoded(fresh, batch).layers[-1], fresh(rows).layers[-1]
+    assert torch.allclose(by_side[rows["mask"]], at_once[rows["mask"]], atol=1e-5)
     turned = [answer["score"] for answer in model.predict([(b, a) for a, b in pairs])]
     assert turned != pytest.approx(found, rel=1e-3)
     model.save(tmp_path / "model")

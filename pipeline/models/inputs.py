@@ -115,6 +115,12 @@ def flatten_pairs(batch: Batch) -> Batch:
     return {name: value.flatten(0, 1) if value.ndim == 3 else value for name, value in batch.items()}
 
 
+def one_side(batch: Batch, side: int) -> Batch:
+    """Pairs (B, 2, T) -> the first texts, or with 1 the second, (B, S), without the padding behind the longest."""
+    longest = int(batch["mask"][:, side].sum(1).max())
+    return {name: value[:, side, :longest] if value.ndim == 3 else value for name, value in batch.items()}
+
+
 def sides(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (2 B, ...) of pairs, of `flatten_pairs` -> those of the first texts and of the second, (B, ...) each."""
     return rows[0::2], rows[1::2]

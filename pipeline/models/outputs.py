@@ -11,6 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from pipeline.models.inputs import Batch
+
 
 @dataclass
 class Encoded:
@@ -42,6 +44,23 @@ class Encoded:
         """
         assert self.words is not None, "only texts given as lists of words have words"
         return gather_words(layer, self.words, how=how)
+
+
+def in_turn(first: Encoded, second: Encoded, rows: Batch) -> Encoded:
+    """What an encoder returns for the texts of pairs (B, S) and (B, S') -> as for all rows (2 B, T) at once.
+
+    Args:
+        rows: see `flatten_pairs`.
+    """
+    length = rows["mask"].shape[1]
+
+    def both(*parts: Tensor) -> Tensor:
+        return torch.stack([nn.functional.pad(part, (0, 0, 0, length - part.shape[1])) for part in parts], 1).flatten(
+            0, 1
+        )
+
+    layers = [both(*pair) for pair in zip(first.layers, second.layers, strict=True)]
+    return Encoded(layers=layers, mask=rows["mask"], input_ids=rows["input_ids"])
 
 
 def gather_words(layer: Tensor, words: Tensor, *, how: Literal["first", "mean"]) -> tuple[Tensor, Tensor]:

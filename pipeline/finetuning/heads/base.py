@@ -14,11 +14,11 @@ from pipeline.finetuning.features import Cut, Feature, cut_texts
 from pipeline.finetuning.heads.scalar_mix import ScalarMix
 from pipeline.finetuning.options import HeadOptions, Pair
 from pipeline.models.base import Encoder, Learning
-from pipeline.models.inputs import Batch, flatten_pairs
+from pipeline.models.inputs import Batch, flatten_pairs, one_side
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.recurrent import in_full
 from pipeline.models.losses import Loss
-from pipeline.models.outputs import Encoded
+from pipeline.models.outputs import Encoded, in_turn
 from tasks.base import Prediction
 
 if TYPE_CHECKING:
@@ -96,9 +96,15 @@ class Head(nn.Module):
         Args:
             whole: the top layer at all positions, also where the head reads only some.
         """
-        rows = flatten_pairs(batch)
-        asked = encoder.pooled_positions(rows["mask"]) if self.reads_pooled and not whole else None
-        return encoder(encoder.asked(rows, asked))
+
+        def read(rows: Batch) -> Encoded:
+            asked = encoder.pooled_positions(rows["mask"]) if self.reads_pooled and not whole else None
+            return encoder(encoder.asked(rows, asked))
+
+        if batch["mask"].ndim == 2:
+            return read(batch)
+        # Side by side: questions are not padded to the length of the texts that they are about.
+        return in_turn(read(one_side(batch, 0)), read(one_side(batch, 1)), flatten_pairs(batch))
 
     @classmethod
     def features(cls, encoder: Encoder, texts: Sequence[Any], *, max_length: int, cut: Cut) -> list[Feature]:

@@ -49,6 +49,11 @@ class Lstm(nn.Module):
     def clips(self) -> bool:
         return self.cell_clip is not None or self.projection_clip is not None
 
+    @property
+    def projects(self) -> bool:
+        """Whether P < H: by their sizes torch's LSTM sees that there is a projection."""
+        return self.project.out_features < self.project.in_features
+
     def start(self, x: Tensor, state: State | None) -> State:
         """The first state, zero if there is none, on the device of `x`, in float32."""
         if state is None:
@@ -74,7 +79,7 @@ class Lstm(nn.Module):
         return torch.stack(outputs, 1), (h, c)
 
     def in_one_call(self, x: Tensor, state: State | None, mask: Tensor) -> tuple[Tensor, State]:
-        """As `forward` without bounds, by torch's own LSTM, which on a GPU is one call of cuDNN for all steps.
+        """As `forward` without bounds and with P < H, by torch's own LSTM: on a GPU one call of cuDNN for all steps.
 
         In float32: autocast would run it in float16 (see `recurrent.in_full`).
         """
@@ -105,7 +110,7 @@ def side_by_side(
     """
     if any(lstm.clips for lstm in lstms):
         return [lstm.clipped(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)]
-    if mask.is_cuda:
+    if mask.is_cuda and all(lstm.projects for lstm in lstms):
         return [lstm.in_one_call(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)]
     starts = [lstm.start(x, state) for lstm, x, state in zip(lstms, xs, states, strict=True)]
     out, cells = _Recurrence.apply(
