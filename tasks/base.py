@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -208,6 +208,10 @@ class Task(DataSet, ABC):
         A name with a slash, as `mean/mse`, is of another metric, and is not compared with the task's.
         """
 
+    def metric_of(self, gold: Sequence[Any], guesses: Mapping[str, Sequence[Any]]) -> dict[str, float]:
+        """The metric of predicted labels, by name: what `baselines` returns."""
+        return {name: self.scores(gold, predicted).figures[self.metric] for name, predicted in guesses.items()}
+
     def is_degenerate(self, predicted: Sequence[Any]) -> bool:
         """Whether all texts have the same answer."""
         return all(label == predicted[0] for label in predicted)
@@ -224,7 +228,7 @@ class Task(DataSet, ABC):
 
     @abstractmethod
     def worst(self, rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-        """The most wrong lines of `predictions.jsonl`, as columns and rows of a table."""
+        """Lines of `predictions.jsonl`, the most wrong first: columns and rows of a table, which shows 100."""
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[Any]) -> dict[str, Figure]:
         """Plots of a test, by the names of their files, from its examples and the predicted labels."""

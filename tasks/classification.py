@@ -17,8 +17,6 @@ from tasks.labels import NamedLabels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WORST = 100  # rows of the table of wrong answers
-
 
 @dataclass
 class Classification(NamedLabels, Task):
@@ -69,7 +67,7 @@ class Classification(NamedLabels, Task):
         [(frequent, _)] = Counter(classes).most_common(1)
         guesses = {"majority": [frequent] * len(test)}
         guesses |= {name: bag_of_words(known, classes, new) for name, (known, new) in texts.items()}
-        return {name: self.scores(gold, labels).figures[self.metric] for name, labels in guesses.items()}
+        return self.metric_of(gold, guesses)
 
     def headline(self, figures: dict[str, float]) -> str:
         return metrics.headline(self.metric, figures)
@@ -81,7 +79,7 @@ class Classification(NamedLabels, Task):
         """The wrong answers with the largest probability."""
         wrong = sorted((row for row in rows if row["gold"] != row["label"]), key=lambda row: -row["probability"])
         cells = [[str(row["text"]), row["gold"], row["label"], row["probability"]] for row in wrong]
-        return ["text", "gold", "label", "probability"], cells[:WORST]
+        return ["text", "gold", "label", "probability"], cells
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[int]) -> dict[str, Figure]:
         return plots.confusion([example.label for example in examples], predicted, self.label_names)

@@ -20,8 +20,6 @@ from tasks.labels import NamedLabels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WORST = 100  # rows of the table of wrong answers
-
 
 @dataclass
 class MultiLabel(NamedLabels, Task):
@@ -134,7 +132,7 @@ threshold: 0.5 # a label is given where its probability is above it
             "majority": [[frequent]] * len(test),
             "bag_of_words": labels_of_bags(texts[0], self.indicators(known), texts[1], threshold=self.threshold),
         }
-        return {name: self.scores(gold, labels).figures[self.metric] for name, labels in guesses.items()}
+        return self.metric_of(gold, guesses)
 
     # ------------------------------------------------------------------ report
 
@@ -150,7 +148,7 @@ threshold: 0.5 # a label is given where its probability is above it
         wrong = [(len(set(row["gold"]) ^ set(row["labels"])), row) for row in rows]
         wrong.sort(key=lambda pair: -pair[0])
         cells = [[str(row["text"]), ", ".join(row["gold"]), ", ".join(row["labels"])] for count, row in wrong if count]
-        return ["text", "gold", "labels"], cells[:WORST]
+        return ["text", "gold", "labels"], cells
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[list[int]]) -> dict[str, Figure]:
         from sklearn.metrics import f1_score

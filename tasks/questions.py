@@ -20,7 +20,6 @@ from tasks.guess import CLASSES, NEARLY_ALL, Column, Table, is_among
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WORST = 100  # rows of the table of wrong answers
 ASKED = ("question", "query")  # names of columns, the more telling ones first
 TEXTS = ("context", "passage", "paragraph", "document", "text")
 ANSWERS = ("answers", "answer", "answertext")
@@ -169,7 +168,7 @@ class Questions(Task):
 
     def worst(self, rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
         cells = [[str(row["text"]), " / ".join(row["gold"]), row["answer"], row["probability"]] for row in wrong(rows)]
-        return ["text", "gold", "answer", "probability"], cells[:WORST]
+        return ["text", "gold", "answer", "probability"], cells
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[Answer]) -> dict[str, Figure]:
         found: dict[str, list[float]] = defaultdict(list)

@@ -19,7 +19,6 @@ from tasks.guess import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WORST = 100  # rows of the table of the largest errors
 FLAT = 1e-6  # numbers closer to each other than this are all the same
 NARROW = 1e-3  # predictions within this share of the range of the training scores are, too
 
@@ -134,7 +133,7 @@ class Regression(Task):
             guesses = {"bag_of_words": ridge([joined(e.text) for e in train], known, [joined(e.text) for e in test])}
         else:
             guesses = {"word_overlap": [overlap(*example.text) for example in test]}
-        found = {name: self.scores(gold, labels).figures[self.metric] for name, labels in guesses.items()}
+        found = self.metric_of(gold, guesses)
         return {**found, "mean" if self.choose_by == "mse" else "mean/mse": errors["mse"]}  # it correlates with nothing
 
     def is_degenerate(self, predicted: Sequence[float]) -> bool:
@@ -154,7 +153,7 @@ class Regression(Task):
     def worst(self, rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
         """The lines with the largest errors."""
         order = sorted(rows, key=lambda row: -abs(row["score"] - row["gold"]))
-        return ["text", "gold", "score"], [[str(row["text"]), row["gold"], row["score"]] for row in order[:WORST]]
+        return ["text", "gold", "score"], [[str(row["text"]), row["gold"], row["score"]] for row in order]
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[float]) -> dict[str, Figure]:
         axes, gold = plots.axes(5, 5), [example.label for example in examples]

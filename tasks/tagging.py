@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKS = ("B-", "I-", "E-", "S-")
-WORST = 100  # rows of the table of wrong answers
 
 
 @dataclass
@@ -160,7 +159,7 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         """The list of the training spans; of plain tags the most frequent one, of all and of each word."""
         guesses = self._span_guesses(train, test) if self.spans else _tag_guesses(train, test)
         gold = [example.label for example in test]
-        return {name: self.scores(gold, labels).figures[self.metric] for name, labels in guesses.items()}
+        return self.metric_of(gold, guesses)
 
     def _span_guesses(self, train: Sequence[Example], test: Sequence[Example]) -> dict[str, list[list[int]]]:
         known: dict[tuple[str, ...], Counter[str]] = {}
@@ -193,7 +192,7 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
     def worst(self, rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
         wrong = [row for row in rows if row["gold"] != row["tags"]]
         cells = [[" ".join(row["words"]), " ".join(row["gold"]), " ".join(row["tags"])] for row in wrong]
-        return ["words", "gold", "tags"], cells[:WORST]
+        return ["words", "gold", "tags"], cells
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[list[int]]) -> dict[str, Figure]:
         gold = [example.label for example in examples]

@@ -18,7 +18,6 @@ from tasks.guess import Table, plain_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WORST = 100  # rows of the table of the worst translations
 LENGTHS = (5, 10, 15, 20, 25, 30)  # words of a source: the ends of the bars of its plot
 FEWEST = 10  # sources of a bar
 NAMES = {  # of columns
@@ -134,7 +133,7 @@ class Translation(Task):
         scored = [(sentence_chrf(row["output"], row["reference"]), row) for row in rows]
         names = ["source", "reference", "output"]
         scored.sort(key=lambda pair: pair[0])
-        return [*names, "chrF"], [[*(row[name] for name in names), value] for value, row in scored[:WORST]]
+        return [*names, "chrF"], [[*(row[name] for name in names), value] for value, row in scored]
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[str]) -> dict[str, Figure]:
         bars = by_length(examples, predicted)

@@ -318,7 +318,7 @@ def compare(
             if command:  # only now: one that is refused has written nothing
                 comparison_files.note_command(out, command)
     if found := [row for cell in cells for row in rows[cell]]:
-        log_grid(out, found, kind="compare")
+        log_grid(out, found)
 
 
 def count_finished(grid: Grid, out: Path) -> int:

@@ -302,9 +302,17 @@ class Encoder(nn.Module):
         """Token ids of texts or pairs (lists of ids, or pairs of such lists) as one padded batch."""
 
     @classmethod
-    @abstractmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Encoder:
-        """A new encoder of the architecture that `config.json` describes."""
+        """A new encoder of the architecture that `config.json` describes.
+
+        By default the constructor has the names of `schema`, and `dropout` for its `dropout_prob`; what the tokenizer
+        says, `vocab_size`, is left out. An architecture with other names, as those of transformers, translates them.
+        """
+        settings = {name: config[name] for name in cls.schema.__annotations__ if name in config}
+        settings.pop("vocab_size", None)
+        if "dropout_prob" in settings:
+            settings["dropout"] = settings.pop("dropout_prob")
+        return cls(tokenizer, **settings)  # type: ignore[call-arg]
 
     @classmethod
     @abstractmethod

@@ -146,11 +146,6 @@ class Cbow(Encoder):
         return padded(between_ends(texts, begin=cls, end=sep, max_length=self.max_length), pad=pad)
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Cbow:
-        names = CbowConfig.__annotations__.keys() - {"vocab_size", "dropout_prob"}
-        return cls(tokenizer, dropout=config["dropout_prob"], **{name: config[name] for name in names})
-
-    @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         return {"embedding.weight": (config["vocab_size"], config["embedding_size"])}
 

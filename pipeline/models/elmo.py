@@ -292,12 +292,6 @@ class Elmo(Encoder):
     # ------------------------------------------------------------------ folders
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Elmo:
-        names = ElmoConfig.__annotations__.keys() - {"vocab_size", "dropout_prob"}
-        settings = {name: config[name] for name in names if name in config}
-        return cls(tokenizer, dropout=config["dropout_prob"], **settings)
-
-    @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         projection, width = config["projection"], sum(count for _, count in config["filters"])
         highways = {f"characters.highways.{config['highways'] - 1}.weight": (2 * width, width)}

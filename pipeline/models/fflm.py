@@ -190,12 +190,6 @@ class FeedForward(Encoder):
         return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> FeedForward:
-        names = FflmConfig.__annotations__.keys() - {"vocab_size", "dropout_prob"}
-        settings = {name: config[name] for name in names if name in config}
-        return cls(tokenizer, dropout=config["dropout_prob"], **settings)
-
-    @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         order, size = config["order"], config["embedding_size"]
         width = size if config["combine"] == "sum" else config["hidden_size"]

@@ -206,11 +206,6 @@ class RnnSeq2Seq(EncoderDecoder):
         return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> RnnSeq2Seq:
-        names = RnnSeq2SeqConfig.__annotations__.keys() - {"vocab_size", "dropout_prob"}
-        return cls(tokenizer, dropout=config["dropout_prob"], **{name: config[name] for name in names})
-
-    @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         size, width, last = config["size"], config["embedding_size"], config["layers"] - 1
         gates = {"gru": 3, "lstm": 4}[config["cell"]]

@@ -83,13 +83,12 @@ class Axis:
 def line_chart(
     series: Sequence[Series],
     *,
-    x_label: str,
     y_label: str,
     baselines: Mapping[str, float] | None = None,
     marked: float | None = None,
     from_zero: bool = False,
 ) -> Markup:
-    """Lines over steps, a dashed line for each baseline, and a marked step.
+    """Lines over optimizer steps, a dashed line for each baseline, and a marked step.
 
     Args:
         marked: a position on the x axis.
@@ -100,7 +99,7 @@ def line_chart(
     pad = 0.04 * (max(ys) - min(ys))
     across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT)
     up = Axis(min(ys) - (0 if from_zero else pad), max(ys) + pad, HEIGHT - BOTTOM, TOP, most=5)
-    parts = [_frame(across, up, HEIGHT, x_label, y_label)]
+    parts = [_frame(across, up, HEIGHT, "optimizer step", y_label)]
     parts += _baselines(baselines, up)
     if marked is not None:
         stroke = Markup('<line class="marked" x1="{x}" x2="{x}" y1="{}" y2="{}"/>')
@@ -115,7 +114,7 @@ def line_chart(
                 title = f"{line.label}: {rounded(y)} at {x:,.0f}"
                 dot = Markup('<circle class="dot s{}" cx="{}" cy="{}" r="3.2"><title>{}</title></circle>')
                 parts.append(dot.format(line.color, across(x), up(y), title))
-    return _svg(parts, HEIGHT, f"{y_label} over {x_label}")
+    return _svg(parts, HEIGHT, f"{y_label} over optimizer steps")
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:

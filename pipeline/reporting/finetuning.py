@@ -221,7 +221,7 @@ def layers_section(run: RunRecord) -> Section:
         for number, (name, label) in enumerate(zip(names, labels, strict=True))
     ]
     lines = Chart(
-        charts.line_chart(drawn, x_label="optimizer step", y_label="weight", from_zero=True),
+        charts.line_chart(drawn, y_label="weight", from_zero=True),
         "How the weights of the layers moved.",
         [(f"key s{line.color}", line.label) for line in drawn],
     )

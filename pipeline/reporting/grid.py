@@ -134,7 +134,7 @@ def curves_section(runs: Sequence[RunRecord], lines: Sequence[Line]) -> Section:
             best = line.best_baseline
             baselines = {f"{best[0]} (test)": sum(best[1]) / len(best[1])} if best else {}
             label = f"{line.metric} (validation)"
-            svg = charts.line_chart(series, x_label="optimizer step", y_label=label, baselines=baselines)
+            svg = charts.line_chart(series, y_label=label, baselines=baselines)
             legend = [(f"key s{one.color}", one.label) for one in series]
             drawn.append(Chart(svg, f"{line.model} on {line.task_name}, seed 0.", legend))
     return Section("Learning curves", [Charts(drawn)] if drawn else [])

@@ -63,7 +63,7 @@ def curves(
             drawn.append(charts.Series(label, points, faint=label == "training"))
     if not drawn:
         return None
-    svg = charts.line_chart(drawn, x_label="optimizer step", y_label=y_label, baselines=baselines, marked=marked)
+    svg = charts.line_chart(drawn, y_label=y_label, baselines=baselines, marked=marked)
     legend = [("key faint s0" if line.faint else "key s0", line.label) for line in drawn]
     legend += [("key baseline", "baseline")] if baselines else []
     legend += [("key tested", f"tested checkpoint (step {marked:,.0f})")] if marked is not None else []
@@ -76,7 +76,7 @@ def rate_chart(run: RunRecord) -> Chart | None:
     if len(points) < 2:
         return None
     series = [charts.Series("learning rate", points, faint=True)]
-    svg = charts.line_chart(series, x_label="optimizer step", y_label="learning rate", from_zero=True)
+    svg = charts.line_chart(series, y_label="learning rate", from_zero=True)
     return Chart(svg, "The schedule of the learning rate.")
 
 

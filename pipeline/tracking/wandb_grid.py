@@ -10,19 +10,18 @@ from pipeline.storage.folders import remove
 from pipeline.tracking.wandb import closing_run, wandb_logger
 
 
-def log_grid(out: Path, rows: Sequence[dict[str, Any]], *, kind: str) -> None:
+def log_grid(out: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Logs the table of a grid and its pictures; a grid that is continued has the same run, with a new table.
 
     Args:
         out: folder of the grid.
         rows: of the table, a run each.
-        kind: of grid, as `compare`.
     """
     models, tasks, arms = (list(dict.fromkeys(str(row[name]) for row in rows)) for name in ("model", "task", "arm"))
     config = {"models": models, "tasks": [Path(task).stem for task in tasks], "arms": arms, "runs": len(rows)}
     for part in (out / "wandb").glob("offline-run-*"):
         remove(part)  # of the grid before it was continued: the table below has all of it
-    logger = wandb_logger(out, job_type=kind, group=out.name, tags=[kind, out.name], config=config)
+    logger = wandb_logger(out, job_type="compare", group=out.name, tags=["compare", out.name], config=config)
     if logger is None:
         return
     import wandb

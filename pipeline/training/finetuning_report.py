@@ -22,6 +22,7 @@ from pipeline.training.task_data import TaskData
 from pipeline.training.weight_mean import product
 from tasks.dataset import listed
 
+WRONG = 100  # rows of the table of the worst answers
 PAIRS = {
     "joined": "the encoder reads both texts as one sequence",
     "compared": "the encoder reads each text alone; transformers has no such head",
@@ -122,7 +123,9 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     card = partial(model_card, module.model, task=facts, arm=module.arm)
     saved = training.keep("model", module.model.save, card, figures, pictures=drawn)
     charts = {} if training.wandb is None else charts_of(rows)
-    training.finish(figures, artifact=("model", saved), tables={"wrong_answers": task.worst(rows)}, charts=charts)
+    columns, wrong = task.worst(rows)
+    tables = {"wrong_answers": (columns, wrong[:WRONG])}
+    training.finish(figures, artifact=("model", saved), tables=tables, charts=charts)
     if training.checkpointed:
         best_of = f"the best on the validation part ({plots.readable(task.metric)} {best_score:.4f})"
         print(f"checkpoint: step {step:,} of {training.steps:,}, {best_of}")

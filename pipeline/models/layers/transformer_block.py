@@ -77,7 +77,6 @@ class Block(nn.Module):
         self.norm_feed_forward = nn.LayerNorm(size, eps=eps)
         self.dropout = Dropout(dropout)
         self.attention_dropout = Dropout(attention_dropout)
-        self.has_cross = cross
         if cross:
             self.cross_q = nn.Linear(size, size)
             self.cross_kv = nn.Linear(size, 2 * size)
