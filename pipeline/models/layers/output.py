@@ -103,8 +103,8 @@ def _cuts(vocab_size: int, cutoffs: Sequence[int] | None) -> list[int]:
     cuts = sorted({max(1, vocab_size // 8), max(1, vocab_size // 2)}) if cutoffs is None else list(cutoffs)
     if not cuts or cuts != sorted(set(cuts)) or cuts[0] < 1 or cuts[-1] >= vocab_size:
         raise UserError(
-            f"cutoffs must rise, from 1 to below the {vocab_size:,} tokens of the vocabulary, not {cuts}; null takes an "
-            "eighth and a half of it."
+            f"cutoffs must rise, from 1 to below the {vocab_size:,} tokens of the vocabulary, not {cuts}; null takes "
+            "an eighth and a half of it."
         )
     return cuts
 
