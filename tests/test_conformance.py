@@ -294,6 +294,10 @@ def test_the_saved_encoder_is_the_trained_one(toy: Path, encoder: Encoder) -> No
 @trained
 @pytest.mark.parametrize("pair", get_args(Pair))
 def test_pairs_are_read_in_each_way(fresh: Encoder, pair: Pair, tmp_path: Path) -> None:
+    if pair == "joined" and not (fresh.joint_pairs or fresh.special.between):
+        with pytest.raises(UserError, match="has no token to stand between"):
+            fresh.join_pairs(True)
+        return
     model = FineTunedModel(fresh, labels=["score"], options=options(name="regression", pairs=True, pair=pair)).eval()
     for parameter in model.head.parameters():
         torch.nn.init.normal_(parameter, std=0.2)

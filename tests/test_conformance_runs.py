@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import math
 import socket
@@ -18,6 +19,7 @@ from torch import Tensor
 
 import pipeline
 from pipeline.errors import Interrupted, UserError
+from pipeline.models import registry
 from pipeline.training.checkpoints import Latest
 from tests.conformance import PRETRAINED, TOYS, TRAINED, flags, preset
 from tests.conftest import figures, run, surroundings
@@ -84,7 +86,12 @@ def same(one: Path, two: Path, name: str = "encoder") -> bool:
 
 
 VARIANTS = [(model, variant) for model in TRAINED for variant in ("seed=0", *TOYS[model].variants)]
-DROPOUT = "model.encoder.init_args.dropout="
+
+
+def dropout(model: str, rate: float) -> list[str]:
+    """The setting of a rate, where the model has one."""
+    constructor = registry.encoder_class(model).__init__
+    return [f"model.encoder.init_args.dropout={rate}"] if "dropout" in inspect.signature(constructor).parameters else []
 
 
 @pytest.mark.slow
@@ -94,7 +101,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 ) -> None:
     points = "save_at_words=[300,2000,2001]"
     averaged = "model.optimization.average_share=0.6"  # from step 5 on: the run is interrupted within
-    more = flags(model, "trainer.max_steps=12", "validate_every=5", f"{DROPOUT}0.1", variant, points, averaged)
+    more = flags(model, "trainer.max_steps=12", "validate_every=5", *dropout(model, 0.1), variant, points, averaged)
     run("pretrain", "--out", str(tmp_path / "straight"), *more)
     original = Latest.on_step_end
 
@@ -120,7 +127,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 def test_accumulated_parts_give_the_same_weights(tmp_path: Path, model: str) -> None:
     for name, parts in (("whole", 1), ("parts", 4)):
         settings = ("trainer.max_steps=4", "validate_every=4", f"trainer.accumulate_grad_batches={parts}")
-        run("pretrain", "--out", str(tmp_path / name), *flags(model, *settings, f"{DROPOUT}0"))
+        run("pretrain", "--out", str(tmp_path / name), *flags(model, *settings, *dropout(model, 0.0)))
     one, four = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     # Adam divides by the root of tiny second moments, so rounding shows up to the order of the rate.
     for name, value in one.items():
@@ -151,7 +158,13 @@ def in_one_or_two(model: str, folder: Path) -> list[str]:
     """A pretraining that notes its rows; the same in one process and in two."""
     settings = ("trainer.accumulate_grad_batches=2", "trainer.log_every_n_steps=1", "trainer.max_steps=8")
     trace = ["--trainer.callbacks+=pipeline.experiments.resume_test.Trace", f"--trainer.callbacks.file={folder}.jsonl"]
-    return ["pretrain", "--out", str(folder), *flags(model, *settings, f"{DROPOUT}0", "validate_every=4"), *trace]
+    return [
+        "pretrain",
+        "--out",
+        str(folder),
+        *flags(model, *settings, *dropout(model, 0.0), "validate_every=4"),
+        *trace,
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -84,10 +84,6 @@ class GruLM(Encoder):
         return {"input_ids": ids, "mask": torch.arange(ids.shape[1]) < torch.tensor([[len(row)] for row in rows])}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> GruLM:
-        return cls(tokenizer, size=config["size"], max_length=config["max_length"])
-
-    @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         return {"embedding.weight": (config["vocab_size"], config["size"])}
 

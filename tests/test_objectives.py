@@ -22,12 +22,14 @@ from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.former_names import CLASSES
 from pipeline.models.base import Encoder
+from pipeline.models.bert import Bert
 from pipeline.models.gpt import Gpt
 from pipeline.models.losses import Loss
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.objectives.frozen import Frozen
+from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import MicroBatches
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training.corpus_data import CorpusData, TokenizerOptions
@@ -336,3 +338,40 @@ def test_flags_and_files_of_older_versions_still_parse(tmp_path: Path) -> None:
         state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)
         assert state["identity"]["model.objective.init_args.packing"] == "document"
         assert not any("batches" in name for name in state["identity"] if name.startswith("data."))
+
+
+class MaskedAlone(MaskedLM):
+    """Masked words alone, of a model that has heads for pairs all the same."""
+
+    def __init__(self, mask_rate: float = 0.15) -> None:
+        super().__init__(mask_rate=mask_rate, next_sentence="off")
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        return {}
+
+
+def test_heads_that_an_objective_does_not_train_are_not_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    own = ["--model.objective=tests.test_objectives.MaskedAlone", "--save-at-words=100"]
+    run("pretrain", *SMALL, *own, "--steps=4", "--validate-every=4", "--out", str(out))
+    assert "MaskedAlone does not train bert.pooler.dense.bias" in capsys.readouterr().out
+    for folder in (out / "encoder", next((out / "encoders").iterdir())):
+        names = {name.rpartition(".")[0] for name in load_file(folder / "model.safetensors")}
+        assert "cls.predictions.transform.dense" in names
+        assert not names & {"bert.pooler.dense", "cls.seq_relationship"}
+        assert pipeline.encoders.load(folder).config["architectures"] == ["BertForMaskedLM"]
+
+
+def test_a_model_that_lacks_what_settings_of_an_objective_ask_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="MaskedLM needs a model that can do next_sentence; Cbow does masked"):
+        run("pretrain", "--model=cbow", "--model.objective.init_args.next_sentence=nsp", "--out", str(tmp_path / "run"))
+
+
+def test_weights_that_layers_share_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Bert.layer_groups
+    monkeypatch.setattr(Bert, "layer_groups", lambda self: [*groups(self), groups(self)[-1]])
+    with pytest.raises(UserError, match=r"A parameter stands in two layers of Bert\.layer_groups"):
+        run("pretrain", *SMALL, "--out", str(tmp_path / "run"))

@@ -40,7 +40,7 @@ def _in_transformers(config: Mapping[str, Any], quoted: str, *, tag: str, pairs:
     if tag in TASK_TAGS:
         text = PAIR if pairs else '"A dog runs."'
         return ["from transformers import pipeline", f'model = pipeline("{tag}", model={quoted})', f"model({text})"]
-    [architecture] = config["architectures"]
+    [architecture] = config.get("architectures", ["AutoModel"])  # of layers alone, without a trained head
     return [
         f"from transformers import AutoTokenizer, {architecture}",
         f"tokenizer = AutoTokenizer.from_pretrained({quoted})",

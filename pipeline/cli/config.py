@@ -26,7 +26,7 @@ from pipeline.cli.encoder_folders import (
     tokenizer_settings,
 )
 from pipeline.cli.parse_errors import key_in, plain, sentence
-from pipeline.cli.validate import check_settings
+from pipeline.cli.validate import check_asked, check_settings
 from pipeline.console import typed
 from pipeline.console.messages import Level, inform, level
 from pipeline.errors import UserError
@@ -339,7 +339,9 @@ def pretraining(request: CorpusRequest) -> Configuration:
     flags = [*corpus_flags, *seeds, *request.overrides]
     module = module_for(files, flags)
     if not isinstance(request, PretrainRequest) or (request.encoder is None and request.teacher is None):
-        return parse(module, CorpusData, files, flags)
+        configuration = parse(module, CorpusData, files, flags)
+        check_asked(configuration.encoder_class, configuration.module.objective)
+        return configuration
     if module is Counting:
         raise UserError(f"{request.model} counts its text anew: leave FROM and TEACHER out.")
     taught = {} if request.teacher is None else {TEACHER: made_in(request.teacher)}
@@ -355,6 +357,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
         why = f"a student of {folder} keeps its tokenizer"
     flags = [*corpus_flags, *overrides_of({**taught, **taken}), *seeds, *request.overrides]
     configuration = parse(module, CorpusData, files, flags)
+    check_asked(configuration.encoder_class, configuration.module.objective)
     check_kept(configuration, fixed, request.overrides, folder, why)
     if taught and configuration.module.distillation is None:
         teacher = typed.flag("teacher", folder)

@@ -6,12 +6,16 @@ import inspect
 import math
 import os
 from pydoc import locate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 
 from pipeline.errors import UserError
 from pipeline.presets import LARGEST_SEED
+
+if TYPE_CHECKING:
+    from pipeline.models.base import Encoder
+    from pipeline.objectives.base import Objective
 
 STEPS, INTERVAL = "set trainer.max_steps", "set validate_every, or validations of a fine-tune"
 INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or that would end a run too early
@@ -115,6 +119,17 @@ def finetuning_ranges(config: Any) -> dict[str, Range]:
     if config.trainer.max_steps != -1:  # all epochs
         ranges["trainer.max_steps"] = (config.trainer.max_steps, 1, math.inf)
     return ranges
+
+
+def check_asked(encoder: type[Encoder], objective: Objective) -> None:
+    """Raises: UserError, the class of the encoder lacks what these settings of the objective ask for."""
+    objective.check_model(encoder)
+    known = inspect.signature(encoder).parameters
+    if lacking := [name for name in objective.model_options if name not in known]:
+        raise UserError(
+            f"{type(objective).__name__} sets {lacking[0]} of the model, which {encoder.__name__} does not have: give "
+            f"its constructor an argument {lacking[0]}; see model_options of the objective."
+        )
 
 
 def check_parts(config: Any) -> None:

@@ -56,6 +56,9 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     if not counted:
         inform(str(speed))
     encoder = module.trained_encoder()
+    if encoder.untrained:
+        idle = listed(sorted(encoder.untrained), most=4)
+        inform(f"Note: {type(data.objective).__name__} does not train {idle}, so they are not saved.")
     reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
     metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
     metrics["words"] = round(module.words_seen)

@@ -289,7 +289,8 @@ class Encoder(nn.Module):
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """Parameters from the embeddings to the top layer, for per-layer rates and unfreezing.
 
-        Those of the `num_layers` layers that heads read come first.
+        Those of the `num_layers` layers that heads read come first. A parameter stands in one group; weights that
+        layers share in that of the lowest one, and the groups of the others are empty.
         """
 
     def above_layers(self) -> list[nn.Parameter]:

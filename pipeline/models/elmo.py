@@ -191,7 +191,7 @@ class Elmo(Encoder):
         return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"], state=after)
 
     def embed(self, batch: Batch) -> Tensor:
-        """(B, T, P): each word alone; a repeated word goes through the convolutions once."""
+        """(B, T, P): each word alone; a word that a batch repeats goes through the convolutions once."""
         return F.embedding(batch["words"], self.characters(batch["characters"]))
 
     def texts_of(self, batch: Batch) -> list[str]:

@@ -115,6 +115,15 @@ def flatten_pairs(batch: Batch) -> Batch:
     return {name: value.flatten(0, 1) if value.ndim == 3 else value for name, value in batch.items()}
 
 
+def of_two_lengths(batch: Batch) -> bool:
+    """Whether two passes over a batch of pairs (B, 2, T), a side each, cost less than one with the padding of both.
+
+    A pass more costs a processor little, and a GPU, which waits for Python, more than padding.
+    """
+    longest = batch["mask"].sum(-1).amax(0)
+    return not longest.is_cuda and bool(longest.min() < 0.75 * longest.max())
+
+
 def one_side(batch: Batch, side: int) -> Batch:
     """Pairs (B, 2, T) -> the first texts, or with 1 the second, (B, S), without the padding behind the longest."""
     longest = int(batch["mask"][:, side].sum(1).max())

@@ -49,6 +49,8 @@ class Encoded:
 def in_turn(first: Encoded, second: Encoded, rows: Batch) -> Encoded:
     """What an encoder returns for the texts of pairs (B, S) and (B, S') -> as for all rows (2 B, T) at once.
 
+    Without words, logits and state, which pairs that are read one by one do not have.
+
     Args:
         rows: see `flatten_pairs`.
     """

@@ -66,7 +66,8 @@ class Objective(nn.Module):
 
     @property
     def model_options(self) -> dict[str, Any]:
-        """Arguments of the model's class that follow from the objective."""
+        """Arguments of the model's class that follow from the objective, as `next_sentence` of a masked LM: whether the
+        model has that head."""
         return {}
 
     def setup(self, model: Encoder, store: TokenStore) -> None:
@@ -78,12 +79,13 @@ class Objective(nn.Module):
             store: the text that is trained on, or evaluated.
         """
 
-    def check_model(self, model: Encoder) -> None:
-        """Raises UserError where the model lacks what the objective requires, which it would silently ignore."""
-        if lacking := sorted(self.requires - model.capabilities()):
+    def check_model(self, model: Encoder | type[Encoder]) -> None:
+        """Raises UserError where the model, or its class, lacks what the objective requires, which it would ignore."""
+        kind = model if isinstance(model, type) else type(model)
+        if lacking := sorted(self.requires - kind.capabilities()):
             raise UserError(
                 f"{type(self).__name__} needs a model that can do {', '.join(lacking)}; "
-                f"{type(model).__name__} does {', '.join(sorted(model.capabilities()))}."
+                f"{kind.__name__} does {', '.join(sorted(kind.capabilities()))}."
             )
 
     def check_corpus(self, store: TokenStore, name: str) -> None:

@@ -131,6 +131,12 @@ class Pretraining(Training):
         """Raises: UserError, settings of encoder, objective and corpus do not go together."""
         encoder = self.encoder
         self.objective.check_model(encoder)
+        in_layers = [id(parameter) for group in encoder.layer_groups() for parameter in group]
+        if len(set(in_layers)) < len(in_layers):
+            raise UserError(
+                f"A parameter stands in two layers of {type(encoder).__name__}.layer_groups: name weights that layers "
+                "share once, with the lowest of these layers, and leave the groups of the others empty."
+            )
         if (rows := encoder.config["vocab_size"]) < len(data.tokenizer):
             raise UserError(
                 f"model.encoder.init_args.vocab_size is {rows:,}, but the tokenizer has {len(data.tokenizer):,} tokens."
@@ -240,9 +246,25 @@ class Pretraining(Training):
         super().on_load_checkpoint(checkpoint)
         self.state = checkpoint["memory"]
 
+    def note_untrained(self) -> None:
+        """Tells the encoder which tensors of its heads no step has changed: the objective does not use them.
+
+        They are not saved, so that nobody takes them for trained. An optimizer has no state of them.
+        """
+        if self._trainer is None or self.optimization is None or is_sharded(self.trainer):
+            return
+        learned = {id(p) for optimizer in self.trainer.optimizers for p, state in optimizer.state.items() if state}
+        idle = {p.untyped_storage().data_ptr() for p in self.encoder.parameters() if id(p) not in learned}
+        tensors = self.encoder.export_state().items()
+        names = {name for name, tensor in tensors if tensor.untyped_storage().data_ptr() in idle}
+        if self.loaded is not None:  # what the folder had, was trained before
+            names.intersection_update(self.loaded.new)
+        self.encoder.untrained = frozenset(name for name in names if name.startswith(self.encoder.heads))
+
     def trained_encoder(self) -> Encoder:
         """The encoder with all its weights; from the last checkpoint where no process holds them all."""
         if self._trainer is None or not is_sharded(self.trainer):
+            self.note_untrained()
             return self.encoder
         assert self.checkpoint_file is not None
         whole = type(self.encoder).from_config(self.encoder.config, self.encoder.tokenizer)

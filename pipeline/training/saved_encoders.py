@@ -50,6 +50,7 @@ class SavedEncoders(StepCallback):
             self._save(trainer, module, words)
 
     def _save(self, trainer: lightning.Trainer, module: Any, words: int) -> None:
+        module.note_untrained()
         encoder: Encoder = module.encoder
         metrics = {
             "parameters": module.parameter_count,

@@ -14,7 +14,7 @@ from pipeline.finetuning.features import Cut, Feature, cut_texts
 from pipeline.finetuning.heads.scalar_mix import ScalarMix
 from pipeline.finetuning.options import HeadOptions, Pair
 from pipeline.models.base import Encoder, Learning
-from pipeline.models.inputs import Batch, flatten_pairs, one_side
+from pipeline.models.inputs import Batch, flatten_pairs, of_two_lengths, one_side
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.recurrent import in_full
 from pipeline.models.losses import Loss
@@ -101,8 +101,8 @@ class Head(nn.Module):
             asked = encoder.pooled_positions(rows["mask"]) if self.reads_pooled and not whole else None
             return encoder(encoder.asked(rows, asked))
 
-        if batch["mask"].ndim == 2:
-            return read(batch)
+        if batch["mask"].ndim == 2 or not of_two_lengths(batch):
+            return read(flatten_pairs(batch))
         # Side by side: questions are not padded to the length of the texts that they are about.
         return in_turn(read(one_side(batch, 0)), read(one_side(batch, 1)), flatten_pairs(batch))
 

@@ -78,12 +78,14 @@ class Lstm(nn.Module):
             h, c = torch.where(here, new_h, h), torch.where(here, new_c, c)
         return torch.stack(outputs, 1), (h, c)
 
-    def in_one_call(self, x: Tensor, state: State | None, mask: Tensor) -> tuple[Tensor, State]:
+    def in_one_call(self, x: Tensor, state: State | None, lengths: Tensor) -> tuple[Tensor, State]:
         """As `forward` without bounds and with P < H, by torch's own LSTM: on a GPU one call of cuDNN for all steps.
 
-        In float32: autocast would run it in float16 (see `recurrent.in_full`).
+        In float32, TF32 by torch's default: autocast would run it in float16 (see `recurrent.in_full`).
+
+        Args:
+            lengths: (B,) words of the rows, on the processor; none has 0.
         """
-        lengths = mask.sum(1).clamp(min=1).cpu()
         rows = pack_padded_sequence(x.float(), lengths, batch_first=True, enforce_sorted=False)
         begin = tuple(part[None, rows.sorted_indices] for part in self.start(x, state))
         parts = self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)
@@ -111,7 +113,8 @@ def side_by_side(
     if any(lstm.clips for lstm in lstms):
         return [lstm.clipped(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)]
     if mask.is_cuda and all(lstm.projects for lstm in lstms):
-        return [lstm.in_one_call(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)]
+        lengths = mask.sum(1).clamp(min=1).cpu()
+        return [lstm.in_one_call(x, state, lengths) for lstm, x, state in zip(lstms, xs, states, strict=True)]
     starts = [lstm.start(x, state) for lstm, x, state in zip(lstms, xs, states, strict=True)]
     out, cells = _Recurrence.apply(
         torch.stack([lstm.input(x.transpose(0, 1)) for lstm, x in zip(lstms, xs, strict=True)], 1).float(),
