@@ -166,8 +166,8 @@ def test_a_model_that_counts_has_no_steps(toys: Callable[[str], Path], tmp_path:
 
 
 def test_a_line_of_one_point_is_a_dot() -> None:
-    one = charts.line_chart([charts.Series("training", [(1, 2.0)], faint=True)], x_label="x", y_label="y")
-    two = charts.line_chart([charts.Series("training", [(1, 2.0), (2, 3.0)], faint=True)], x_label="x", y_label="y")
+    one = charts.line_chart([charts.Series("training", [(1, 2.0)], faint=True)], y_label="y")
+    two = charts.line_chart([charts.Series("training", [(1, 2.0), (2, 3.0)], faint=True)], y_label="y")
     assert (one.count("<circle"), two.count("<circle")) == (1, 0)
 
 
@@ -355,7 +355,7 @@ def test_axes_have_round_ticks() -> None:
     axis = charts.Axis(0.0, 1.0, 0, 100)
     assert [axis.label(tick) for tick in axis.ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]
     assert charts.Axis(3.0, 3.0, 0, 100)(3.0) == 50
-    long = charts.line_chart([charts.Series("a", [(i, i) for i in range(10_000)])], x_label="x", y_label="y")
+    long = charts.line_chart([charts.Series("a", [(i, i) for i in range(10_000)])], y_label="y")
     assert len(long) < 20_000
 
 
