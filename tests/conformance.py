@@ -41,6 +41,7 @@ TOYS = {
         ("model.embeddings=random", f"model.objective={QUICK_THOUGHTS}", f"model.objective={CAUSAL_ROWS}"),
     ),
     "gpt": Toy(TRANSFORMER + "256", variants=(ADAMW, "model.objective.init_args.packing=document")),
+    "llama": Toy(TRANSFORMER + "176 key_value_heads=1", variants=(ADAMW, "model.objective.init_args.packing=document")),
     "recurrent": Toy(
         RECURRENT, learning_rate=1e-2, variants=("model.objective.init_args.stateful=true",), preset="lstm"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import math
@@ -20,6 +21,7 @@ from pipeline.errors import UserError
 from pipeline.experiments import ladder, ladder_measures, ladder_plan, ladder_table, ladder_training
 from pipeline.experiments.ladder_results import row_of
 from pipeline.inspection.token_log_probs import TokenLogProbs
+from pipeline.models.layers.transformer_block import ACTIVATIONS
 from pipeline.tokenization.whole_words import WholeWords
 from pipeline.training.throughput import flop_counter
 from tests.conftest import assert_plot, run
@@ -232,6 +234,22 @@ def test_operations_of_recurrent_layers_are_counted(kind: type[nn.RNNBase]) -> N
         layer(inputs)[0].sum().backward()
     weights = sum(p.numel() for p in layer.parameters() if p.ndim == 2)
     assert counter.get_total_flops() == pytest.approx(6 * weights * 8 * 4, rel=0.05)
+
+
+@pytest.mark.parametrize("name", [*ACTIVATIONS, "mish"])
+def test_counting_changes_no_gradient(name: str) -> None:
+    """The first step of a resumed run is counted, that of the uninterrupted one is not."""
+    torch.manual_seed(0)
+    inputs = torch.randn(40, 64, requires_grad=True)
+    weights = torch.randn(40, 64)
+    function = ACTIVATIONS.get(name, nn.functional.mish)
+    gradients = []
+    for counting in (contextlib.nullcontext(), flop_counter()):
+        with counting:
+            (function(inputs) * weights).sum().backward()
+        gradients.append(inputs.grad)
+        inputs.grad = None
+    assert torch.equal(*gradients)
 
 
 def test_figures_are_means_over_seeds(tmp_path: Path) -> None:

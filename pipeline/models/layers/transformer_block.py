@@ -94,14 +94,10 @@ class Block(nn.Module):
     def attend(
         self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None, layer: int, only: Tensor | None
     ) -> Tensor:
-        batch, length, size = x.shape
+        batch, length, _ = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        if past is not None:
-            k, v = past.extend(layer, k, v)
-            if len(k) < batch:  # rows that share keys are further queries
-                q = q.reshape(len(k), -1, self.heads, q.shape[-1]).transpose(1, 2)
-        mixed = attention(q, k, v, bias, self.attention_dropout, causal=causal and length > 1)
-        return self.dropout(self.out(_picked(mixed.transpose(1, 2).reshape(batch, length, size), only)))
+        mixed = self_attention(q, k, v, bias, self.attention_dropout, causal=causal, past=past, layer=layer)
+        return self.dropout(self.out(picked(mixed, only)))
 
     def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """The top of an encoder (S, T, D) -> keys and values of cross-attention, (S, H, T, d) each."""
@@ -157,17 +153,47 @@ class Block(nn.Module):
         only: Tensor | None,
     ) -> Tensor:
         if self.pre:
-            x = _picked(x, only) + self.attend(self.norm_attention(x), bias, causal, past, layer, only)
+            x = picked(x, only) + self.attend(self.norm_attention(x), bias, causal, past, layer, only)
             if memory is not None:
                 x = x + self.attend_memory(self.norm_cross(x), memory, layer)
             return x + self.feed_forward(self.norm_feed_forward(x))
-        x = self.norm_attention(_picked(x, only) + self.attend(x, bias, causal, past, layer, only))
+        x = self.norm_attention(picked(x, only) + self.attend(x, bias, causal, past, layer, only))
         if memory is not None:
             x = self.norm_cross(x + self.attend_memory(x, memory, layer))
         return self.norm_feed_forward(x + self.feed_forward(x))
 
 
-def _picked(x: Tensor, only: Tensor | None) -> Tensor:
+def self_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    dropout: Dropout,
+    *,
+    causal: bool,
+    past: KeyValues | None,
+    layer: int,
+) -> Tensor:
+    """Queries, keys and values of the same positions, (B, H, T, d) each -> (B, T, H d).
+
+    Keys and values may have fewer heads, each of which serves as many heads of queries (Ainslie et al. 2023).
+
+    Args:
+        bias: see `attention`.
+        past: those of the positions before; k and v are added as those of block `layer`.
+    """
+    batch, heads, length, width = q.shape
+    if past is not None:
+        k, v = past.extend(layer, k, v)
+        if len(k) < batch:  # rows that share keys are further queries
+            q = q.reshape(len(k), -1, heads, width).transpose(1, 2)
+    if k.shape[1] < heads:
+        k, v = (part.repeat_interleave(heads // k.shape[1], 1) for part in (k, v))
+    mixed = attention(q, k, v, bias, dropout, causal=causal and length > 1)
+    return mixed.transpose(1, 2).reshape(batch, length, heads * width)
+
+
+def picked(x: Tensor, only: Tensor | None) -> Tensor:
     """(B, T, D) -> (N, D), the positions that are asked for; all of x without them."""
     return x if only is None else x.flatten(0, 1)[only]
 
