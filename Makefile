@@ -50,7 +50,7 @@ help: ## this list
 	@echo "Targets"
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
-	@echo "  MODEL      [bert, or that of FROM] bert, gpt, elmo, bart; mbart, xlm; cbow; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
+	@echo "  MODEL      [bert, or that of FROM] bert, gpt, llama, elmo, bart; mbart, xlm; cbow; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern;"
 	@echo "             task:NAME = the training texts of a task, without labels"
 	@echo "  TASK       [sentiment; of score the task of the run] a name in configs/tasks, or a path to a YAML file"

@@ -173,7 +173,14 @@ class Pieces(UserList):
 
 @pytest.mark.parametrize(
     ("model", "millions"),
-    [("bert-small", 28.8), ("bert-base", 109.5), ("gpt2-small", 124.4), ("gpt-small", 124.4), ("elmo-paper", 93.6)],
+    [
+        ("bert-small", 28.8),
+        ("bert-base", 109.5),
+        ("gpt2-small", 124.4),
+        ("gpt-small", 124.4),
+        ("llama-15m", 15.2),
+        ("elmo-paper", 93.6),
+    ],
 )
 def test_presets_have_the_published_sizes(model: str, millions: float) -> None:
     """Parameters without what only pretraining needs: the heads of BERT, the softmax of ELMo; no memory is taken."""

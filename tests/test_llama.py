@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 import transformers
 from torch import Tensor
@@ -209,4 +210,37 @@ def test_folders_that_are_not_supported_are_refused(
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(UserError, match=message):
+        pipeline.encoders.load(tmp_path)
+
+
+def test_a_text_begins_with_the_token_that_the_folder_names(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """As in Llama 3: another token than the end of text, which the tokenizer itself puts in front."""
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.add_special_tokens(["<|begin|>"])
+    begin = backend.token_to_id("<|begin|>")
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", begin)]
+    )
+    llama = small(ByteBpe(backend, {**tokenizer.special, "bos": "<|begin|>"}))
+    llama.save(tmp_path)
+    opened = pipeline.encoders.load(tmp_path)
+    text = "The soup was good."
+    [ids] = opened.tokenize([text])
+    batch = opened.collate([ids])
+    theirs = AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+    assert batch["input_ids"][0].tolist() == [*theirs, tokenizer.id("eos")]
+    assert theirs[0] == begin == json.loads((tmp_path / "config.json").read_text())["bos_token_id"]
+    [nats] = pipeline.prompting.log_likelihoods(opened, [("", text)])
+    with torch.no_grad():
+        logits = LlamaForCausalLM.from_pretrained(tmp_path).eval()(torch.tensor([theirs])).logits[0]
+    expected = logits[:-1].log_softmax(-1).gather(-1, torch.tensor(theirs[1:])[:, None]).sum()
+    assert nats == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_tokenizers_of_sentencepiece_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    small(tokenizer).save(tmp_path)
+    characters = {"<unk>": 0, "\u2581": 1, "a": 2}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(characters, [], unk_token="<unk>", byte_fallback=True))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match=r"tokenizer\.json is a BPE over characters"):
         pipeline.encoders.load(tmp_path)

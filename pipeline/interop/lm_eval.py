@@ -53,7 +53,7 @@ class PipelineLM(LM):
             for (number, _), scored in zip(windows, results, strict=True):
                 totals[number] += scored.total
             return totals
-        prefix, length, totals = self.encoder.tokenizer.id("eos"), self.encoder.max_length, []
+        prefix, length, totals = self.encoder.tokenizer.id("bos"), self.encoder.max_length, []
         for text in tqdm(texts, desc="lm-eval", unit="text", disable=disable_tqdm):
             [ids] = self.encoder.tokenize([text])
             token_windows = get_rolling_token_windows(

@@ -104,6 +104,11 @@ def load(path: Path) -> Tokenizer:
         raise
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"{file} is not a tokenizer.json that can be read ({error}).") from None
+    if getattr(backend.model, "byte_fallback", False):
+        raise UserError(
+            f"{file} is a BPE over characters with bytes for rare ones, as sentencepiece has it; only BPE over bytes, as "
+            "that of GPT-2 and Llama 3, can be read."
+        )
     kind = _kind_of(backend)
     config = _beside(file, "tokenizer_config.json", _Config)
     special = _special_tokens(file, backend, kind, config)
