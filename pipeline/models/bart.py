@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens, first_segment_length, padded
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens, padded, rows_of
 from pipeline.models.outputs import Encoded
 from pipeline.models.transformer_encoder_decoder import (
     Seq2SeqConfig,
@@ -159,14 +159,8 @@ class Bart(TransformerEncoderDecoder):
         """
         if not self.names_languages:
             return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
-        end, code, rows = self.tokenizer.id("eos"), self.config["source_language_id"], []
-        for text in texts:
-            a, b = text if isinstance(text, tuple) else (text, None)
-            if b is None:
-                rows.append([*a[: self.max_length - 2], end, code])
-                continue
-            first = first_segment_length(len(a), len(b), self.max_length - 3)
-            rows.append([*a[:first], end, *b[: self.max_length - 3 - first], end, code])
+        end, code = self.tokenizer.id("eos"), self.config["source_language_id"]
+        rows = rows_of(texts, begin=[], between=[end], end=[end, code], max_length=self.max_length)
         return padded(rows, pad=self.tokenizer.id("pad"))
 
     # ------------------------------------------------------------------ layers for heads

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, first_segment_length
+from pipeline.models.inputs import Batch, SpecialTokens, cut_pair, padded, rows_of
 from pipeline.models.layers.attention import padding_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.transformer_block import ACTIVATIONS, Block, put_back
@@ -254,25 +254,18 @@ class Bert(Encoder):
     def collate(self, texts: Sequence[Any]) -> Batch:
         """[CLS] a [SEP] or [CLS] a [SEP] b [SEP]; too long a pair loses pieces from the end of the longer text."""
         cls, sep, pad = (self.tokenizer.id(role) for role in ("cls", "sep", "pad"))
-        rows, segments = [], []
-        for text in texts:
-            a, b = text if isinstance(text, tuple) else (text, None)
-            if b is None:
-                rows.append([cls, *a[: self.max_length - self.special.count()], sep])
-                segments.append([0] * len(rows[-1]))
-                continue
-            room = self.max_length - self.special.count(2)
-            first = first_segment_length(len(a), len(b), room)
-            a, b = a[:first], b[: room - first]
-            rows.append([cls, *a, sep, *b, sep])
-            segments.append([0] * (len(a) + 2) + [1] * (len(b) + 1))
-        length = max(map(len, rows))
-        mask = [[True] * len(row) + [False] * (length - len(row)) for row in rows]
-        return {
-            "input_ids": torch.tensor([row + [pad] * (length - len(row)) for row in rows]),
-            "token_type_ids": torch.tensor([row + [0] * (length - len(row)) for row in segments]),
-            "mask": torch.tensor(mask),
-        }
+        batch = padded(rows_of(texts, begin=[cls], between=[sep], end=[sep], max_length=self.max_length), pad=pad)
+        second = [self._second_segment(text) for text in texts]
+        positions = torch.arange(batch["mask"].shape[1])
+        batch["token_type_ids"] = ((positions >= torch.tensor(second)[:, None]) & batch["mask"]).long()
+        return batch
+
+    def _second_segment(self, text: Any) -> int:
+        """The position of the first token after the [SEP] of the first text; the end of the row without a second."""
+        if not isinstance(text, tuple):
+            return self.max_length
+        first, _ = cut_pair(*text, room=self.max_length - self.special.count(2))
+        return len(first) + self.special.prefix + self.special.between
 
     # ------------------------------------------------------------------ Hugging Face's layout
 

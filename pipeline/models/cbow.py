@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, between_ends, padded
+from pipeline.models.inputs import Batch, SpecialTokens, padded, rows_of
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
 from pipeline.models.losses import Loss
@@ -141,9 +141,9 @@ class Cbow(Encoder):
         return [list(self.embedding.parameters()), []]
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], see `between_ends`."""
+        """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], see `rows_of`."""
         cls, sep, pad = (self.tokenizer.id(role) for role in ("cls", "sep", "pad"))
-        return padded(between_ends(texts, begin=cls, end=sep, max_length=self.max_length), pad=pad)
+        return padded(rows_of(texts, begin=[cls], between=[sep], end=[sep], max_length=self.max_length), pad=pad)
 
     @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:

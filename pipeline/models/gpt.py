@@ -221,7 +221,7 @@ class Gpt(Encoder):
         return groups
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[end] a [end] or [end] a [end] b [end], see `between_ends`.
+        """[end] a [end] or [end] a [end] b [end], see `batch_between_ends`.
 
         The first GPT had special tokens for start, delimiter and extraction (Radford et al. 2018, 3.3).
         """

@@ -63,49 +63,34 @@ def padded(rows: Sequence[Sequence[int]], *, pad: int) -> Batch:
     }
 
 
-def between_ends(texts: Sequence[Any], *, end: int, max_length: int, begin: int | None = None) -> list[list[int]]:
-    """[begin] a [end] or [begin] a [end] b [end].
+def rows_of(
+    texts: Sequence[Any], *, begin: Sequence[int], between: Sequence[int], end: Sequence[int], max_length: int
+) -> list[list[int]]:
+    """Texts and pairs as rows of ids: begin a end, and begin a between b end.
 
     Too long a text loses its end, too long a pair the end of its longer text.
-
-    Args:
-        begin: None: the end of text also begins one, as in pretraining from left to right.
     """
-    begin = end if begin is None else begin
-    rows = []
+    around, rows = len(begin) + len(end), []
     for text in texts:
-        a, b = text if isinstance(text, tuple) else (text, None)
-        if b is None:
-            rows.append([begin, *a[: max_length - 2], end])
-            continue
-        first = first_segment_length(len(a), len(b), max_length - 3)
-        rows.append([begin, *a[:first], end, *b[: max_length - 3 - first], end])
-    return rows
-
-
-def between_tokens(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> list[list[int]]:
-    """<s> a </s> or <s> a </s> </s> b </s> (Liu et al. 2019); too long a pair loses the end of its longer text."""
-    begin, end = tokenizer.id("bos"), tokenizer.id("eos")
-    rows = []
-    for text in texts:
-        a, b = text if isinstance(text, tuple) else (text, None)
-        if b is None:
-            rows.append([begin, *a[: max_length - 2], end])
-            continue
-        first = first_segment_length(len(a), len(b), max_length - 4)
-        rows.append([begin, *a[:first], end, end, *b[: max_length - 4 - first], end])
+        if isinstance(text, tuple):
+            first, second = cut_pair(*text, room=max_length - around - len(between))
+            rows.append([*begin, *first, *between, *second, *end])
+        else:
+            rows.append([*begin, *text[: max_length - around], *end])
     return rows
 
 
 def batch_between_ends(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Batch:
-    """[end] a [end] or [end] a [end] b [end] as one padded batch, see `between_ends`."""
+    """[end] a [end] and [end] a [end] b [end] as one padded batch: an end also begins a text, as in pretraining."""
     end = tokenizer.id("eos")
-    return padded(between_ends(texts, end=end, max_length=max_length), pad=end)
+    return padded(rows_of(texts, begin=[end], between=[end], end=[end], max_length=max_length), pad=end)
 
 
 def batch_between_tokens(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Batch:
-    """<s> a </s> or <s> a </s> </s> b </s> as one padded batch, see `between_tokens`."""
-    return padded(between_tokens(texts, tokenizer, max_length=max_length), pad=tokenizer.id("pad"))
+    """<s> a </s> and <s> a </s> </s> b </s> (Liu et al. 2019) as one padded batch."""
+    begin, end = tokenizer.id("bos"), tokenizer.id("eos")
+    rows = rows_of(texts, begin=[begin], between=[end, end], end=[end], max_length=max_length)
+    return padded(rows, pad=tokenizer.id("pad"))
 
 
 def flatten_pairs(batch: Batch) -> Batch:
@@ -133,6 +118,12 @@ def one_side(batch: Batch, side: int) -> Batch:
 def sides(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (2 B, ...) of pairs, of `flatten_pairs` -> those of the first texts and of the second, (B, ...) each."""
     return rows[0::2], rows[1::2]
+
+
+def cut_pair(first: Sequence[int], second: Sequence[int], *, room: int) -> tuple[Sequence[int], Sequence[int]]:
+    """The texts of a pair in as many tokens together, see `first_segment_length`."""
+    kept = first_segment_length(len(first), len(second), room)
+    return first[:kept], second[: room - kept]
 
 
 def first_segment_length(first: int, second: int, room: int) -> int:

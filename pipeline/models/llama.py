@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import HeadLayout, Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, between_ends, check_generative, padded
+from pipeline.models.inputs import Batch, SpecialTokens, check_generative, padded, rows_of
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.transformer_block import picked, put_back, self_attention
@@ -250,9 +250,9 @@ class Llama(Encoder):
         return groups
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[begin] a [end] or [begin] a [end] b [end], see `between_ends`."""
+        """[begin] a [end] or [begin] a [end] b [end], see `rows_of`."""
         begin, end = self.tokenizer.id("bos"), self.tokenizer.id("eos")
-        return padded(between_ends(texts, begin=begin, end=end, max_length=self.max_length), pad=end)
+        return padded(rows_of(texts, begin=[begin], between=[end], end=[end], max_length=self.max_length), pad=end)
 
     def new_state(self) -> KeyValues:
         """Keys and values of the blocks: none yet."""

@@ -207,7 +207,7 @@ class Ngram(Encoder):
         return []
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[end] a [end] or [end] a [end] b [end], see `between_ends`."""
+        """[end] a [end] or [end] a [end] b [end], see `batch_between_ends`."""
         return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     # ------------------------------------------------------------------ folders

@@ -106,8 +106,8 @@ def load(path: Path) -> Tokenizer:
         raise UserError(f"{file} is not a tokenizer.json that can be read ({error}).") from None
     if getattr(backend.model, "byte_fallback", False):
         raise UserError(
-            f"{file} is a BPE over characters with bytes for rare ones, as sentencepiece has it; only BPE over bytes, as "
-            "that of GPT-2 and Llama 3, can be read."
+            f"{file} is a BPE over characters with bytes for rare ones, as sentencepiece has it; of BPE only that over "
+            "bytes can be read, as GPT-2 and Llama 3 have it."
         )
     kind = _kind_of(backend)
     config = _beside(file, "tokenizer_config.json", _Config)
