@@ -337,6 +337,12 @@ def test_verify_resume(pretrained: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert json.loads((tmp_path / "resume.json").read_text())["finetune"]["sha256"] == found["sha256"]
 
 
+def test_too_few_validations_to_kill_at_are_refused_before_a_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="20 steps with a validation after each 6 are too few"):
+        run("verify-resume", "--out", str(tmp_path / "proof"), "--steps", "20")
+    assert not (tmp_path / "proof").exists()
+
+
 def test_the_whole_checkpoint_is_compared(tmp_path: Path) -> None:
     """But for time, energy and places; what resumes mean weights, fp16, patience and the best checkpoint counts."""
     torch.manual_seed(0)

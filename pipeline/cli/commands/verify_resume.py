@@ -26,14 +26,16 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.cli.config import check_steps
+    from pipeline.cli import config
     from pipeline.experiments import resume_test
 
     out, place = options.out or Path("runs/verify-resume") / options.model, {"trainer.accelerator": "cpu"}
     pretraining = request_of(PretrainRequest, options, out=None, overwrite=False)
-    check_steps(pretraining)
+    config.check_steps(pretraining)
     results = {}
     request = pretraining.override(place | SHORT, first=True)
+    settings = config.pretraining(request).settings
+    resume_test.plan(settings.trainer.max_steps, settings.validate_every, options.seed)  # refuses too few validations
     results["pretrain"] = resume_test.verify("pretrain", request, out, seed=options.seed)
     shared = [words for name, words in by_setting(options.overrides) if name.startswith(OF_BOTH)]
     tuning = FineTuneRequest(
