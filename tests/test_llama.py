@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pipeline.errors import UserError
 from pipeline.models.llama import Llama, rotate
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks
 
 KINDS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -161,6 +163,29 @@ def test_generation_equals_transformers(tokenizer: Tokenizer, tmp_path: Path, ki
     )
     assert ours == [token for token in theirs[0, len(prompt) :].tolist() if token != tokenizer.id("eos")]
     assert len(ours) > 5
+
+
+@pytest.mark.parametrize(
+    ("callback", "dropout"),
+    [(RecomputedBlocks(), 0.3), (CompiledBlocks(backend="aot_eager"), 0.0)],
+    ids=["recomputed", "compiled"],
+)
+def test_blocks_computed_otherwise_have_the_same_gradients(tokenizer: Tokenizer, callback: Any, dropout: float) -> None:
+    llama = small(tokenizer, key_value_heads=2, dropout=dropout, attention_dropout=dropout).train()
+    ids = torch.randint(1, 300, (2, 12))
+    asked = {**batch_of(ids), "top_positions": torch.tensor([3, 17, 23])}
+    results = []
+    for changed in (False, True):
+        if changed:
+            callback.on_train_start(None, SimpleNamespace(trained=llama))
+            callback.on_train_batch_end(None, SimpleNamespace(trained=llama), None, None, 0)
+        torch.manual_seed(1)
+        top = llama(asked).layers[-1].flatten(0, 1)[asked["top_positions"]]
+        loss = llama.token_loss(top, ids.flatten()[asked["top_positions"]]).sum
+        results.append([loss.detach(), *torch.autograd.grad(loss, list(llama.parameters()))])
+    callback.on_train_end(None, SimpleNamespace(trained=llama))
+    for plain, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, plain, atol=1e-5, rtol=1e-4)
 
 
 def test_a_classifier_opens_in_transformers(tokenizer: Tokenizer, tmp_path: Path) -> None:
