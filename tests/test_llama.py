@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -15,9 +16,12 @@ from torch import Tensor
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, LlamaModel
 
 import pipeline
+from pipeline.data import store_builder as store
+from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.errors import UserError
 from pipeline.models.llama import Llama, rotate
+from pipeline.objectives.causal_lm import CausalLM
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks
@@ -223,6 +227,9 @@ def test_sizes_that_do_not_fit_are_refused(tokenizer: Tokenizer, options: dict[s
         ({"head_dim": 16}, "head_dim = 16"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_type = 'llama3'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type = 'dynamic'"),
+        ({"rope_parameters": {"rope_theta": 0.0}}, "rope_theta is 0.0"),
+        ({"rms_norm_eps": -1.0}, "norm_eps is -1.0"),
         ({"intermediate_size": 99}, "has shape"),
         ({"num_key_value_heads": 2}, "has shape"),
         ({"vocab_size": 10}, "do not belong together"),
@@ -262,10 +269,33 @@ def test_a_text_begins_with_the_token_that_the_folder_names(tokenizer: Tokenizer
     assert nats == pytest.approx(float(expected), abs=1e-3)
 
 
+def test_pretraining_shows_both_ends_of_a_text(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("One here.\n\nTwo.\n\nThree and four.\n")
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.add_special_tokens(["<|begin|>"])
+    other = ByteBpe(backend, {**tokenizer.special, "bos": "<|begin|>"})
+    built = store.build(Source(files=[tmp_path / "text.txt"]), other, tmp_path / "stores")
+    ends = [other.id("eos"), other.id("bos")]
+    texts = other.encode_batch(["One here.", "Two.", "Three and four."])
+    expected = [token for text in texts for token in [*ends, *text]]
+    rows = CausalLM().rows(built, other, length=7, phase=0, seed=0)
+    ids, documents = rows(np.arange(len(rows)))
+    assert ids[:, :-1].flatten().tolist() == expected[: ids[:, :-1].size]
+    assert len(expected) - ids[:, :-1].size < 7
+    numbers = documents[:, :-1].flatten().tolist()
+    assert numbers == sorted(numbers)
+    assert set(numbers) == {0, 1, 2}
+    assert rows.predictions_per_byte == len(expected) / built.raw_bytes
+
+
 def test_tokenizers_of_sentencepiece_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     small(tokenizer).save(tmp_path)
     characters = {"<unk>": 0, "\u2581": 1, "a": 2}
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE(characters, [], unk_token="<unk>", byte_fallback=True))
-    backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match=r"tokenizer\.json is a BPE over characters"):
-        pipeline.encoders.load(tmp_path)
+    for model in (
+        tokenizers.models.BPE(characters, [], unk_token="<unk>", byte_fallback=True),
+        tokenizers.models.BPE(characters, [], unk_token="<unk>"),
+        tokenizers.models.Unigram([("<unk>", 0.0), ("\u2581a", -1.0)], unk_id=0),
+    ):
+        tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+        with pytest.raises(UserError, match=r"tokenizer\.json is a tokenizer of sentencepiece"):
+            pipeline.encoders.load(tmp_path)

@@ -28,6 +28,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
+from pipeline.models.llama import Llama
 from pipeline.presets import REPOSITORY
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training import schedules
@@ -78,8 +79,15 @@ def test_a_head_of_one_vector_has_the_top_layer_computed_there_alone(
     assert not all_of_it.layers[-1].isnan().any()
 
 
+@pytest.fixture(scope="module")
+def llama(gpt: Gpt) -> Llama:
+    sizes: dict[str, Any] = {"size": 16, "layers": 2, "heads": 2, "inner_size": 48, "max_length": 32}
+    torch.manual_seed(0)
+    return Llama(gpt.tokenizer, **sizes, tied=False, dropout=0.0, attention_dropout=0.0).eval()
+
+
 @pytest.mark.parametrize("by_word", [False, True])
-@pytest.mark.parametrize("family", ["bert", "gpt"])
+@pytest.mark.parametrize("family", ["bert", "gpt", "llama"])
 def test_a_tuned_model_opens_in_transformers(
     family: str, by_word: bool, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -100,8 +108,11 @@ def test_a_tuned_model_opens_in_transformers(
     words = ["some", "few", "words"]
     [item] = model.features([words if by_word else "some few words"])
     batch = encoder.collate([item.ids])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    pair = encoder.collate([(item.ids, item.ids)])["input_ids"]
+    assert tokenizer("some few words", "some few words")["input_ids"] == pair[0].tolist()
     with torch.no_grad():
-        expected = theirs.eval()(batch["input_ids"], attention_mask=batch["mask"].long()).logits[0]
+        expected = theirs.eval()(**tokenizer("some few words", return_tensors="pt")).logits[0]
         if by_word:
             batch["word_ids"] = torch.tensor([[-1, *item.window.word_ids, -1]])
             places = [1 + item.window.word_ids.index(word) for word in range(3)]
@@ -109,6 +120,7 @@ def test_a_tuned_model_opens_in_transformers(
         ours = model(batch)[0][0]
     assert (ours - expected).abs().max() < 1e-4
     again = pipeline.load(tmp_path / "model")
+    assert again.encoder.tokenizer.hash == encoder.tokenizer.hash
     assert again.predict([words if by_word else "some few words"]) == model.predict(
         [words if by_word else "some few words"]
     )

@@ -92,13 +92,14 @@ class PackedBlocks:
     Rows overlap by one token: the last target of a row is the first input of the next.
 
     Args:
-        boundary: id of the token that begins each document and so ends the one before.
+        boundary: ids of the tokens between documents, which also stand before the first: one that ends a document and
+            begins the next, or one of each kind.
         phase: shifts all cuts, so that each epoch has others.
     """
 
-    def __init__(self, store: TokenStore, length: int, *, boundary: int, phase: int = 0) -> None:
-        self.store, self.length, self.boundary = store, length, boundary
-        self.starts = np.asarray(store.document_starts) + np.arange(len(store.documents))
+    def __init__(self, store: TokenStore, length: int, *, boundary: int | Sequence[int], phase: int = 0) -> None:
+        self.store, self.length, self.boundary = store, length, np.atleast_1d(boundary)
+        self.starts = np.asarray(store.document_starts) + len(self.boundary) * np.arange(len(store.documents))
         self.offset = phase % length if self.starts[-1] > 2 * length else 0
 
     def __len__(self) -> int:
@@ -111,12 +112,12 @@ class PackedBlocks:
     def beginning_at(self, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As a call, of rows that begin at these tokens of the stream (n,)."""
         position = begins[:, None] + np.arange(self.length + 1)
-        end = self.starts[-1]
+        end, size = self.starts[-1], len(self.boundary)
         document = np.searchsorted(self.starts, position, side="right") - 1
-        inside = np.minimum(position, end - 1) - np.minimum(document, len(self.starts) - 2)
-        tokens = np.where(
-            position == self.starts[document], self.boundary, self.store.tokens[np.maximum(inside - 1, 0)]
-        ).astype(np.int64)
+        since = position - self.starts[document]
+        inside = np.minimum(position, end - 1) - size * (np.minimum(document, len(self.starts) - 2) + 1)
+        between = self.boundary[np.minimum(since, size - 1)]
+        tokens = np.where(since < size, between, self.store.tokens[np.maximum(inside, 0)]).astype(np.int64)
         return tokens, np.where(position < end, document, -1)
 
     @property

@@ -147,6 +147,14 @@ class FineTunedModel(nn.Module):
         Where transformers has the same head (`Encoder.hf_heads`) it opens there, with its names for the tensors.
         """
         self.encoder.save_as(folder, self.saved_config(), self._state(), card=card)
+        if self.layout is not None:  # transformers is to read texts as they are read here
+            self._save_ends(folder)
+
+    def _save_ends(self, folder: Path) -> None:
+        special, nothing = self.encoder.special, list[int]()
+        text, pair = (self.encoder.collate([empty])["input_ids"][0].tolist() for empty in (nothing, (nothing, nothing)))
+        begin, between = pair[: special.prefix], pair[special.prefix : special.prefix + special.between]
+        self.encoder.tokenizer.save_with_ends(folder, begin=begin, between=between, end=text[special.prefix :])
 
     def _state(self) -> dict[str, Tensor]:
         """Tensors by their names in the folder: of the encoder's those that were trained, or that the head reads."""

@@ -24,7 +24,6 @@ from pipeline.models.transformer_encoder_decoder import (
     check_config,
 )
 from pipeline.tokenization.base import Tokenizer
-from pipeline.tokenization.seq2seq_bpe import write_with_language
 
 OFFSET = 2  # the first rows of Hugging Face's tables of positions, which no position has
 
@@ -190,9 +189,8 @@ class Bart(TransformerEncoderDecoder):
         """As the base's; the tokenizer of an mBART writes the language of its sources."""
         super().save_as(folder, config, state, card=card)
         if self.names_languages:
-            code = str(self.tokenizer.backend.id_to_token(self.config["source_language_id"]))
-            end = self.tokenizer.special["eos"]
-            write_with_language(self.tokenizer.backend, folder / "tokenizer.json", end=end, code=code)
+            end, code = self.tokenizer.id("eos"), self.config["source_language_id"]
+            self.tokenizer.save_with_ends(folder, begin=[], between=[end], end=[end, code])
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Bart:

@@ -283,7 +283,7 @@ class Gpt(Encoder):
         """Names in files of `GPT2Model` alone lack the prefix."""
         if BUFFER.fullmatch(name) or name == "lm_head.weight":  # a copy of the embedding
             return None
-        return name if name.startswith(("transformer.", "lm_head.", "head.")) else f"transformer.{name}"
+        return f"transformer.{name}" if name.startswith(_PARTS) else name
 
 
 _TOP = {
@@ -291,6 +291,7 @@ _TOP = {
     "position_embedding": ("wpe", "positions_embed"),
     "final_norm": ("ln_f", ""),
 }
+_PARTS = ("wte.", "wpe.", "tokens_embed.", "positions_embed.", "h.", "ln_f.")  # of `GPT2Model` and `OpenAIGPTModel`
 _BLOCK = {
     "qkv": "attn.c_attn",
     "out": "attn.c_proj",

@@ -33,9 +33,10 @@ Rotation = tuple[Tensor, Tensor]  # cosines and sines of the angles, (T, d) or (
 
 
 class Rope(TypedDict):
-    """How positions become angles, as transformers 5 writes it."""
+    """How positions become angles."""
 
     rope_type: NotRequired[str]
+    type: NotRequired[str]  # in older files
     rope_theta: NotRequired[float]
 
 
@@ -50,8 +51,9 @@ class LlamaConfig(TypedDict):
     num_key_value_heads: NotRequired[Size | None]
     max_position_embeddings: Size
     rms_norm_eps: NotRequired[float]
-    rope_theta: NotRequired[float]
+    rope_theta: NotRequired[float | None]
     rope_parameters: NotRequired[Rope | None]
+    rope_scaling: NotRequired[Rope | None]
     tie_word_embeddings: NotRequired[bool]
     dropout: NotRequired[Rate]
     attention_dropout: NotRequired[Rate]
@@ -72,7 +74,7 @@ class Llama(Encoder):
         attention_dropout: share of attention weights that training sets to zero.
         key_value_heads: heads of a block's keys and values; must divide `heads`. Fewer make what is kept of a text
             that is generated smaller (Ainslie et al. 2023). None: as many.
-        rope_theta: base of the wavelengths of the rotations, the longest of which is 2 pi times about this.
+        rope_theta: base of the wavelengths of the rotations, which go from 2 pi to 2 pi theta^(1 - 2/d) positions.
         norm_eps: added to the mean square before its root is taken.
         tied: whether the embedding is the output matrix too, as in the smaller ones of the family.
         vocab_size: rows of the embedding, when there are more than the tokenizer needs.
@@ -114,6 +116,8 @@ class Llama(Encoder):
             raise UserError(f"The number of heads ({heads}) must be a multiple of key_value_heads ({shared}).")
         if not 0 < rope_theta < math.inf:
             raise UserError(f"rope_theta is {rope_theta}; it must be above 0.")
+        if not 0 < norm_eps < 1:
+            raise UserError(f"norm_eps is {norm_eps}; it must be above 0 and below 1.")
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         self.head_size, self.rope_theta = size // heads, rope_theta
         self.config = {
@@ -204,9 +208,8 @@ class Llama(Encoder):
 
     @property
     def hf_heads(self) -> dict[str, HeadLayout]:
-        """Their sentence head takes one text at a time, since it would skip the end of text, which is our padding.
-
-        Their head for spans keeps the encoder under another name.
+        """Their sentence head takes one text at a time, since the config names no padding: ours is the end of text,
+        which their head would skip. Their head for spans keeps the encoder under another name.
         """
         sentence = HeadLayout("LlamaForSequenceClassification", "score", bias=False, without=("lm_head.",))
         return {
@@ -262,9 +265,10 @@ class Llama(Encoder):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Llama:
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         size, heads = config["hidden_size"], config["num_attention_heads"]
-        read = {**config, "rope_type": rope.get("rope_type") or rope.get("type") or "default"}
+        rope = config.get("rope_parameters") or {}
+        scaling = config.get("rope_scaling") or rope
+        read = {**config, "rope_type": scaling.get("rope_type") or scaling.get("type") or rope.get("rope_type")}
         supported = {
             "hidden_act": "silu",
             "attention_bias": False,
@@ -277,6 +281,7 @@ class Llama(Encoder):
                 raise UserError(
                     f"This Llama has {key} = {read[key]!r} in its config.json; only {value!r} is supported."
                 )
+        thetas = (rope.get("rope_theta"), config.get("rope_theta"))
         return cls(
             tokenizer,
             size=size,
@@ -287,7 +292,7 @@ class Llama(Encoder):
             dropout=config.get("dropout", 0.0),
             attention_dropout=config.get("attention_dropout", 0.0),
             key_value_heads=config.get("num_key_value_heads"),
-            rope_theta=rope.get("rope_theta") or config.get("rope_theta") or 10_000.0,
+            rope_theta=next((theta for theta in thetas if theta is not None), 10_000.0),
             norm_eps=config.get("rms_norm_eps", 1e-6),
             tied=config.get("tie_word_embeddings", False),
             vocab_size=config["vocab_size"],
@@ -323,7 +328,7 @@ class Llama(Encoder):
         """Names in files of `LlamaModel` alone lack the prefix; older files have the constants of the rotations."""
         if name.endswith("rotary_emb.inv_freq"):
             return None
-        return name if name.startswith(("model.", "lm_head.", "head.")) else f"model.{name}"
+        return f"model.{name}" if name.startswith(("embed_tokens.", "layers.", "norm.")) else name
 
     @torch.no_grad()
     def import_state(self, state: Mapping[str, Tensor]) -> LoadReport:
@@ -380,7 +385,14 @@ class LlamaBlock(nn.Module):
         layer: int,
         only: Tensor | None,
     ) -> Tensor:
-        """(B, T, D) -> (B, T, D); arguments as those of `transformer_block.Block`."""
+        """(B, T, D) -> (B, T, D).
+
+        Args:
+            rotation: of the positions, see `Llama.rotation`.
+            bias: of attention, see `attention`; the future is hidden without it.
+            past: keys and values of the tokens before; those of x are added as those of block `layer`.
+            only: (N,) positions b T + t whose output is asked for; the result has these alone, (N, D).
+        """
         inputs = (x, rotation, bias, past, layer, only)
         if self.recompute and self.training and torch.is_grad_enabled():
             return checkpoint(self.compute, *inputs, use_reentrant=False)  # type: ignore[return-value]

@@ -253,6 +253,20 @@ class Tokenizer:
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
+    def save_with_ends(self, folder: Path, *, begin: Sequence[int], between: Sequence[int], end: Sequence[int]) -> None:
+        """Writes a `tokenizer.json` that has transformers put these tokens around a text and between two of them."""
+        if self.backend.encode("").ids == [*begin, *end]:
+            return  # it does so already
+        name = self.backend.id_to_token
+        first, middle, last = ([str(name(index)) for index in ids] for ids in (begin, between, end))
+        copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        copy.post_processor = tokenizers.processors.TemplateProcessing(
+            single=[*first, "$A", *last],
+            pair=[*first, "$A", *middle, "$B", *last],
+            special_tokens=[(str(name(index)), index) for index in sorted({*begin, *between, *end})],
+        )
+        copy.save(str(folder / "tokenizer.json"))
+
     def normalizer_config(self) -> dict[str, Any]:
         """Entries of `tokenizer_config.json` that repeat the normalizer of `tokenizer.json`."""
         return {}

@@ -73,5 +73,10 @@ class ByteBpe(Tokenizer):
         }
         return {**known, "eos": end, **named}
 
+    def configure(self, config: dict[str, Any]) -> None:
+        """A fine-tuned folder has transformers put ends around texts; without them the tokenizer is its encoder's."""
+        if self.backend.encode("").ids == [self.id("eos")] * 2:
+            self.backend.post_processor = processors.ByteLevel(trim_offsets=False)
+
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         return self.encode_batch([f" {word}" if number else word or " " for number, word in enumerate(words)])

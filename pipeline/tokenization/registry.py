@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import models
+from tokenizers import models, pre_tokenizers
 from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
@@ -104,10 +104,10 @@ def load(path: Path) -> Tokenizer:
         raise
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"{file} is not a tokenizer.json that can be read ({error}).") from None
-    if getattr(backend.model, "byte_fallback", False):
+    if _is_sentencepiece(backend):
         raise UserError(
-            f"{file} is a BPE over characters with bytes for rare ones, as sentencepiece has it; of BPE only that over "
-            "bytes can be read, as GPT-2 and Llama 3 have it."
+            f"{file} is a tokenizer of sentencepiece, which cannot be read: choose a model with WordPiece or with BPE "
+            "over bytes, as GPT-2, SmolLM2 and Llama 3 have it."
         )
     kind = _kind_of(backend)
     config = _beside(file, "tokenizer_config.json", _Config)
@@ -118,6 +118,15 @@ def load(path: Path) -> Tokenizer:
     tokenizer.configure(config)
     tokenizer.file = file
     return tokenizer
+
+
+def _is_sentencepiece(backend: tokenizers.Tokenizer) -> bool:
+    """Whether pieces begin with U+2581 for a space, and bytes are no tokens of their own."""
+    if isinstance(backend.model, models.Unigram):
+        return True
+    known = backend.get_vocab()
+    over_bytes = all(letter in known for letter in pre_tokenizers.ByteLevel.alphabet())
+    return isinstance(backend.model, models.BPE) and not over_bytes and any(piece[0] == "\u2581" for piece in known)
 
 
 def _kind_of(backend: tokenizers.Tokenizer) -> type[Tokenizer]:

@@ -7,7 +7,6 @@ end, as padding is not predicted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import tokenizers
@@ -60,17 +59,6 @@ class Seq2SeqBpe(ByteBpe):
             for index, token in sorted(added.items())
             if token.special and token.content not in self.special.values()
         }
-
-
-def write_with_language(backend: tokenizers.Tokenizer, file: Path, *, end: str, code: str) -> None:
-    """Writes a `tokenizer.json` that puts the end and the code of a language behind each text, as mBART reads it."""
-    copy = tokenizers.Tokenizer.from_str(backend.to_str())
-    copy.post_processor = processors.TemplateProcessing(
-        single=f"$A {end} {code}",
-        pair=f"$A {end} $B {end} {code}",
-        special_tokens=[(token, backend.token_to_id(token)) for token in (end, code)],
-    )
-    copy.save(str(file))
 
 
 def code_of(language: str) -> str:
