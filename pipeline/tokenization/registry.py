@@ -122,11 +122,13 @@ def load(path: Path) -> Tokenizer:
 
 def _is_sentencepiece(backend: tokenizers.Tokenizer) -> bool:
     """Whether pieces begin with U+2581 for a space, and bytes are no tokens of their own."""
-    if isinstance(backend.model, models.Unigram):
-        return True
-    known = backend.get_vocab()
+    model, known = backend.model, backend.get_vocab()
+    if not isinstance(model, models.BPE):
+        return isinstance(model, models.Unigram)
+    if model.continuing_subword_prefix or model.end_of_word_suffix:
+        return False
     over_bytes = all(letter in known for letter in pre_tokenizers.ByteLevel.alphabet())
-    return isinstance(backend.model, models.BPE) and not over_bytes and any(piece[0] == "\u2581" for piece in known)
+    return not over_bytes and any(piece.startswith("\u2581") for piece in known)
 
 
 def _kind_of(backend: tokenizers.Tokenizer) -> type[Tokenizer]:
