@@ -179,6 +179,7 @@ class Pieces(UserList):
         ("gpt2-small", 124.4),
         ("gpt-small", 124.4),
         ("llama-15m", 15.2),
+        ("smollm-135m", 134.5),
         ("elmo-paper", 93.6),
     ],
 )

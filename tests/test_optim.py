@@ -166,3 +166,15 @@ def test_warm_up_is_one_step_ahead_of_transformers() -> None:
     assert ours[:5] == pytest.approx([(s + 1) / 5 for s in range(5)])
     assert [theirs(step) for step in range(5)] == pytest.approx([s / 4 for s in range(5)])
     assert ours[4:] == pytest.approx([theirs(step) for step in range(4, 21)])
+
+
+@pytest.mark.parametrize(("warmup", "total"), [(4, 50), (45, 50), (0, 10), (3, 4)])
+def test_warm_up_stable_decay_equals_that_of_transformers(warmup: int, total: int) -> None:
+    """After the warm-up; a warm-up that leaves less than the last fifth of the run shortens the decay."""
+    decay = min(total // 5, total - warmup)
+    arguments = {"num_warmup_steps": warmup, "num_decay_steps": max(1, decay), "num_training_steps": total}
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    theirs = transformers.get_wsd_schedule(optimizer, decay_type="linear", **arguments).lr_lambdas[0]
+    ours = [schedules.rate_at(step, warmup=warmup, total=total, schedule="wsd") for step in range(warmup, total + 1)]
+    assert ours == pytest.approx([theirs(step) for step in range(warmup, total + 1)])

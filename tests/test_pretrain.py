@@ -315,7 +315,7 @@ def test_one_warning_when_the_loss_stays_at_the_baseline(tmp_path: Path, capsys:
     assert printed.count("sits at the unigram baseline") == 1
 
 
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd"])
 def test_schedule(schedule: str) -> None:
     rates = [rate_at(step, warmup=10, total=100, schedule=schedule) for step in range(101)]
     assert rates[0] > 0

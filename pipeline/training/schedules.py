@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+DECAY_SHARE = 0.2  # of a run with `wsd`, as SmolLM2 has it; the paper has a tenth
+
 
 def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:
     """Fraction of the peak learning rate at an optimizer step (from 0): linear warm-up, then decay to 0 at `total`.
@@ -16,14 +18,17 @@ def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:
     Args:
         warmup: w, steps of warm-up.
         total: optimizer steps of the run.
-        schedule: `linear`, `cosine`, `constant`, or `inverse_sqrt` (Vaswani et al. 2017, 5.3), which falls with the
-            square root of the step and does not reach 0.
+        schedule: `linear`, `cosine`, `constant`; `wsd` (warm-up, stable, decay: Hu et al. 2024, 4): constant, and linear
+            to 0 in the last fifth; or `inverse_sqrt` (Vaswani et al. 2017, 5.3), which falls with the square root of the
+            step and does not reach 0.
     """
     if step < warmup:
         return (step + 1) / (warmup + 1)
     done = min(1.0, (step - warmup) / max(1, total - warmup))
     if schedule == "linear":
         return 1 - done
+    if schedule == "wsd":
+        return min(1.0, max(0, total - step) / max(1, min(DECAY_SHARE * total, total - warmup)))
     if schedule == "inverse_sqrt":
         return math.sqrt((warmup + 1) / (step + 1))
     return 0.5 * (1 + math.cos(math.pi * done)) if schedule == "cosine" else 1.0
