@@ -373,8 +373,8 @@ def test_wrong_grids(tmp_path: Path) -> None:
         run("compare", "--arms", "half")
     with pytest.raises(UserError, match="the arm full chooses it itself"):
         run("compare", "--model.optimization.learning_rate=1e-4")
-    with pytest.raises(UserError, match="no setting or flag --dry-run"):
-        run("compare", "--dry-run")  # before what is missing is pretrained
+    with pytest.raises(UserError, match="no setting or flag --table-only"):
+        run("compare", "--table-only")  # before what is missing is pretrained
     assert not Path("runs").exists()  # nothing is pretrained for it
     grid.write_text("{models: [bert], tasks: [a/mine.yaml, b/mine.yaml], encoders: x, arms: {full: {seeds: 1}}}")
     with pytest.raises(UserError, match="Two of the tasks are called 'mine'"):

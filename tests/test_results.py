@@ -40,6 +40,8 @@ def test_what_is_missing_is_run_and_the_page_is_written(
         run("results", *flags, "--table-only")
     run("results", *flags, "--corpus", "sample", "--dry-run")
     assert f"pretrain bert on sample into {tmp_path}/bert" in capsys.readouterr().out
+    run("compare", *flags, "--dry-run")
+    assert f"fine-tunes: 0 of 1 are finished in {tmp_path}/out" in capsys.readouterr().out
     asked: list[Any] = []
 
     def pretrain(request: Any) -> None:

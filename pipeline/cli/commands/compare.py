@@ -36,6 +36,7 @@ def add_arguments(parser: Parser) -> None:
         parser.add_argument(f"--{field}", default=None, help="some of them, separated by spaces")
     parser.add_argument("--seeds", type=natural, default=0, help="seeds of each arm; 0: the number in the file")
     parser.add_argument("--overwrite", action="store_true", help="run what is finished too")
+    parser.add_argument("--dry-run", action="store_true", help="say what is missing, and run nothing")
     add_overrides(parser, "finetune")
 
 
@@ -44,12 +45,26 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.experiments.grid import compare
 
     grid, whole, out = requested(options)
+    if options.dry_run:
+        print(what_is_missing(grid, out))
+        return
     if grid.corpus == "sample" and not options.encoders:  # minutes; other corpora take hours: make results
         pretrain_missing(grid)
     check_encoders(grid, options)
     check_places(grid)
     compare(grid, out, finetune, command=command_of(options, out), overwrite=options.overwrite, whole=whole)
     show(out)
+
+
+def what_is_missing(grid: Grid, out: Path) -> str:
+    """Encoders that are not there, and how many fine-tunes are."""
+    from pipeline.experiments.grid import count_finished
+
+    missing = grid.missing_encoders().items()
+    lines = [f"pretrain {model} on {grid.corpus} into {folder.parent}" for model, folder in missing]
+    done = count_finished(grid, out)
+    lines.append(f"fine-tunes: {done} of {grid.size()} are finished in {out}")
+    return "\n".join(lines)
 
 
 def command_of(options: argparse.Namespace, out: Path) -> str:

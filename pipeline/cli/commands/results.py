@@ -23,7 +23,6 @@ def add_arguments(parser: Parser) -> None:
     compare.add_arguments(parser)
     parser.set_defaults(name="real")
     parser.add_argument("--corpus", default=None, help="that missing encoders are pretrained on; as the file says")
-    parser.add_argument("--dry-run", action="store_true", help="say what is missing, and run nothing")
     parser.add_argument("--table-only", action="store_true", help="write the page of the table that is there")
 
 
@@ -35,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     grid, whole, out = compare.requested(options)
     grid = replace(grid, corpus=options.corpus or grid.corpus)
     if options.dry_run:
-        print(what_is_missing(grid, out))
+        print(compare.what_is_missing(grid, out))
         return
     if options.table_only:
         if not (out / "compare.csv").is_file():
@@ -49,16 +48,6 @@ def run(options: argparse.Namespace) -> None:
         show(out)
     report.write(report.page_of(out, []), out)
     print(f"Saved {', '.join(report.FILES)} in {out}")
-
-
-def what_is_missing(grid: Grid, out: Path) -> str:
-    from pipeline.experiments.grid import count_finished
-
-    missing = grid.missing_encoders().items()
-    lines = [f"pretrain {model} on {grid.corpus} into {folder.parent}" for model, folder in missing]
-    done = count_finished(grid, out)
-    lines.append(f"fine-tunes: {done} of {grid.size()} are finished in {out}")
-    return "\n".join(lines)
 
 
 def check_corpus(grid: Grid) -> None:
