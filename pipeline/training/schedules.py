@@ -18,9 +18,9 @@ def rate_at(step: int, *, warmup: int, total: int, schedule: str) -> float:
     Args:
         warmup: w, steps of warm-up.
         total: optimizer steps of the run.
-        schedule: `linear`, `cosine`, `constant`; `wsd` (warm-up, stable, decay: Hu et al. 2024, 4): constant, and linear
-            to 0 in the last fifth; or `inverse_sqrt` (Vaswani et al. 2017, 5.3), which falls with the square root of the
-            step and does not reach 0.
+        schedule: `linear`, `cosine`, `constant`; `wsd` (warm-up, stable, decay: Hu et al. 2024, 4), which is constant
+            and falls in the last fifth; or `inverse_sqrt` (Vaswani et al. 2017, 5.3), which falls with the square root
+            of the step and does not reach 0.
     """
     if step < warmup:
         return (step + 1) / (warmup + 1)
