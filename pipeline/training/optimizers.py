@@ -28,8 +28,8 @@ class Optimization:
     Args:
         learning_rate: the highest, at the end of the warm-up.
         warmup_steps: w optimizer steps of linear warm-up; step s (from 0) has (s + 1) / (w + 1) of the peak.
-        schedule: decay after the warm-up, see `rate_at`; `linear`, `cosine` and `wsd` would reach zero at the step after
-            the last one.
+        schedule: decay after the warm-up, see `rate_at`; `linear`, `cosine` and `wsd` would reach zero at the step
+            after the last one.
         weight_decay: of matrices; biases and norms have none.
         betas: of AdamW: how slowly the means of gradients and of their squares change.
         eps: of AdamW: added to the divisor of an update, against division by zero.
