@@ -19,7 +19,7 @@ from tasks.guess import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FLAT = 1e-6  # numbers closer to each other than this are all the same
+FLAT = 1e-6  # numbers within this share of the largest are all the same: float32 has seven digits
 NARROW = 1e-3  # predictions within this share of the range of the training scores are, too
 
 
@@ -137,7 +137,7 @@ class Regression(Task):
         return {**found, "mean" if self.choose_by == "mse" else "mean/mse": errors["mse"]}  # it correlates with nothing
 
     def is_degenerate(self, predicted: Sequence[float]) -> bool:
-        return max(predicted) - min(predicted) < max(FLAT, NARROW * self.range)
+        return is_flat(predicted) or max(predicted) - min(predicted) < NARROW * self.range
 
     # ------------------------------------------------------------------ report
 
@@ -168,8 +168,13 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float:
     """Pearson's; 0 where one side is constant, and it is not defined."""
     x, y = (np.asarray(side, dtype=np.float64) - np.mean(side) for side in (a, b))
     size = math.sqrt(float(x @ x) * float(y @ y))
-    defined = np.ptp(a) > FLAT and np.ptp(b) > FLAT
+    defined = size > 0 and not is_flat(a) and not is_flat(b)
     return float(np.clip(float(x @ y) / size, -1, 1)) if defined else 0.0  # rounding exceeds 1
+
+
+def is_flat(values: Sequence[float]) -> bool:
+    """Whether the numbers are the same, but for rounding."""
+    return bool(np.ptp(values) <= FLAT * np.abs(values).max())
 
 
 def ranks(values: Sequence[float]) -> list[float]:

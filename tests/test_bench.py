@@ -10,6 +10,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from pipeline.errors import UserError
 from pipeline.models.layers.transformer_block import Block
 from pipeline.objectives.batch import Batch, Target
 from pipeline.tokenization.byte_bpe import ByteBpe
-from pipeline.training.hardware import best_precision, matrix_peak
+from pipeline.training.hardware import best_precision, measured_peak
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +45,10 @@ def sleeping(seconds: float) -> Built:
     return Built(lambda: time.sleep(seconds))
 
 
+def products() -> Built:
+    return Built(lambda: time.sleep(0.01), flops=1.0)
+
+
 def slow() -> Built:
     return sleeping(0.2)
 
@@ -61,6 +66,19 @@ def test_candidates_take_turns_and_are_timed() -> None:
     assert len(results["ours"].seconds) == len(results["theirs"].seconds) == 3
     assert min(results["ours"].seconds) >= 0.02  # as long as they sleep
     assert min(results["theirs"].seconds) >= 0.2
+
+
+def test_the_peak_is_measured_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may be slower in one round than in another."""
+    peaks: list[list[float]] = []
+
+    def median(values: list[float]) -> float:
+        peaks.append(values)
+        return values[0]
+
+    monkeypatch.setattr("pipeline.bench.timing.statistics", SimpleNamespace(median=median))
+    interleave([Candidate("ours", products, ours=True)], rounds=3)
+    assert len(set(peaks[0])) == 3
 
 
 def test_a_candidate_that_fails_ends_the_comparison() -> None:
@@ -183,4 +201,4 @@ def test_a_batch_costs_the_same_from_a_corpus_of_any_size() -> None:
 def test_the_peak_is_one_of_matrix_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """2 n^3 operations, in what is a quarter of a second by this clock."""
     monkeypatch.setattr("time.perf_counter", itertools.count(0, 0.25).__next__)
-    assert matrix_peak.__wrapped__(torch.float32, torch.device("cpu")) == 2 * 1024**3 / 0.25
+    assert measured_peak(torch.float32, torch.device("cpu")) == 2 * 1024**3 / 0.25

@@ -370,6 +370,9 @@ def test_sketches_of_lines_estimate_what_is_shared(monkeypatch: pytest.MonkeyPat
     stores = [TokenStore(empty, empty, empty, {}, lines=seen.smallest) for seen in (one, other)]
     assert shared_lines(*stores) == pytest.approx(0.25, abs=0.06)
     assert shared_lines(TokenStore(empty, empty, empty, {}), stores[0]) is None
+    few = TokenStore(empty, empty, empty, {}, lines=stores[0].lines[:50])  # of a small text; a large one's sketch ends
+    assert shared_lines(few, stores[1]) is None
+    assert shared_lines(few, few) == 1
 
 
 def labelled(folder: Path, **parts: list[str]) -> labeled.TaskData:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,34 @@ def test_a_run_says_what_it_gets_out_of_the_machine(
     matrices = sum(block.up.weight.numel() * 2 + 4 * size**2 for block in encoder.blocks)
     matrices += encoder.word_embedding.weight.numel()
     assert counted == [pytest.approx(6 * matrices + 12 * layers * length * size, rel=0.02)]
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        ("32-true", torch.float32),
+        ("bf16-mixed", torch.bfloat16),
+        ("bf16-true", torch.bfloat16),
+        ("16-mixed", torch.float16),
+        ("16-true", torch.float16),
+        ("64-true", torch.float64),
+    ],
+)
+def test_the_peak_is_that_of_the_precision(precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.dtype] = []
+    monkeypatch.setattr("pipeline.training.throughput.matrix_peak", lambda kind, device: asked.append(kind))
+    trainer: Any = SimpleNamespace(precision=precision)
+    Speed().on_train_start(trainer, SimpleNamespace(device=torch.device("cpu")))
+    assert asked == [dtype]
+
+
+def test_the_learning_rate_of_a_step_is_the_one_that_it_took(tmp_path: Path) -> None:
+    flags = ["--trainer.max_steps=6", "--trainer.log_every_n_steps=1", "--model.optimization.warmup_steps=2"]
+    run("pretrain", "--out", str(tmp_path / "run"), *SHORT, *flags, "--model.optimization.learning_rate=2e-3")
+    with open(tmp_path / "run/metrics.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["train/learning_rate"]]
+    rates = [2e-3 * rate_at(step, warmup=2, total=6, schedule="linear") for step in range(6)]
+    assert [float(row["train/learning_rate"]) for row in rows] == pytest.approx(rates)
 
 
 def test_profile_writes_a_table_and_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,9 @@ def test_metrics_are_those_of_scipy() -> None:
     constant = Regression().scores([1.0, 2.0, 4.0], [2.0, 2.0, 2.0]).figures
     assert (constant["pearson"], constant["spearman"]) == (0, 0)
     assert all(correlation(pair, pair) <= 1 for pair in rng.normal(size=(200, 2)).tolist())  # rounding exceeds 1
+    tiny = [1e-7, 2e-7, 3e-7, 4e-7]
+    assert Regression().scores(tiny, tiny).figures["pearson"] == pytest.approx(1)
+    assert correlation(tiny, [5.0, 5.0, 5.0 + 1e-7, 5.0]) == 0
     assert Regression().is_degenerate([2.0, 2.0 + 1e-9])
     assert not Regression().is_degenerate([2.0, 2.1])
     task = Regression()

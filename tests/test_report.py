@@ -191,6 +191,7 @@ def test_equal_values_of_a_dot_plot_do_not_hide_each_other() -> None:
 
 def test_amounts_can_be_read() -> None:
     assert [amounts.count(number) for number in (999, 31_329, 1_740_246)] == ["999", "31.3 k", "1.74 M"]
+    assert [amounts.count(number) for number in (999_499, 999_999, 2e12, 2e15)] == ["999 k", "1 M", "2 T", "2,000 T"]
     assert [amounts.rounded(number) for number in (0.51812, 3691.4, 9999.8, 20_000.0)] == [
         "0.5181",
         "3,691",
@@ -198,6 +199,7 @@ def test_amounts_can_be_read() -> None:
         "20,000",
     ]
     assert [amounts.duration(seconds) for seconds in (0.2, 59, 200, 9000)] == ["0.2 s", "59 s", "3.33 min", "2.5 h"]
+    assert amounts.duration(1e8) == "1,157 days"
 
 
 def test_a_comparison(tmp_path: Path) -> None:
@@ -342,6 +344,7 @@ def test_errors_are_the_surest_first_and_intervals_are_known() -> None:
     assert confusion.blocks[0].counts == [[1, 2], [0, 0]]  # type: ignore[union-attr]
     low, high = shared.wilson(0.5, 100)
     assert (low, high) == (pytest.approx(0.4038, abs=1e-4), pytest.approx(0.5962, abs=1e-4))
+    assert (shared.wilson(0, 20)[0], shared.wilson(1, 20)[1]) == (0, 1)
     tagged = [
         {"words": ["x"], "gold": ["B-p"], "tags": [tag], "probabilities": [0.7]} for tag in ("B-p", "O", "B-p", "B-p")
     ]

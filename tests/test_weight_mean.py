@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from pipeline.errors import Interrupted, UserError
 from pipeline.tracking.words_seen import saved_in
+from pipeline.training.base_module import Training
 from pipeline.training.weight_mean import WeightMean
 from tests.conftest import SMALL, figures, run
 
@@ -65,6 +67,21 @@ def test_the_last_validation_is_of_what_is_saved(tmp_path: Path) -> None:
     )
     evaluated_loss = json.loads((tmp_path / "evaluated.json").read_text())["lm_loss"]
     assert evaluated_loss == pytest.approx(mean["val/lm_loss"], abs=1e-4)
+
+
+def test_the_share_is_of_the_steps() -> None:
+    """0.8 of ten steps are eight, whatever 1 - 0.8 is in binary."""
+    for share, total, count in (
+        (0.8, 10, 8),
+        (0.9, 100, 90),
+        (0.55, 1000, 550),
+        (0.2, 977, 195),
+        (0.01, 10, 1),
+        (0, 9, 0),
+    ):
+        of_share: Any = SimpleNamespace(average_share=share)
+        module: Any = SimpleNamespace(optimization=of_share, total_steps=total, global_step=total)
+        assert Training.averaged_steps.fget(module) == count  # type: ignore[attr-defined]
 
 
 def test_a_mean_of_other_steps_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

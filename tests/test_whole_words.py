@@ -18,6 +18,7 @@ from pipeline.objectives.causal_lm import CausalLM
 from pipeline.tokenization import registry
 from pipeline.tokenization.byte_bpe import END_OF_TEXT
 from pipeline.tokenization.whole_words import WholeWords
+from tests.conftest import run
 
 TEXTS = ["a robin sat , a robin sang", "Robin sat in the garden ."]
 
@@ -80,3 +81,12 @@ def test_an_unknown_word_costs_its_spelling(tmp_path: Path) -> None:
     assert float(loss.spelling) == pytest.approx(expected)
     report = objective.report({"lm_loss": 2.0, "lm_spelling": 1.0}, per_byte=0.3)
     assert report == {"perplexity": pytest.approx(math.exp(2)), "bits_per_byte": pytest.approx(0.9 / math.log(2))}
+
+
+def test_what_bits_per_byte_leave_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("A robin sat .\nA robin sang .\n\n" * 200)
+    flags = ["--model=ngram", f"--corpus={tmp_path}/text.txt", "--data.tokenizer.scheme=whole-words"]
+    for lowercase in (False, True):
+        run("data", *flags, f"--data.tokenizer.lowercase={lowercase}")
+        said = "case and accents are dropped; bits per byte leave out what they would cost" in capsys.readouterr().out
+        assert said == lowercase

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pipeline.errors import UserError
-from pipeline.training.hardware import keep_memory, matrix_peak
+from pipeline.training.hardware import keep_memory, measured_peak
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -101,9 +101,9 @@ def _serve(pipe: Connection, candidate: Candidate) -> None:
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
-        if device.type == "cuda" and not memory:  # before the large products of matrix_peak
+        if device.type == "cuda" and not memory:  # before the large products of measured_peak
             memory = torch.cuda.max_memory_allocated()
-        pipe.send((seconds, matrix_peak(built.dtype, device) if built.flops else 0.0))
+        pipe.send((seconds, measured_peak(built.dtype, device) if built.flops else 0.0))
     pipe.send(memory)
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from pipeline.data.token_store import TokenStore
 
+FEW = 100  # with so many the estimate has a standard error of at most 0.05
+
 
 class SeenLines:
     """Recognizes repeated lines: a Bloom filter (Bloom 1970) of 2^29 bits with 3 probes.
@@ -48,10 +50,14 @@ class SeenLines:
 
 
 def shared_lines(store: TokenStore, other: TokenStore) -> float | None:
-    """The estimated fraction of a store's distinct lines that is in another store too; None where it is not known."""
+    """The estimated fraction of a store's distinct lines that is in another store too; None where it is not known.
+
+    The sketch of a large text says of few lines of a small one whether they are in it; FEW are too few to tell.
+    """
     if store.lines is None or other.lines is None:
         return None
     # Only hashes up to the one where the shorter sketch ends: so far both are complete.
     limit = min((int(one[-1]) for one in (store.lines, other.lines) if len(one) == SeenLines.KEPT), default=None)
     lines = store.lines if limit is None else store.lines[store.lines <= limit]
-    return float(np.isin(lines, other.lines).mean()) if len(lines) else None
+    enough = 1 if limit is None else FEW
+    return float(np.isin(lines, other.lines).mean()) if len(lines) >= enough else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -143,6 +144,7 @@ def how_of(metric: str) -> str:
     """What the interval of a metric is of."""
     ways = {
         "accuracy": "The interval is of the test rows alone (Wilson 1927); other seeds add to it.",
+        "pearson": "The interval is of the test rows alone (Fisher 1921); other seeds add to it.",
         "span_f1": f"The interval is of {RESAMPLES:,} bootstrap samples of the test rows; other seeds add to it.",
     }
     return ways.get(metric, "The interval is ± 1.96 standard errors over the test rows; other seeds add to it.")
@@ -158,8 +160,11 @@ def interval_text(run: RunRecord, metric: str) -> str:
         low, high = shared.wilson(score, int(metrics.get("test/rows", 0) or len(run.predictions)))
     elif metric == "span_f1" and run.predictions:
         low, high = bootstrap(run.predictions)
+    elif metric == "pearson" and error:
+        half = shared.Z * error / (1 - score**2)  # of atanh(r)
+        low, high = math.tanh(math.atanh(score) - half), math.tanh(math.atanh(score) + half)
     elif metric in WITH_ERROR and error:
-        low, high = score - shared.Z * error, score + shared.Z * error
+        low, high = max(0.0, score - shared.Z * error), min(1.0, score + shared.Z * error)
     else:
         return ""
     return f"[{low:.3f}, {high:.3f}]"

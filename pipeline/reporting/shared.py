@@ -243,7 +243,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
         return 0.0, 1.0
     middle = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
     half = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count)) / (1 + Z * Z / count)
-    return middle - half, middle + half
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def name_of(metric: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 def count(value: float) -> str:
     """1234567 -> `1.23 M`."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * size:  # which three digits round to it
+            return f"{rounded(value / size, 3)} {unit}"
     return f"{value:,.0f}"
 
 
@@ -22,5 +22,5 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1g} s"
     for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 1.5 * size:
-            return f"{seconds / size:.3g} {unit}"
+            return f"{rounded(seconds / size, 3)} {unit}"
     return f"{seconds:.0f} s"

@@ -26,8 +26,10 @@ METRIC_NAMES = {
     "energy_source": "where `energy_wh` is from: `rapl` or `nvml` (counters of the hardware), or `estimate` "
     "(processor time at 10 watts for a busy core)",
     # pretraining
-    "flops_per_second": "floating-point operations per second of the step's matrix products",
-    "share_of_peak": "`flops_per_second` over what plain matrix products reach on this machine (MFU)",
+    "flops_per_second": "floating-point operations per second of the step's matrix products, with those of layers that "
+    "are computed again for the gradient",
+    "share_of_peak": "`flops_per_second` over what plain matrix products reach on this machine (MFU; HFU where layers "
+    "are computed again)",
     "data_share": "share of the training time spent waiting for batches",
     "documents": "documents of the training text",
     "val/unknown": "share of the validation predictions that are unknown to the tokenizer",

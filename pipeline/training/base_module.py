@@ -46,6 +46,7 @@ class Training(lightning.LightningModule):
         weights: of losses, where they are not 1.
         last_loss: of the last micro-batch, with the scale of its gradient.
         gradient_norm: of the last optimizer step, before clipping.
+        rate: its learning rate.
         last_losses: its parts by name, without their weights.
         shown: metrics of a validation that the console shows; empty: all but details.
         loss_baseline: names of losses -> what guessing by frequency costs, where that is known.
@@ -68,6 +69,7 @@ class Training(lightning.LightningModule):
         super().__init__()
         self.seed, self.last_loss = seed, torch.tensor(math.nan)
         self.gradient_norm = torch.tensor(math.nan)
+        self.rate = math.nan
         self.last_losses: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
         self.sums, self.mean = LossSums(), WeightMean()
@@ -126,6 +128,7 @@ class Training(lightning.LightningModule):
         else:
             norm = nn.utils.clip_grad_norm_([p for p in self.parameters() if p.grad is not None], limit)
         self.gradient_norm = norm.detach()
+        self.rate = self.trainer.optimizers[0].param_groups[0]["lr"]  # behind the step the schedule has the next one's
         for callback in self.step_callbacks:
             callback.on_gradient_norm(self.trainer, self, norm)
 
@@ -172,10 +175,9 @@ class Training(lightning.LightningModule):
     def _log_step(self) -> None:
         metrics = self.mean_losses("train")
         speed = (int(self.tokens_seen) - self.tokens_at_start) / (time.monotonic() - self.started)
-        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
         metrics |= {
             "train/loss": self.weighted_sum(metrics),
-            "train/learning_rate": rate,
+            "train/learning_rate": self.rate,
             "train/grad_norm": float(self.gradient_norm),
         }
         self.log_all({**metrics, "tokens": float(self.tokens_seen), "tokens_per_second": speed})
@@ -274,8 +276,9 @@ class Training(lightning.LightningModule):
     @property
     def averaged_steps(self) -> int:
         """How many of the steps so far are in the mean of the weights."""
-        share = self.optimization.average_share
-        return max(0, self.global_step - math.floor(self.total_steps * (1 - share))) if share else 0
+        if not (share := self.optimization.average_share):
+            return 0
+        return max(0, self.global_step - self.total_steps + max(1, round(self.total_steps * share)))
 
     @property
     def seconds(self) -> float:

@@ -33,6 +33,7 @@ from pipeline.tokenization.spelled_words import LONGEST_WORD
 from pipeline.training.loader import Loader
 from tasks.dataset import listed
 
+CASED = "Été"
 MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
 OF_TASK = "task:"  # in front of the name of a task, where a corpus is named
 VALIDATION_BATCH = 64  # rows at once, at most
@@ -242,6 +243,10 @@ class CorpusData(lightning.LightningDataModule):
                 )
             if meta["duplicate_lines"] > 0.3 * meta["lines"]:
                 lines.append("            Note: many lines are repeated; a model learns to copy these first.")
+        if self.tokenizer.generative and self.tokenizer.normalize(CASED) != CASED:
+            lines.append(
+                "            Note: case and accents are dropped; bits per byte leave out what they would cost."
+            )
         shared = shared_lines(self.valid, self.train)
         if shared is not None:
             lines.append(f"            about {shared:.1%} of its distinct lines are in the training part too")

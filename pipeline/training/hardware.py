@@ -169,12 +169,8 @@ def keep_memory() -> None:
         library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-@functools.cache
-def matrix_peak(dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of plain products of square matrices, an upper bound for training steps.
-
-    It takes less than a second, and is measured once in a process, however many runs a grid has.
-    """
+def measured_peak(dtype: torch.dtype, device: torch.device) -> float:
+    """FLOP/s of plain products of square matrices, an upper bound for training steps; takes less than a second."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = []
@@ -185,3 +181,6 @@ def matrix_peak(dtype: torch.dtype, device: torch.device) -> float:
             torch.get_device_module(device).synchronize()
         seconds.append(time.perf_counter() - begin)
     return 2 * size**3 / statistics.median(seconds[2:])
+
+
+matrix_peak = functools.cache(measured_peak)  # once in a process, however many runs a grid has

@@ -58,8 +58,11 @@ def flop_counter() -> FlopCounterMode:
     return FlopCounterMode(display=False, custom_mapping=KERNELS | dict.fromkeys(WHOLE, _nothing))
 
 
+PRODUCTS = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}  # by the beginning of a precision
+
+
 class Speed(lightning.Callback):
-    """Logs the FLOP/s of this process, padding included, without the time of validation and saving.
+    """Logs the FLOP/s of this process, padding and recomputed layers included, without validation and saving.
 
     Attributes:
         peak: FLOP/s of plain matrix products, measured at the start.
@@ -74,8 +77,8 @@ class Speed(lightning.Callback):
         self.counting = ExitStack()
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        dtype = torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32
-        self.peak = matrix_peak(dtype, module.device)
+        kind = str(trainer.precision).partition("-")[0]
+        self.peak = matrix_peak(PRODUCTS.get(kind, torch.float32), module.device)
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         if not self.counted:
