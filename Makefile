@@ -51,7 +51,7 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
 	@echo "  MODEL      [bert, or that of FROM] bert, gpt, llama, elmo, bart; mbart, xlm; cbow; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
-	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl, .parquet (.gz, .xz), a folder or a pattern;"
+	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl (also .gz, .xz) or .parquet, a folder or a pattern;"
 	@echo "             task:NAME = the training texts of a task, without labels"
 	@echo "  TASK       [sentiment; of score the task of the run] a name in configs/tasks, or a path to a YAML file"
 	@echo "  DATA       local file, folder or pattern that replaces the hub name of CORPUS or TASK"
@@ -65,7 +65,7 @@ help: ## this list
 	@echo "             random = the head alone on fresh weights"
 	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for results, worth, ladder, recipes"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
-	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME] what is written"
+	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME, runs/ladder/NAME, runs/recipes/NAME-CORPUS] what is written"
 	@echo "  RESUME=1   resume the run in OUT (0, no, false: do not)"
 	@echo "  OVERWRITE=1  replace the run in OUT; for compare, run finished cells again"
 	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
@@ -79,7 +79,7 @@ help: ## this list
 	@echo "  RECIPES    for recipes: some of those in its file, as RECIPES=\"base muon\""
 	@echo "  KIND       for new-task: sentence, multilabel, pair, questions, regression, tagging, translation; none: as DATA looks"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store, output; none: all"
-	@echo "  PROMPT     for try: text to continue (gpt, bart and models that came before), or with [MASK] to fill (bert)"
+	@echo "  PROMPT     for try: text to continue (gpt, llama and the models before gpt), or to fill: [MASK] (bert, xlm, cbow), <mask> (bart, mbart)"
 	@echo "  WORD       for try: a word whose neighbors in two contexts are shown, layer by layer (elmo)"
 	@echo "  REPO       for push: its name on the hub, USER/NAME"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
@@ -126,7 +126,7 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
 	$(call run,TASK SHOTS FROM $(WRITING) ARGS)
 
-predict: $(BIN)/.installed-core ## labels, tags, scores or answers of new texts: FROM=run or model folder of a fine-tune, DATA=file, OUT=file
+predict: $(BIN)/.installed-core ## labels, tags, scores, answers or translations of new texts: FROM=run or model folder of a fine-tune, DATA=file, OUT=file
 	$(call uses,FROM DATA OUT ARGS)
 	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,FROM,--model) $(call flag,DATA,--input) $(call flags,OUT ARGS)
 
@@ -145,7 +145,7 @@ results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretra
 ladder: $(BIN)/.installed-core ## language models from counting to GPT on one text, one report: NAME [sample], real, cells or units; resumable
 	$(call run,NAME CORPUS MODELS SEEDS DATA OUT OVERWRITE ARGS)
 
-recipes: $(BIN)/.installed-core ## what each ingredient of a pretraining recipe buys, with seeds and paired tests: NAME [bert], gpt or elmo; resumable
+recipes: $(BIN)/.installed-core ## what each ingredient of a pretraining recipe buys, with seeds and paired tests: NAME [bert], bert-muon, bert-student, gpt or elmo; resumable
 	$(call run,NAME CORPUS RECIPES SEEDS OUT OVERWRITE ARGS)
 
 wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that the table of real text is made with (needs the hub)

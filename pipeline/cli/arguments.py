@@ -178,7 +178,8 @@ def add_model(parser: Parser) -> None:
 
 
 def add_corpus(parser: Parser) -> None:
-    parser.group(INPUT).add_argument("--corpus", default="sample", help="a name in configs/corpora, or a path")
+    about = "a name in configs/corpora, a path, or task:NAME, the training texts of a task"
+    parser.group(INPUT).add_argument("--corpus", default="sample", help=about)
 
 
 def add_task(parser: Parser, default: str | None = DEFAULT_TASK) -> None:
@@ -187,7 +188,7 @@ def add_task(parser: Parser, default: str | None = DEFAULT_TASK) -> None:
     parser.group(INPUT).add_argument("--task", default=default, help=about if default else f"{about} [{DEFAULT_TASK}]")
 
 
-ENCODER = "encoder folder [runs/pretrain/MODEL/encoder; none, and bytes, to fine-tune a model that counts]"
+ENCODER = "encoder folder, or a fine-tuned run [runs/pretrain/MODEL/encoder]"
 
 
 def add_encoder(parser: Parser, about: str = ENCODER) -> None:

@@ -29,7 +29,8 @@ HELP = "fine-tune an encoder on a task"
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_task(parser)
-    add_encoder(parser)
+    about = "encoder folder, or a fine-tuned run [runs/pretrain/MODEL/encoder; to count: none, and bytes]"
+    add_encoder(parser, about)
     add_teacher(parser, "fine-tuned run whose probabilities are learned beside the labels [none]")
     parser.add_argument("--arm", choices=ARMS, default="full", help="what is trained, from which weights")
     parser.add_argument("--seeds", type=natural, default=0, help="run this many seeds, and as many from scratch")

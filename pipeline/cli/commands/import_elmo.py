@@ -13,7 +13,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--options", type=place, required=True, help="options.json")
     parser.add_argument("--weights", type=place, required=True, help="weights.hdf5")
     parser.add_argument("--out", type=place, required=True, help="encoder folder to write")
-    parser.add_argument("--state", choices=("reset", "carry"), default="reset", help="begin each text from zero?")
+    about = "each text begins from a zero state, or from that of the text before"
+    parser.add_argument("--state", choices=("reset", "carry"), default="reset", help=about)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""`predict`: labels, tags or scores of new texts, as JSON lines or as a table."""
+"""`predict`: labels, tags, scores, answers or translations of new texts, as JSON lines or as a table."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pipeline.cli.arguments import Parser, place, positive
 from pipeline.errors import UserError
 from pipeline.presets import INPUTS
 
-HELP = "labels, tags or scores of new texts"
+HELP = "labels, tags, scores, answers or translations of new texts"
 
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--model", type=place, required=True, help="run or model folder of a fine-tune")
     parser.add_argument("--input", default="-", help="file of texts or a table, or - for standard input")
-    parser.add_argument("--format", choices=INPUTS, default=None, help="of the input; by its name")
+    parser.add_argument("--format", choices=INPUTS, default=None, help="of the input [by its name]")
     parser.add_argument(
         "--out",
         type=place,
         default=None,
-        help="file: .csv and .tsv have the columns of the input too, others JSON lines",
+        help="file: .csv and .tsv have the columns of the input too, others JSON lines [standard output]",
     )
-    parser.add_argument("--batch-size", type=positive, default=64)
+    parser.add_argument("--batch-size", type=positive, default=64, help="texts that are read at once")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -16,11 +16,12 @@ HELP = "prompt a pretrained encoder, without training"
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_task(parser)
-    add_encoder(parser)
+    add_encoder(parser, "encoder folder, or RUN/encoders: a curve over words seen [runs/pretrain/MODEL/encoder]")
     parser.add_argument("--shots", default="0", help="solved examples in front; several numbers give a curve: 0,1,4")
     parser.add_argument("--limit", type=natural, default=0, help="number of rows; 0: all")
     parser.add_argument("--log-text", action="store_true", help="texts of DATA may go to Weights & Biases")
-    parser.add_argument("--unigram", default=None, help="texts whose words' frequencies alone are a baseline")
+    about = "file or pattern of texts: the frequencies of their words are one more baseline"
+    parser.add_argument("--unigram", default=None, help=about)
     add_out(parser)
 
 
