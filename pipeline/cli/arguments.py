@@ -32,7 +32,8 @@ class Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=COLUMN, width=WIDTH)
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        shown = action.default is not argparse.SUPPRESS and action.default not in (None, False, ())
+        hidden = (argparse.SUPPRESS, None, False, ())
+        shown = all(action.default is not value for value in hidden)  # 0 equals False
         text = action.help or ""
         return f"{text} [%(default)s]" if shown and not text.endswith("]") else text
 
@@ -172,7 +173,8 @@ class Implied(str):
 def add_model(parser: Parser) -> None:
     """See `encoder_folders.implied_model`."""
     group = parser.group(INPUT)
-    group.add_argument("--model", default=Implied(DEFAULT_MODEL), help=f"one of {known('pretrain')}")
+    about = f"one of {known('pretrain')} [{DEFAULT_MODEL}, or that of --from]"
+    group.add_argument("--model", default=Implied(DEFAULT_MODEL), help=about)
     group.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
     group.add_argument("--seed", type=natural, default=0, help="of weights, order, masks and dropout")
 

@@ -58,3 +58,5 @@ def run(options: argparse.Namespace) -> None:
             raise UserError(f"{name} is damaged: it does not decompress.") from None
         except BrokenPipeError:  # the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if options.out is not None:
+        print(f"Saved {options.out}")
