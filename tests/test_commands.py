@@ -99,7 +99,7 @@ def test_help_lists_the_settings_of_the_model_that_is_given(capsys: pytest.Captu
     assert "--model gpt --corpus sample" in shown
     assert "--model.encoder=pipeline.models.gpt.Gpt" in shown
     assert re.search(r"--steps STEPS +--trainer.max_steps", shown)
-    assert re.search(r"--model MODEL [^\[]*\[bert\]", shown)
+    assert re.search(r"--model MODEL [^\[]*\[bert, or that of --from\]", shown)
 
 
 def test_short_names_are_the_keys_of_the_configuration() -> None:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 import pipeline
 from pipeline.cli import config as conf
+from pipeline.data.token_store import TokenStore
 from pipeline.errors import Interrupted, UserError
 from pipeline.finetuning.distillation import TaskTeacher
 from pipeline.models.base import Encoder
@@ -443,6 +444,28 @@ class Twice(CausalLM):
     def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
         super().forward(model, batch)
         return super().forward(model, batch)
+
+
+class Shifted(CausalLM):
+    """Has the model read other tokens than those of the batch, and shares its embedding."""
+
+    def setup(self, model: Encoder, store: TokenStore) -> None:
+        self.embedding = model.token_embedding
+
+    def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
+        shifted = replace(batch, inputs={**batch.inputs, "input_ids": batch.inputs["input_ids"].roll(1, 1)})
+        return super().forward(model, shifted)
+
+
+def test_an_objective_that_changes_what_is_read_has_no_teacher(toys: Callable[[str], Path], tmp_path: Path) -> None:
+    """Parameters that it shares with the model are trained once, and counted once."""
+    encoder, kind = toys("gpt") / "encoder", f"--model.objective={__name__}.Shifted"
+    flags = [kind, "--out", str(tmp_path / "run"), *SHORT]
+    with pytest.raises(UserError, match="Shifted has the model read other tokens than a batch, and a teacher"):
+        run("pretrain", "--model", "gpt", "--teacher", str(encoder), *flags)
+    run("pretrain", "--model", "gpt", "--from", str(encoder), *flags, "--overwrite")
+    parameters = sum(parameter.numel() for parameter in pipeline.encoders.load(encoder).parameters())
+    assert figures(tmp_path / "run")["parameters"] == parameters
 
 
 def test_an_objective_that_reads_a_batch_twice_has_no_teacher(

@@ -161,8 +161,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     with enough_memory(f"this {request.model}"):
         module.build(data)
     uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
-    parameters = sum(p.numel() for p in module.encoder.parameters())
-    size = f"{parameters:,} parameters" if parameters else "no parameters, it counts"
+    size = f"{module.parameter_count:,} parameters" if module.parameter_count else "no parameters, it counts"
     inform(f"{request.model}: {size}; baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats")
     before = [] if origin is None else lineage.read(origin)
     load_report = "" if origin is None else format_load_report(origin, module.loaded, before)

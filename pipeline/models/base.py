@@ -355,9 +355,14 @@ class Encoder(nn.Module):
         kept = [name for name in self.untrained if state[name].untyped_storage().data_ptr() not in storages]
         self.untrained = frozenset(kept)
 
+    @property
+    def lacks_of_lm(self) -> list[str]:
+        """The tensors that `logits` needs and no training has changed."""
+        return sorted(name for name in self.untrained if name.startswith(self.lm_head))
+
     def check_lm(self) -> None:
         """Raises UserError where `logits` would be random."""
-        if lacking := sorted(name for name in self.untrained if name.startswith(self.lm_head)):
+        if lacking := self.lacks_of_lm:
             names = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
             raise UserError(f"This encoder has no {names}: it gives vectors, but no probabilities.")
 
@@ -372,8 +377,9 @@ class Encoder(nn.Module):
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = rate
+        names = ("dropout_prob", "dropout_rate", "_pdrop", "dropout")
         for key in self.config:
-            if key.endswith(("dropout_prob", "_pdrop", "dropout")) and key != "activation_dropout":  # blocks have none
+            if key.endswith(names) and key != "activation_dropout":  # blocks have none
                 self.config[key] = rate
 
     # ------------------------------------------------------------------ texts in, layers out

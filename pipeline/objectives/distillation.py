@@ -114,17 +114,21 @@ class Teacher:
 
     def losses(self, objective: Objective, student: Encoder, batch: Batch) -> dict[str, Loss]:
         """Those of the objective, and `teacher` and `hidden`, whose targets are added to the batch."""
-        with outputs_of(student) as outputs:
+        field = student.token_input
+        with calls_of(student) as calls:
             losses = objective(student, batch)
-        if len(outputs) != 1:
+        times = len(calls)
+        if times != 1 or calls[0][0].get(field) is not batch.inputs.get(field):
+            how = f"reads a batch {times} times" if times != 1 else "has the model read other tokens than a batch"
             raise UserError(
-                f"{type(objective).__name__} reads a batch {len(outputs)} times, and a teacher is for objectives that "
-                "read it once: leave the teacher out."
+                f"{type(objective).__name__} {how}, and a teacher is for objectives that read it once, as it is: leave "
+                "the teacher out."
             )
+        [(_, output)] = calls
         target = joined([batch.targets[name] for name in objective.compared_losses() if name in batch.targets])
         positions = target.predicted
         inputs = self.model.model.asked(batch.inputs, positions)
-        ours, theirs = (one.layers[-1].flatten(0, 1)[positions] for one in (outputs[0], self.model(inputs)))
+        ours, theirs = (one.layers[-1].flatten(0, 1)[positions] for one in (output, self.model(inputs)))
         losses["teacher"] = self.divergence(student, ours, theirs)
         if self.same_size:
             cosine = F.cosine_similarity(ours.float(), theirs.float(), dim=-1)
@@ -151,12 +155,12 @@ class Teacher:
 
 
 @contextlib.contextmanager
-def outputs_of(model: Encoder) -> Iterator[list[Encoded]]:
-    """What the model returns meanwhile, call by call: an objective does not say."""
-    outputs: list[Encoded] = []
-    hook = model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+def calls_of(model: Encoder) -> Iterator[list[tuple[dict[str, Any], Encoded]]]:
+    """What the model is given and returns meanwhile, call by call: an objective does not say."""
+    calls: list[tuple[dict[str, Any], Encoded]] = []
+    hook = model.register_forward_hook(lambda module, inputs, output: calls.append((inputs[0], output)))
     try:
-        yield outputs
+        yield calls
     finally:
         hook.remove()
 

@@ -122,6 +122,7 @@ class Pretraining(Training):
         uniform, unigram = self.objective.baselines(data.train, data.tokenizer)
         self.baselines = {"baseline/uniform": uniform, "baseline/unigram": unigram}
         self.record_decay_names()
+        self.parameter_count = sum(p.numel() for p in self.encoder.parameters())  # an objective's own are in no folder
         rows = self.objective.rows(data.valid, data.tokenizer, length=data.length, phase=0, seed=0)
         self.per_byte = rows.predictions_per_byte
         rows = self.objective.rows(data.train, data.tokenizer, length=data.length, phase=0, seed=0)
@@ -275,7 +276,9 @@ class Pretraining(Training):
         return whole
 
     def configure_optimizers(self) -> Any:
-        above = [*self.encoder.above_layers(), *self.objective.parameters()]
+        inside = {id(parameter) for parameter in self.encoder.parameters()}  # an objective may share some of them
+        own = [parameter for parameter in self.objective.parameters() if id(parameter) not in inside]
+        above = [*self.encoder.above_layers(), *own]
         return self.optimizers_of(self.optimization, self.encoder.layer_groups(), above)
 
 
