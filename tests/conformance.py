@@ -49,6 +49,7 @@ TOYS = {
     "cbow": Toy("embedding_size=48 window=4 max_length=48", 120, 3e-2, ("model.embeddings=cooccurrence",)),
     "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.stateful=true")),
     "bart": Toy(TRANSFORMER + "128", 80, 5e-3),
+    "t5": Toy(TRANSFORMER + "128", 80, 5e-3),
     "transformer": Toy(TRANSFORMER + "128", pretrains=False),
     "rnn-seq2seq": Toy("size=64 embedding_size=48 layers=1 max_length=48", pretrains=False),
     "ngram": Toy("order=3 smoothing=modified-kneser-ney max_length=48", counts=True),

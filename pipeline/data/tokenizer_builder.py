@@ -36,6 +36,7 @@ class TokenizerOptions:
         train_megabytes: train on at most this much text, chosen evenly over the corpus.
         min_frequency: of `whole-words`: a word that occurs less often there is [UNK].
         languages: of `bpe-seq2seq`: names as en, each of which gets a token.
+        sentinels: of `bpe-seq2seq`: how many tokens stand for hidden spans (T5: <extra_id_0>, ...).
     """
 
     scheme: Literal["wordpiece", "bpe", "bpe-seq2seq", "words", "whole-words"]
@@ -45,6 +46,7 @@ class TokenizerOptions:
     train_megabytes: float
     min_frequency: int = 1
     languages: list[str] = field(default_factory=list)
+    sentinels: int = 0
 
     def load(self) -> Tokenizer | None:
         """The tokenizer of `file`, where there is one.
@@ -68,6 +70,7 @@ class TokenizerOptions:
             lowercase=self.lowercase,
             min_frequency=self.min_frequency,
             languages=self.languages,
+            sentinels=self.sentinels,
         )
 
 
@@ -85,6 +88,7 @@ def build(source: Source, options: TokenizerOptions, root: Path) -> Tokenizer:
     settings: list[Any] = [options.scheme, options.vocab_size, options.lowercase, options.train_megabytes]
     settings += [options.min_frequency] if options.min_frequency != 1 else []
     settings += [options.languages] if options.languages else []
+    settings += [{"sentinels": options.sentinels}] if options.sentinels else []
     key = digest(FORMAT, source.fingerprint, *settings)
     file = root / f"{key[:16]}.json"
     with built_once(file, "the tokenizer"):

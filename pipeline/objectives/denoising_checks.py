@@ -42,12 +42,16 @@ def noise_checks(objective: Denoising, steps: StepBatches, batches: Sequence[Bat
     yield _insertions(objective, steps, texts)
     if objective.permute_sentences:
         yield _permutations(texts)
+    yield passes_differ(objective, steps, batches[0])
+
+
+def passes_differ(objective: Denoising, steps: StepBatches, batch: Batch) -> Check:
     first, second = (
-        objective.batch(steps.rows, batches[0].rows.numpy(), tokenizer, rng=np.random.default_rng(seed)).inputs
+        objective.batch(steps.rows, batch.rows.numpy(), steps.tokenizer, rng=np.random.default_rng(seed)).inputs
         for seed in (0, 1)
     )
     same = torch.equal(first["input_ids"], second["input_ids"])
-    yield Check("two passes have other noise", not same, "the same sources" if same else "other sources")
+    return Check("two passes have other noise", not same, "the same sources" if same else "other sources")
 
 
 def _without(special: list[int], ids: torch.Tensor) -> np.ndarray:

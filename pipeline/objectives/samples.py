@@ -79,7 +79,8 @@ def restored(encoder: EncoderDecoder, store: TokenStore, noisy: Callable[..., In
             with encoder.in_language(language):
                 written = encoder.generate(source, tokens=len(ids) + SHOWN)
             shown = encoder.tokenizer.backend.decode(source, skip_special_tokens=False)
-            rows.append([encoder.tokenizer.decode(ids), shown, encoder.tokenizer.decode(written)])
+            made = encoder.tokenizer.backend.decode(written, skip_special_tokens=False)  # sentinels are a part of it
+            rows.append([encoder.tokenizer.decode(ids), shown, made])
     return ["text", "noisy", "written"], rows
 
 

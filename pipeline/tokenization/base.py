@@ -119,6 +119,11 @@ class Tokenizer:
         """The tokens of languages -> their ids."""
         return {}
 
+    @property
+    def sentinels(self) -> list[int]:
+        """The ids of tokens that stand for hidden spans, in their order."""
+        return []
+
     def language_id(self, language: str) -> int:
         """The id of a language's token: of <en> or of en_XX for en.
 

@@ -31,13 +31,14 @@ def train(
     lowercase: bool,
     min_frequency: int = 1,
     languages: Sequence[str] = (),
+    sentinels: int = 0,
 ) -> Tokenizer:
     """Trains a tokenizer of a scheme on `texts`, with overlong words in pieces.
 
     Args:
         min_frequency: of `whole-words`: a word that occurs less often is unknown.
-
         languages: of `bpe-seq2seq`: each gets a token, <en> for en.
+        sentinels: of `bpe-seq2seq`: how many tokens stand for hidden spans.
 
     Raises:
         UserError: the scheme does not have an option.
@@ -51,9 +52,10 @@ def train(
     if min_frequency != 1:
         raise UserError(f"data.tokenizer.min_frequency is for scheme whole-words; a {scheme} tokenizer has none.")
     if kind is Seq2SeqBpe:
-        return Seq2SeqBpe.train(parts, vocab_size=vocab_size, lowercase=lowercase, languages=languages)
-    if languages:
-        raise UserError(f"data.tokenizer.languages is for scheme bpe-seq2seq; a {scheme} tokenizer has none.")
+        options: dict[str, Any] = {"languages": languages, "sentinels": sentinels}
+        return Seq2SeqBpe.train(parts, vocab_size=vocab_size, lowercase=lowercase, **options)
+    for name in [name for name, value in (("languages", languages), ("sentinels", sentinels)) if value]:
+        raise UserError(f"data.tokenizer.{name} is for scheme bpe-seq2seq; a {scheme} tokenizer has none.")
     return kind.train(parts, vocab_size=vocab_size, lowercase=lowercase)
 
 

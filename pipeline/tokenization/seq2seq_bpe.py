@@ -1,4 +1,5 @@
-"""Byte-level BPE with the special tokens of encoder-decoders (Lewis et al. 2020), and a code for each language.
+"""Byte-level BPE with the special tokens of encoder-decoders (Lewis et al. 2020), a code for each language, and the
+sentinels of T5 (Raffel et al. 2020).
 
 Begin, padding, end, unknown and mask are five tokens: with one token for padding and end a model would not learn to
 end, as padding is not predicted.
@@ -6,6 +7,7 @@ end, as padding is not predicted.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
@@ -15,6 +17,7 @@ from tokenizers import processors
 from pipeline.errors import UserError
 from pipeline.tokenization.byte_bpe import ByteBpe
 
+SENTINEL = "<extra_id_"
 SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 
 
@@ -31,18 +34,34 @@ class Seq2SeqBpe(ByteBpe):
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], *, vocab_size: int, lowercase: bool = False, languages: Sequence[str] = ()
+        cls,
+        texts: Iterable[str],
+        *,
+        vocab_size: int,
+        lowercase: bool = False,
+        languages: Sequence[str] = (),
+        sentinels: int = 0,
     ) -> Self:
-        """As the base's; `languages` are names as en, each with a token as <en>."""
+        """As the base's; `languages` are names as en, each with a token as <en>; sentinels are <extra_id_0>, ..."""
         codes = [code_of(language) for language in languages]
+        codes += [f"{SENTINEL}{number}>" for number in range(sentinels)]
         tokenizer = cls(cls.trained(texts, vocab_size, lowercase, [*SPECIAL.values(), *codes]))
-        backend, begin, end = tokenizer.backend, SPECIAL["bos"], SPECIAL["eos"]
-        backend.post_processor = processors.TemplateProcessing(
+        tokenizer._put_ends()
+        return tokenizer
+
+    def _put_ends(self) -> None:
+        """Around texts where someone asks for them, as BART has them."""
+        begin, end = SPECIAL["bos"], SPECIAL["eos"]
+        self.backend.post_processor = processors.TemplateProcessing(
             single=f"{begin} $A {end}",
             pair=f"{begin} $A {end} {end} $B {end}",
-            special_tokens=[(token, backend.token_to_id(token)) for token in (begin, end)],
+            special_tokens=[(token, self.backend.token_to_id(token)) for token in (begin, end)],
         )
-        return tokenizer
+
+    def configure(self, config: dict[str, Any]) -> None:
+        """The folder of a T5 has an end behind texts alone; without it the tokenizer is that which was trained."""
+        if self.backend.encode("").ids == [self.id("eos")]:
+            self._put_ends()
 
     @classmethod
     def special_of(
@@ -57,8 +76,14 @@ class Seq2SeqBpe(ByteBpe):
         return {
             token.content: index
             for index, token in sorted(added.items())
-            if token.special and token.content not in self.special.values()
+            if token.special and token.content not in self.special.values() and not token.content.startswith(SENTINEL)
         }
+
+    @property
+    def sentinels(self) -> list[int]:
+        names = (f"{SENTINEL}{number}>" for number in itertools.count())
+        ids = itertools.takewhile(lambda index: index is not None, map(self.backend.token_to_id, names))
+        return [index for index in ids if index is not None]
 
 
 def code_of(language: str) -> str:

@@ -1,0 +1,135 @@
+"""T5 against transformers, and the spans that it is pretrained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from pipeline.errors import UserError
+from pipeline.models import registry
+from pipeline.models.generation import Search
+from pipeline.models.t5 import T5, bucket
+from pipeline.objectives.span_corruption import SpanCorruption, composition, spans_of
+from pipeline.tokenization import registry as tokenizers
+from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe
+from tests.conftest import run
+from tests.test_seq2seq import SOURCES, TARGETS
+
+SIZES = {"size": 32, "heads": 4, "inner_size": 64, "max_length": 40, "dropout": 0.1}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Seq2SeqBpe:
+    texts = [*SOURCES, *TARGETS] * 9
+    options = {"vocab_size": 300, "lowercase": False, "languages": ["en"], "sentinels": 9}
+    trained = tokenizers.train("bpe-seq2seq", texts, **options)  # type: ignore[arg-type]
+    assert isinstance(trained, Seq2SeqBpe)
+    return trained
+
+
+def t5(tokenizer: Seq2SeqBpe, **changes: int) -> T5:
+    """With random weights that are far from 0."""
+    torch.manual_seed(0)
+    model = T5(tokenizer, layers=2, **{**SIZES, **changes}).eval()  # type: ignore[arg-type]
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+@pytest.mark.parametrize("origin", ["ours", "theirs"])
+def test_it_is_transformers_model(tokenizer: Seq2SeqBpe, tmp_path: Path, origin: str) -> None:
+    """Our folder there, or theirs here: no missing tensor, the same logits and layers, the same text."""
+    model = t5(tokenizer, head_size=5, buckets=8, max_distance=20)
+    if origin == "ours":
+        model.save(tmp_path)
+        other, info = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["unexpected_keys"]
+    else:
+        config = {**model.config, "num_decoder_layers": 1}
+        del config["architectures"]
+        other = transformers.T5ForConditionalGeneration(transformers.T5Config(**config))
+        other.save_pretrained(tmp_path)
+        tokenizer.save(tmp_path, max_length=40)
+        model, report = registry.load_with_report(tmp_path)  # type: ignore[assignment]
+        assert (report.new, report.unused) == ([], [])
+    other.eval()
+    batch = model.collate(model.tokenize(SOURCES)) | model.collate_targets(model.tokenize(TARGETS))
+    theirs = {"input_ids": batch["input_ids"], "attention_mask": batch["mask"].long()}
+    with torch.no_grad():
+        logits = other(**theirs, decoder_input_ids=batch["decoder_input_ids"]).logits
+        torch.testing.assert_close(model.logits(model.teacher_forced(batch)), logits, rtol=0, atol=1e-4)
+        there = batch["labels"] >= 0
+        labels = batch["labels"].masked_fill(~there, -100)
+        torch.testing.assert_close(other(**theirs, labels=labels).logits[there], logits[there])
+        top, layers = other.encoder(**theirs).last_hidden_state, model(batch).layers
+    torch.testing.assert_close(layers[-1][batch["mask"]], top[batch["mask"]], rtol=0, atol=1e-4)
+    assert len(layers) == model.num_layers == 3
+    assert sum(len(group) for group in model.layer_groups()) == len(list(model.parameters()))
+    special = {*tokenizer.special_ids, *tokenizer.languages.values()}
+    for beam in (1, 5):
+        rows = other.generate(**theirs, num_beams=beam, max_new_tokens=20, do_sample=False).tolist()
+        texts = [[token for token in row if token not in special] for row in rows]
+        assert model.write(batch, Search(tokens=20, beam=beam)) == texts
+
+
+def test_distances_fall_into_the_buckets_of_transformers() -> None:
+    apart = torch.arange(-300, 301)
+    for count, farthest in ((32, 128), (8, 20), (6, 200)):
+        for both in (False, True):
+            theirs = T5Attention._relative_position_bucket(apart, both, count, farthest)
+            assert torch.equal(bucket(apart, count, farthest, both_sides=both), theirs)
+
+
+def test_a_saved_tokenizer_writes_what_the_model_reads(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:
+    model = t5(tokenizer)
+    model.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in (SOURCES[0], (SOURCES[0], SOURCES[1])):
+        given = text if isinstance(text, tuple) else (text,)
+        assert theirs(*given)["input_ids"] == model.collate(model.tokenize([text]))["input_ids"][0].tolist()
+    assert tokenizers.load(tmp_path).hash == tokenizer.hash
+
+
+def test_sentinels_are_no_languages(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path, max_length=40)
+    again = tokenizers.load(tmp_path)
+    assert again.languages == {"<en>": 5}
+    assert again.sentinels == list(range(6, 15))
+    assert again.encode_batch(["<extra_id_1>"]) == [[7]]
+    assert 7 not in again.encode_plain(["<extra_id_1>"])[0]  # a text that happens to have it
+    with pytest.raises(UserError, match=r"data\.tokenizer\.sentinels is for scheme bpe-seq2seq"):
+        tokenizers.train("bpe", SOURCES, vocab_size=300, lowercase=False, sentinels=2)
+
+
+def test_spans_are_those_of_the_paper(tokenizer: Seq2SeqBpe) -> None:
+    """round(0.15 N) tokens in round(that / 3) spans, which a token that stays comes before; all cuts are as likely."""
+    objective, rng = SpanCorruption(), np.random.default_rng(0)
+    for count, hidden, spans in ((1, 0, 0), (2, 1, 1), (20, 3, 1), (60, 9, 3), (126, 19, 6)):
+        tokens = rng.integers(20, 300, count)
+        for _ in range(20):
+            ids, begins, lengths = objective.noisy(tokens, np.zeros(0), tokenizer, rng)
+            assert (lengths.sum(), len(lengths)) == (hidden, spans)
+            ends = begins + lengths
+            assert [*ends[-1:]] == [count] * (spans > 0)
+            assert (begins > [0, *ends[:-1]][:spans]).all()
+            pieces = {mark: tokens[b:e].tolist() for mark, b, e in zip(tokenizer.sentinels, begins, ends, strict=False)}
+            assert [token for i in ids.tolist() for token in pieces.get(i, [i])] == tokens.tolist()
+    drawn = np.array([composition(5, 3, rng) for _ in range(6000)])
+    assert (drawn.sum(1) == 5).all()
+    assert (drawn > 0).all()
+    _, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert len(counts) == 6  # 4 over 2
+    assert counts == pytest.approx(1000, abs=150)
+    assert spans_of([6, 40, 41, 7, 42, 2], tokenizer.sentinels, tokenizer.special_ids) == {6: [40, 41], 7: [42]}
+
+
+def test_a_row_needs_a_sentinel_for_each_span(tmp_path: Path) -> None:
+    flags = ["--data.tokenizer.vocab_size=400", "--data.sample_documents=40", "--trainer.max_steps=1"]
+    with pytest.raises(UserError, match=r"64 tokens has 3 hidden spans.* 2 sentinels.*data\.tokenizer\.sentinels to 3"):
+        run("pretrain", "--model=t5", "--out", str(tmp_path / "run"), *flags, "--data.tokenizer.sentinels=2")
