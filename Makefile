@@ -50,7 +50,7 @@ help: ## this list
 	@echo "Targets"
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "Variables [default]"
-	@echo "  MODEL      [bert, or that of FROM] bert, gpt, llama, elmo, bart; mbart, xlm; cbow; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
+	@echo "  MODEL      [bert, or that of FROM] bert, gpt, llama, elmo, bart; mbart, t5, xlm; cbow; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl (also .gz, .xz) or .parquet, a folder or a pattern;"
 	@echo "             task:NAME = the training texts of a task, without labels"
 	@echo "  TASK       [sentiment; of score the task of the run] a name in configs/tasks, or a path to a YAML file"
@@ -79,7 +79,7 @@ help: ## this list
 	@echo "  RECIPES    for recipes: some of those in its file, as RECIPES=\"base muon\""
 	@echo "  KIND       for new-task: sentence, multilabel, pair, questions, regression, tagging, translation; none: as DATA looks"
 	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store, output; none: all"
-	@echo "  PROMPT     for try: text to continue (gpt, llama and the models before gpt), or to fill: [MASK] (bert, xlm, cbow), <mask> (bart, mbart)"
+	@echo "  PROMPT     for try: text to continue (gpt, llama and the models before gpt), or to fill: [MASK] (bert, xlm, cbow), <mask> (bart, mbart), <extra_id_0> (t5)"
 	@echo "  WORD       for try: a word whose neighbors in two contexts are shown, layer by layer (elmo)"
 	@echo "  REPO       for push: its name on the hub, USER/NAME"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
