@@ -142,7 +142,7 @@ compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; r
 results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretrains and fine-tunes what is missing; resumable
 	$(call run,NAME CORPUS MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
 
-ladder: $(BIN)/.installed-core ## language models from counting to GPT on one text, one report: NAME [sample], real, cells or units; resumable
+ladder: $(BIN)/.installed-core ## language models from counting to Llama on one text, one report: NAME [sample], real, cells or units; resumable
 	$(call run,NAME CORPUS MODELS SEEDS DATA OUT OVERWRITE ARGS)
 
 recipes: $(BIN)/.installed-core ## what each ingredient of a pretraining recipe buys, with seeds and paired tests: NAME [bert], bert-muon, bert-student, gpt or elmo; resumable

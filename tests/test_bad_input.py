@@ -62,7 +62,7 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--corpus", "one.txt"], "too few|at least 2 documents"),
         (["--corpus", "body.jsonl"], "text_column"),
         (["--corpus", "wikitext2"], "cannot be reached.*--corpus PATH"),
-        (["--model", "t5"], "no model 't5'.*bert"),
+        (["--model", "nonesuch"], "no model 'nonesuch'.*bert"),
         (["--model.encoder.init_args.sizes=3"], "sizes"),
         (["--trainer.max_stepz=3"], "max_stepz"),
         (["--data.batch_size=many"], "batch_size"),
@@ -214,8 +214,8 @@ def test_another_kind_of_model_or_no_fitting_tensor(pretrained: Path, tmp_path: 
     save_file({"something.else": ones(2)}, folder / "model.safetensors")
     with pytest.raises(UserError, match="No tensor"):
         run("finetune", "--from", str(folder))
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "t5"}))
-    with pytest.raises(UserError, match="is t5, not bert; there are"):
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "nonesuch"}))
+    with pytest.raises(UserError, match="is nonesuch, not bert; there are"):
         run("finetune", "--from", str(folder))
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 7}))
     with pytest.raises(UserError, match="do not belong together"):

@@ -10,10 +10,14 @@ import torch
 import transformers
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from pipeline.data import store_builder
+from pipeline.data.documents import Source
 from pipeline.errors import UserError
 from pipeline.models import registry
+from pipeline.models.bart import Bart
 from pipeline.models.generation import Search
 from pipeline.models.t5 import T5, bucket
+from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.span_corruption import SpanCorruption, composition, spans_of
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe
@@ -108,7 +112,7 @@ def test_sentinels_are_no_languages(tokenizer: Seq2SeqBpe, tmp_path: Path) -> No
 
 
 def test_spans_are_those_of_the_paper(tokenizer: Seq2SeqBpe) -> None:
-    """round(0.15 N) tokens in round(that / 3) spans, which a token that stays comes before; all cuts are as likely."""
+    """round(0.15 N) tokens in round(that / 3) spans, with a token between any two; all cuts are as likely."""
     objective, rng = SpanCorruption(), np.random.default_rng(0)
     for count, hidden, spans in ((1, 0, 0), (2, 1, 1), (20, 3, 1), (60, 9, 3), (126, 19, 6)):
         tokens = rng.integers(20, 300, count)
@@ -116,10 +120,13 @@ def test_spans_are_those_of_the_paper(tokenizer: Seq2SeqBpe) -> None:
             ids, begins, lengths = objective.noisy(tokens, np.zeros(0), tokenizer, rng)
             assert (lengths.sum(), len(lengths)) == (hidden, spans)
             ends = begins + lengths
-            assert [*ends[-1:]] == [count] * (spans > 0)
-            assert (begins > [0, *ends[:-1]][:spans]).all()
+            assert (begins[1:] > ends[:-1]).all()
             pieces = {mark: tokens[b:e].tolist() for mark, b, e in zip(tokenizer.sentinels, begins, ends, strict=False)}
             assert [token for i in ids.tolist() for token in pieces.get(i, [i])] == tokens.tolist()
+    places = [int(objective.noisy(np.arange(4), np.zeros(0), tokenizer, rng).begins[0]) for _ in range(4000)]
+    assert np.bincount(places) == pytest.approx(1000, abs=150)
+    few = tokenizers.train("bpe-seq2seq", SOURCES * 9, vocab_size=300, lowercase=False, sentinels=2)
+    assert objective.noisy(np.arange(100), np.zeros(0), few, rng).lengths.shape == (2,)  # longer than a row, to look at
     drawn = np.array([composition(5, 3, rng) for _ in range(6000)])
     assert (drawn.sum(1) == 5).all()
     assert (drawn > 0).all()
@@ -133,3 +140,44 @@ def test_a_row_needs_a_sentinel_for_each_span(tmp_path: Path) -> None:
     flags = ["--data.tokenizer.vocab_size=400", "--data.sample_documents=40", "--trainer.max_steps=1"]
     with pytest.raises(UserError, match=r"64 tokens has 3 hidden spans.* 2 sentinels.*data\.tokenizer\.sentinels to 3"):
         run("pretrain", "--model=t5", "--out", str(tmp_path / "run"), *flags, "--data.tokenizer.sentinels=2")
+
+
+def test_words_per_token_and_the_audit_count_what_targets_have(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:
+    """Also of documents of a word or two."""
+    for texts in (["a b c d e f g h i j k l m n o p q r s t u v"] * 30, ["a b", "c", "d e f"] * 20):
+        folder = tmp_path / str(len(texts))
+        folder.mkdir()
+        (folder / "text.txt").write_text("\n\n".join(texts) + "\n")
+        store = store_builder.build(Source(files=[folder / "text.txt"]), tokenizer, folder / "stores")
+        objective, model = SpanCorruption(), t5(tokenizer)
+        objective.setup(model, store)
+        steps = StepBatches(objective, store, tokenizer, length=30, batch_size=10, seed=0)
+        batches = list(steps.first_epoch())
+        seen = sum(int(batch.tokens) for batch in batches)
+        assert seen * objective.words_per_token(steps.rows, store) == pytest.approx(store.meta["words"])
+        assert all(check.passed for check in objective.checks(model, steps, batches))
+
+
+def test_muon_trains_no_table_of_positions(tokenizer: Seq2SeqBpe) -> None:
+    model = t5(tokenizer)
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    assert len(tables) == 3
+    assert {id(weight) for weight in model.layer_groups()[0]} == tables
+
+
+def test_a_row_names_its_language(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:
+    """Where the model has languages: mBART takes the objective too."""
+    texts = [*SOURCES, *TARGETS] * 9
+    options = {"vocab_size": 300, "lowercase": False, "languages": ["en", "de"], "sentinels": 9}
+    two = tokenizers.train("bpe-seq2seq", texts, **options)  # type: ignore[arg-type]
+    for language, lines in (("en", SOURCES), ("de", TARGETS)):
+        (tmp_path / f"{language}.txt").write_text("\n\n".join(lines * 5) + "\n")
+    source = Source(files=sorted(tmp_path.glob("*.txt")), languages=["en", "de"])
+    store = store_builder.build(source, two, tmp_path / "stores")
+    objective = SpanCorruption()
+    objective.setup(Bart(two, layers=1, norm="pre", attention_dropout=0.0, **SIZES), store)  # type: ignore[arg-type]
+    steps = StepBatches(objective, store, two, length=30, batch_size=30, seed=0)
+    batch = next(iter(steps.first_epoch()))
+    starts = batch.inputs["decoder_input_ids"][:, 0]
+    assert set(starts.tolist()) == set(two.languages.values())
+    assert torch.equal(starts, torch.from_numpy(steps.rows.languages(batch.rows.numpy())))

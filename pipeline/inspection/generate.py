@@ -40,4 +40,4 @@ def write(model: Encoder, source: str, how: Search) -> str:
         notes.append(f"(Stopped after {len(new)} tokens.)")
     if not new:
         notes.append("(The target is empty.)")
-    return "\n".join([model.tokenizer.decode(new), *notes])
+    return "\n".join([model.shown(new), *notes])

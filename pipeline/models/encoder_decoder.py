@@ -169,6 +169,10 @@ class EncoderDecoder(Encoder):
         special = {*self.tokenizer.special_ids, *self.tokenizer.languages.values()}
         return [token for token in ids if token not in special]
 
+    def shown(self, ids: Sequence[int]) -> str:
+        """What `generate` wrote, as text with the sentinels that it has."""
+        return self.tokenizer.backend.decode(list(ids), skip_special_tokens=False)
+
     def generate(self, prompt: Sequence[int], **how: Any) -> list[int]:
         """The target of one source, both as ids without special ones; see `generation.Search`."""
         batch = {name: value.to(self.device) for name, value in self.collate([list(prompt)]).items()}

@@ -94,6 +94,10 @@ class T5(EncoderDecoder):
         check_seq2seq(tokenizer, "T5")
         if head_size is None and (heads < 1 or size % heads):
             raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        if buckets < 4 or max_distance <= buckets // 2:
+            raise UserError(
+                f"T5 needs at least 4 buckets, and a max_distance above half of them, not {buckets} and {max_distance}."
+            )
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         width = size // heads if head_size is None else head_size
         self.config = {
@@ -145,7 +149,9 @@ class T5(EncoderDecoder):
         return Memory(keys_values, padding_bias(encoded.mask), rows)
 
     def begin(self, encoded: Encoded) -> State:
-        return self.memory(encoded), KeyValues(len(self.decoder.block))
+        memory = self.memory(encoded)
+        memory.keys_values = [(keys.contiguous(), values.contiguous()) for keys, values in memory.keys_values]
+        return memory, KeyValues(len(self.decoder.block))
 
     def decode(self, ids: Tensor, state: State) -> Tensor:
         memory, past = state
@@ -179,9 +185,14 @@ class T5(EncoderDecoder):
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """Of the encoder's blocks, then those of the decoder's: it is on top."""
-        groups = [list(self.shared.parameters())]
+        tables = [
+            p for stack in (self.encoder, self.decoder) for p in stack.positions.relative_attention_bias.parameters()
+        ]
+        groups = [[*self.shared.parameters(), *tables]]
         for stack in (self.encoder, self.decoder):
-            groups += [list(block.parameters()) for block in stack.block]
+            groups += [
+                [p for p in block.parameters() if all(p is not table for table in tables)] for block in stack.block
+            ]
             groups[-1] += stack.final_layer_norm.parameters()
         return groups
 
@@ -205,6 +216,7 @@ class T5(EncoderDecoder):
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> T5:
         supported = {"feed_forward_proj": "relu", "layer_norm_epsilon": EPS, "tie_word_embeddings": True}
+        supported |= {"decoder_start_token_id": tokenizer.id("pad")}
         for key, value in supported.items():
             if config.get(key, value) != value:
                 raise UserError(f"This T5 has {key} = {config[key]!r} in its config.json; only {value!r} is supported.")
@@ -258,7 +270,7 @@ class Stack(nn.Module):
         super().__init__()
         self.is_decoder, (self.buckets, self.max_distance) = decoder, buckets
         self.block = nn.ModuleList(
-            T5Block(size, heads, width, inner_size, dropout, cross=decoder) for _ in range(layers)
+            T5Block(size, heads, width, inner_size, dropout, decoder=decoder) for _ in range(layers)
         )
         self.positions.relative_attention_bias = nn.Embedding(self.buckets, heads)
         nn.init.normal_(self.positions.relative_attention_bias.weight, std=size**-0.5)
@@ -275,7 +287,7 @@ class Stack(nn.Module):
         table = self.positions.relative_attention_bias
         keys = torch.arange(seen + new, device=table.weight.device)
         apart = bucket(keys - keys[seen:, None], self.buckets, self.max_distance, both_sides=not self.is_decoder)
-        return table(apart).permute(2, 0, 1)[None]
+        return table(apart).permute(2, 0, 1)[None].contiguous()
 
     def forward(
         self, x: Tensor, bias: Tensor | None, memory: Memory | None = None, past: KeyValues | None = None
@@ -290,11 +302,11 @@ class Stack(nn.Module):
 class T5Block(nn.Module):
     """Self-attention, in a decoder cross-attention, and a feed-forward network, each after a norm."""
 
-    def __init__(self, size: int, heads: int, width: int, inner_size: int, dropout: float, *, cross: bool) -> None:
+    def __init__(self, size: int, heads: int, width: int, inner_size: int, dropout: float, *, decoder: bool) -> None:
         super().__init__()
-        self.cross = cross
+        self.is_decoder = decoder
         parts: list[tuple[str, nn.Module]] = [("SelfAttention", Attention(size, heads, width, dropout))]
-        parts += [("EncDecAttention", Attention(size, heads, width, dropout))] if cross else []
+        parts += [("EncDecAttention", Attention(size, heads, width, dropout))] if decoder else []
         parts += [("DenseReluDense", FeedForward(size, inner_size, dropout))]
         self.layer = nn.ModuleList(Part(name, inner, size, dropout) for name, inner in parts)
 
@@ -305,7 +317,7 @@ class T5Block(nn.Module):
         self, x: Tensor, bias: Tensor | None, memory: Memory | None, past: KeyValues | None, number: int
     ) -> Tensor:
         own, last = (cast(Any, self.layer[i]) for i in (0, -1))
-        x = x + own.dropout(own.SelfAttention(own.layer_norm(x), bias, self.cross, past, number))
+        x = x + own.dropout(own.SelfAttention(own.layer_norm(x), bias, past, number, causal=self.is_decoder))
         if memory is not None:
             other = cast(Any, self.layer[1])
             x = x + other.dropout(self.cross_part().attend_memory(other.layer_norm(x), memory, number))
@@ -341,7 +353,7 @@ class Attention(nn.Module):
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def forward(self, x: Tensor, bias: Tensor | None, causal: bool, past: KeyValues | None, number: int) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None, past: KeyValues | None, number: int, *, causal: bool) -> Tensor:
         q, k, v = self._heads(self.q(x) * self.scale), self._heads(self.k(x)), self._heads(self.v(x))
         return self.o(self_attention(q, k, v, bias, self.dropout, causal=causal, past=past, layer=number))
 

@@ -95,11 +95,15 @@ class Denoising(Objective):
         mask_id = tokenizer.id("mask")
         return infill(tokens, rng, mask_rate=self.mask_rate, mean_span=self.mean_span, mask_id=mask_id)
 
+    def target(self, tokens: np.ndarray, noisy: Infilled, tokenizer: Tokenizer) -> list[int]:
+        """What is to be written of a text (N,), from its noisy copy."""
+        return tokens.tolist()
+
     def batch(self, rows: TextRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         [model] = self._model
-        texts = rows(index)
-        sources = [self.noisy(tokens, inner, tokenizer, rng).ids.tolist() for tokens, inner in texts]
-        inputs = model.collate(sources) | model.collate_targets([tokens.tolist() for tokens, _ in texts])
+        texts = [(tokens, self.noisy(tokens, inner, tokenizer, rng)) for tokens, inner in rows(index)]
+        targets = [self.target(tokens, noisy, tokenizer) for tokens, noisy in texts]
+        inputs = model.collate([noisy.ids.tolist() for _, noisy in texts]) | model.collate_targets(targets)
         if (languages := rows.languages(index)) is not None:
             codes = torch.from_numpy(languages)
             inputs = model.name_languages(inputs, codes, codes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,11 +114,10 @@ class Teacher:
 
     def losses(self, objective: Objective, student: Encoder, batch: Batch) -> dict[str, Loss]:
         """Those of the objective, and `teacher` and `hidden`, whose targets are added to the batch."""
-        field = student.token_input
         with calls_of(student) as calls:
             losses = objective(student, batch)
         times = len(calls)
-        if times != 1 or calls[0][0].get(field) is not batch.inputs.get(field):
+        if times != 1 or not same_tensors(calls[0][0], batch.inputs):
             how = f"reads a batch {times} times" if times != 1 else "has the model read other tokens than a batch"
             raise UserError(
                 f"{type(objective).__name__} {how}, and a teacher is for objectives that read it once, as it is: leave "
@@ -154,11 +153,22 @@ class Teacher:
         return Loss(torch.stack(totals).sum(), len(ours), torch.stack(same).sum() if same else None)
 
 
+def same_tensors(read: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
+    """Whether what a model read has the same values as the inputs of a batch, as far as these go."""
+    return all(
+        read.get(name) is value or torch.equal(read[name], value) for name, value in inputs.items() if name in read
+    )
+
+
 @contextlib.contextmanager
 def calls_of(model: Encoder) -> Iterator[list[tuple[dict[str, Any], Encoded]]]:
     """What the model is given and returns meanwhile, call by call: an objective does not say."""
     calls: list[tuple[dict[str, Any], Encoded]] = []
-    hook = model.register_forward_hook(lambda module, inputs, output: calls.append((inputs[0], output)))
+
+    def note(module: Any, args: tuple[Any, ...], named: dict[str, Any], output: Encoded) -> None:
+        calls.append((args[0] if args else named["batch"], output))
+
+    hook = model.register_forward_hook(note, with_kwargs=True)
     try:
         yield calls
     finally:

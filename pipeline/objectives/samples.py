@@ -79,8 +79,7 @@ def restored(encoder: EncoderDecoder, store: TokenStore, noisy: Callable[..., In
             with encoder.in_language(language):
                 written = encoder.generate(source, tokens=len(ids) + SHOWN)
             shown = encoder.tokenizer.backend.decode(source, skip_special_tokens=False)
-            made = encoder.tokenizer.backend.decode(written, skip_special_tokens=False)  # sentinels are a part of it
-            rows.append([encoder.tokenizer.decode(ids), shown, made])
+            rows.append([encoder.tokenizer.decode(ids), shown, encoder.shown(written)])
     return ["text", "noisy", "written"], rows
 
 

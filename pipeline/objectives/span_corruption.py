@@ -12,13 +12,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import torch
 
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
-from pipeline.objectives.batch import Batch, Target
-from pipeline.objectives.checks import Check, none, share
+from pipeline.objectives.batch import Batch
+from pipeline.objectives.checks import Check, none
 from pipeline.objectives.denoising import Denoising, TextRows
 from pipeline.objectives.denoising_checks import passes_differ
 from pipeline.objectives.infilling import Infilled
@@ -57,32 +56,33 @@ class SpanCorruption(Denoising):
         return hidden, min(max(1, round(hidden / self.mean_span)), hidden, count - hidden)
 
     def noisy(self, tokens: np.ndarray, inner: np.ndarray, tokenizer: Tokenizer, rng: np.random.Generator) -> Infilled:
-        """A text (N,) with sentinels in place of spans; a token that stays is the first, a hidden one the last."""
+        """A text (N,) with sentinels in place of spans, which lie anywhere, with a token between any two."""
         hidden, spans = self.numbers(len(tokens))
-        lengths, kept = (composition(total, spans, rng) for total in (hidden, len(tokens) - hidden))
-        begins = np.cumsum(kept + lengths) - lengths
+        spans = min(spans, len(tokenizer.sentinels))  # of texts to look at, which may be longer than rows
+        lengths = composition(hidden, spans, rng)
+        kept = composition(len(tokens) - lengths.sum() + 2, spans + 1, rng)
+        kept[0] -= 1  # nothing need stand before the first span,
+        kept[-1] -= 1  # and behind the last one
+        begins = np.cumsum(kept[:-1] + lengths) - lengths
         stays = np.ones(len(tokens), dtype=bool)
         for begin, length in zip(begins, lengths, strict=True):
             stays[begin : begin + length] = False
-        return Infilled(np.insert(tokens[stays], np.cumsum(kept), tokenizer.sentinels[:spans]), begins, lengths)
+        return Infilled(np.insert(tokens[stays], np.cumsum(kept[:-1]), tokenizer.sentinels[:spans]), begins, lengths)
 
     def words_per_token(self, rows: TextRows, store: TokenStore) -> float:
-        """A target has the hidden tokens, a sentinel for each span, and an end."""
-        hidden = store.meta["tokens"] * self.mask_rate
-        return store.meta["words"] / (hidden * (1 + 1 / self.mean_span) + len(rows))
-
-    def batch(self, rows: TextRows, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
+        """A target has its prefix, the hidden tokens, a sentinel for each span, and an end."""
         [model] = self._model
-        sources, targets = [], []
-        for tokens, inner in rows(index):
-            ids, begins, lengths = self.noisy(tokens, inner, tokenizer, rng)
-            spans = zip(tokenizer.sentinels, begins, lengths, strict=False)
-            sources.append(ids.tolist())
-            targets.append([token for mark, b, n in spans for token in (mark, *tokens[b : b + n].tolist())])
-        inputs = model.collate(sources) | model.collate_targets(targets)
-        labels = inputs.pop("labels")
-        count = (labels >= 0).sum()
-        return Batch(inputs, {self.main: Target(labels, count)}, rows=torch.from_numpy(index), tokens=count)
+        _, begins, ends = rows.windows.bounds(np.arange(len(rows)))
+        sizes, counts = np.unique(np.minimum(ends - begins, rows.windows.length), return_counts=True)
+        own = len(model.target_prefix) + 1
+        tokens = sum(
+            n * (own + sum(self.numbers(size))) for size, n in zip(sizes.tolist(), counts.tolist(), strict=True)
+        )
+        return store.meta["words"] / tokens
+
+    def target(self, tokens: np.ndarray, noisy: Infilled, tokenizer: Tokenizer) -> list[int]:
+        spans = zip(tokenizer.sentinels, noisy.begins, noisy.lengths, strict=False)
+        return [token for mark, begin, n in spans for token in (mark, *tokens[begin : begin + n].tolist())]
 
     def baselines(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
         """As the base's; by frequency a sentinel is told from the tokens of the text, and then is sure."""
@@ -91,21 +91,21 @@ class SpanCorruption(Denoising):
         return uniform, (1 - marks) * (unigram - math.log(1 - marks)) - marks * math.log(marks)
 
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:
-        wrong, hidden, total = 0, 0, 0
+        wrong = other = 0
         special, marks = steps.tokenizer.special_ids, steps.tokenizer.sentinels
         for batch in batches:
-            rows = zip(
-                steps.rows(batch.rows.numpy()), batch.inputs["input_ids"], batch.targets[self.main].labels, strict=True
-            )
-            for (tokens, _), source, target in rows:
+            texts, labels = steps.rows(batch.rows.numpy()), batch.targets[self.main].labels
+            for (tokens, _), source, target in zip(texts, batch.inputs["input_ids"].tolist(), labels, strict=True):
                 spans = spans_of(target[target >= 0].tolist(), marks, special)
-                parts = ((spans.get(i, []) if i in marks else [i]) for i in source.tolist() if i not in special)
+                parts = (
+                    spans.get(token, []) if token in marks else [token] for token in source if token not in special
+                )
                 wrong += [token for part in parts for token in part] != tokens.tolist()
-                hidden += sum(map(len, spans.values()))
-                total += len(tokens)
+                other += (sum(map(len, spans.values())), len(spans)) != self.numbers(len(tokens))
         yield none("source and target together are the text", wrong, "are not")
-        yield share("hidden tokens", hidden, total, self.mask_rate)
-        yield passes_differ(self, steps, batches[0])
+        yield none("texts have the asked hidden tokens and spans", other, "have others")
+        if any(self.numbers(len(tokens))[0] for tokens, _ in steps.rows(batches[0].rows.numpy())):
+            yield passes_differ(self, steps, batches[0])
 
 
 def composition(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:

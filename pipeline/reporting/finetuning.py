@@ -103,19 +103,19 @@ def scores_section(run: RunRecord, metric: str) -> Section:
     """All figures of the test, and the baselines in the same metric."""
     names = [name for name in run.metrics if name.startswith("test/") and name.count("/") == 1]
     names = [f"test/{metric}", *(name for name in names if name not in (f"test/{metric}", "test/rows"))]
-    rows = []
+    rows, notes = [], list[str]()
     for name in names:
         value = run.metrics.get(name)
         if isinstance(value, (int, float)):
             text = f"{value:,}" if isinstance(value, int) or (value > 1 and value.is_integer()) else f"{value:,.4f}"
             text = f"**{text}**" if name == f"test/{metric}" else text
             rows.append([shared.name_of(name), text, interval_text(run, name.removeprefix("test/"))])
+            notes += [how_of(name.removeprefix("test/"))] if rows[-1][2] else []
     for name, value in run.baselines().items():
         rows.append([f"Baseline: {name}", f"{value:.4f}", ""])
     count = run.metrics.get("test/rows")
     caption = "Scores on the test part" + (f" ({count:,} rows)." if count else ".")
-    notes = [how_of(metric)] if rows and rows[0][2] else []  # the metric is first
-    blocks: list[Block] = [Table(["metric", "score", "95 % interval"], rows, caption, notes)]
+    blocks: list[Block] = [Table(["metric", "score", "95 % interval"], rows, caption, list(dict.fromkeys(notes)))]
     if run.metrics.get("degenerate"):
         blocks.append(Text("Every prediction is the same: this run learned nothing of the task."))
     return Section("Scores", blocks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import tokenizers
@@ -79,7 +80,7 @@ class Seq2SeqBpe(ByteBpe):
             if token.special and token.content not in self.special.values() and not token.content.startswith(SENTINEL)
         }
 
-    @property
+    @cached_property
     def sentinels(self) -> list[int]:
         names = (f"{SENTINEL}{number}>" for number in itertools.count())
         ids = itertools.takewhile(lambda index: index is not None, map(self.backend.token_to_id, names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -243,7 +244,7 @@ class CorpusData(lightning.LightningDataModule):
                 )
             if meta["duplicate_lines"] > 0.3 * meta["lines"]:
                 lines.append("            Note: many lines are repeated; a model learns to copy these first.")
-        if self.tokenizer.generative and self.tokenizer.normalize(CASED) != CASED:
+        if self.tokenizer.generative and unicodedata.normalize("NFC", self.tokenizer.normalize(CASED)) != CASED:
             lines.append(
                 "            Note: case and accents are dropped; bits per byte leave out what they would cost."
             )

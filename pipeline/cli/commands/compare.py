@@ -46,7 +46,8 @@ def run(options: argparse.Namespace) -> None:
 
     grid, whole, out = requested(options)
     if options.dry_run:
-        print(what_is_missing(grid, out))
+        pretrains = grid.corpus == "sample" and not options.encoders
+        print(what_is_missing(grid, out, pretrains=pretrains, overwrite=options.overwrite))
         return
     if grid.corpus == "sample" and not options.encoders:  # minutes; other corpora take hours: make results
         pretrain_missing(grid)
@@ -56,13 +57,21 @@ def run(options: argparse.Namespace) -> None:
     show(out)
 
 
-def what_is_missing(grid: Grid, out: Path) -> str:
-    """Encoders that are not there, and how many fine-tunes are."""
+def what_is_missing(grid: Grid, out: Path, *, pretrains: bool, overwrite: bool) -> str:
+    """Encoders that are not there, and how many fine-tunes are.
+
+    Args:
+        pretrains: whether the command pretrains encoders that are missing; else it refuses to run.
+        overwrite: whether it runs again what is finished.
+    """
     from pipeline.experiments.grid import count_finished
 
     missing = grid.missing_encoders().items()
-    lines = [f"pretrain {model} on {grid.corpus} into {folder.parent}" for model, folder in missing]
-    done = count_finished(grid, out)
+    lines = [
+        f"pretrain {model} on {grid.corpus} into {folder.parent}" if pretrains else f"there is no encoder in {folder}"
+        for model, folder in missing
+    ]
+    done = 0 if overwrite else count_finished(grid, out)
     lines.append(f"fine-tunes: {done} of {grid.size()} are finished in {out}")
     return "\n".join(lines)
 

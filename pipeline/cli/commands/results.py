@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     grid, whole, out = compare.requested(options)
     grid = replace(grid, corpus=options.corpus or grid.corpus)
     if options.dry_run:
-        print(compare.what_is_missing(grid, out))
+        print(compare.what_is_missing(grid, out, pretrains=True, overwrite=options.overwrite))
         return
     if options.table_only:
         if not (out / "compare.csv").is_file():

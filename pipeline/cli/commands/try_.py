@@ -25,7 +25,8 @@ def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_corpus(parser)
     add_encoder(parser)
-    parser.add_argument("--prompt", default=None, help="text to continue, or to fill: [MASK] (BERT), <mask> (BART), <extra_id_0> (T5)")
+    about = "text to continue, or to fill: [MASK] (BERT), <mask> (BART), <extra_id_0> (T5)"
+    parser.add_argument("--prompt", default=None, help=about)
     parser.add_argument("--word", default=None, help="word whose nearest neighbors are shown (ELMo)")
     parser.add_argument("--score", action="store_true", help="show what each token of the prompt costs, in nats")
     parser.add_argument("--tokens", type=positive, default=60, help="new tokens, at most")
