@@ -109,6 +109,9 @@ def test_sentinels_are_no_languages(tokenizer: Seq2SeqBpe, tmp_path: Path) -> No
     assert 7 not in again.encode_plain(["<extra_id_1>"])[0]  # a text that happens to have it
     with pytest.raises(UserError, match=r"data\.tokenizer\.sentinels is for scheme bpe-seq2seq"):
         tokenizers.train("bpe", SOURCES, vocab_size=300, lowercase=False, sentinels=2)
+    for number in (-1, 300):
+        with pytest.raises(UserError, match=rf"sentinels is {number}; it must be at least 0, and below vocab_size"):
+            tokenizers.train("bpe-seq2seq", SOURCES, vocab_size=300, lowercase=False, sentinels=number)
 
 
 def test_spans_are_those_of_the_paper(tokenizer: Seq2SeqBpe) -> None:

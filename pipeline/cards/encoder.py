@@ -47,7 +47,7 @@ def encoder_card(
         saved: encoders of the same run that were saved on the way.
     """
     library, metrics = library_of(encoder), record.metrics
-    tag = "feature-extraction" if encoder.lacks_of_lm else TAGS.get(encoder.scoring, "feature-extraction")
+    tag = "feature-extraction" if encoder.untrained_lm else TAGS.get(encoder.scoring, "feature-extraction")
     objective = sections.class_name(record.setting("model.objective"))
     results = [
         sections.result(record, "corpus", split="validation", metric=name, value=metrics[f"val/{name}"], tag=tag)

@@ -356,13 +356,13 @@ class Encoder(nn.Module):
         self.untrained = frozenset(kept)
 
     @property
-    def lacks_of_lm(self) -> list[str]:
+    def untrained_lm(self) -> list[str]:
         """The tensors that `logits` needs and no training has changed."""
         return sorted(name for name in self.untrained if name.startswith(self.lm_head))
 
     def check_lm(self) -> None:
         """Raises UserError where `logits` would be random."""
-        if lacking := self.lacks_of_lm:
+        if lacking := self.untrained_lm:
             names = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
             raise UserError(f"This encoder has no {names}: it gives vectors, but no probabilities.")
 

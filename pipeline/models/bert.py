@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, cut_pair, padded, rows_of
-from pipeline.models.layers.attention import padding_bias
+from pipeline.models.layers.attention import check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.transformer_block import ACTIVATIONS, Block, put_back
 from pipeline.models.losses import Loss, linear_cross_entropy
@@ -90,8 +90,7 @@ class Bert(Encoder):
         super().__init__()
         if tokenizer.scheme != "wordpiece":
             raise UserError(f"BERT needs a tokenizer of scheme wordpiece, not {tokenizer.scheme}.")
-        if heads < 1 or size % heads:
-            raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        check_heads(size, heads)
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         self.config = {
             "architectures": ["BertForPreTraining" if next_sentence else "BertForMaskedLM"],

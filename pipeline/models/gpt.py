@@ -19,6 +19,7 @@ from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
+from pipeline.models.layers.attention import check_heads
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.transformer_block import Block, put_back
@@ -86,8 +87,7 @@ class Gpt(Encoder):
     ) -> None:
         super().__init__()
         check_generative(tokenizer, "GPT")
-        if heads < 1 or size % heads:
-            raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        check_heads(size, heads)
         check_choice("norm", norm, ("pre", "post"))
         if norm == "post" and inner_size != 4 * size:
             raise UserError(f"norm: post is the first GPT, whose inner_size is 4 times its size, not {inner_size}.")

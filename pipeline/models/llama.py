@@ -22,6 +22,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import HeadLayout, Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, check_generative, padded, rows_of
+from pipeline.models.layers.attention import check_heads
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.transformer_block import picked, put_back, self_attention
@@ -108,8 +109,7 @@ class Llama(Encoder):
         super().__init__()
         check_generative(tokenizer, "Llama")
         shared = heads if key_value_heads is None else key_value_heads
-        if heads < 1 or size % heads:
-            raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        check_heads(size, heads)
         if size // heads % 2:
             raise UserError(f"Rotary positions need heads of an even size, not {size} / {heads} = {size // heads}.")
         if shared < 1 or heads % shared:

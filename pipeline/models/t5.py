@@ -24,7 +24,7 @@ from pipeline.errors import UserError
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch, SpecialTokens, padded, rows_of
-from pipeline.models.layers.attention import attention, padding_bias
+from pipeline.models.layers.attention import attention, check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.memory import Memory
@@ -92,8 +92,8 @@ class T5(EncoderDecoder):
     ) -> None:
         super().__init__()
         check_seq2seq(tokenizer, "T5")
-        if head_size is None and (heads < 1 or size % heads):
-            raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        if head_size is None:
+            check_heads(size, heads)
         if buckets < 4 or max_distance <= buckets // 2:
             raise UserError(
                 f"T5 needs at least 4 buckets, and a max_distance above half of them, not {buckets} and {max_distance}."

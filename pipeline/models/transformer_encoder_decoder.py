@@ -22,7 +22,7 @@ from pipeline.errors import UserError, check_choice
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch
-from pipeline.models.layers.attention import padding_bias
+from pipeline.models.layers.attention import check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.memory import Memory
@@ -100,8 +100,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
     ) -> None:
         super().__init__()
         check_seq2seq(tokenizer, f"A {self.model_type}")
-        if heads < 1 or size % heads:
-            raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
+        check_heads(size, heads)
         check_choice("norm", norm, ("pre", "post"))
         check_choice("activation", activation, ACTIVATIONS)
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length

@@ -44,6 +44,8 @@ def train(
         UserError: the scheme does not have an option.
     """
     kind = SCHEMES[scheme]
+    if sentinels and not 0 < sentinels < vocab_size:
+        raise UserError(f"data.tokenizer.sentinels is {sentinels}; it must be at least 0, and below vocab_size.")
     parts = (part for text in texts for part in kind.parts_of(text))
     if min_frequency < 1:
         raise UserError(f"data.tokenizer.min_frequency is {min_frequency}; it must be at least 1.")

@@ -34,7 +34,7 @@ from pipeline.tokenization.spelled_words import LONGEST_WORD
 from pipeline.training.loader import Loader
 from tasks.dataset import listed
 
-CASED = "Été"
+CASED = "Été"  # which normalizers that drop case or accents change
 MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
 OF_TASK = "task:"  # in front of the name of a task, where a corpus is named
 VALIDATION_BATCH = 64  # rows at once, at most

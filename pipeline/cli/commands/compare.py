@@ -45,11 +45,11 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.experiments.grid import compare
 
     grid, whole, out = requested(options)
+    pretrains = grid.corpus == "sample" and not options.encoders  # minutes; other corpora take hours: make results
     if options.dry_run:
-        pretrains = grid.corpus == "sample" and not options.encoders
         print(what_is_missing(grid, out, pretrains=pretrains, overwrite=options.overwrite))
         return
-    if grid.corpus == "sample" and not options.encoders:  # minutes; other corpora take hours: make results
+    if pretrains:
         pretrain_missing(grid)
     check_encoders(grid, options)
     check_places(grid)

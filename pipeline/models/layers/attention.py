@@ -9,11 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pipeline.errors import UserError
 from pipeline.models.layers.dropout import Dropout
 
 # Positions; above, the memory of the (T, T) scores decides. With dropout the fused kernel is slow: at 1,024 a step of
 # 4x256 takes 413 ms with plain products instead of 1,164.
 CPU_EXPLICIT_UP_TO, WITH_DROPOUT = 512, 1024
+
+
+def check_heads(size: int, heads: int) -> None:
+    """Raises: UserError, a model of that size cannot have so many heads."""
+    if heads < 1 or size % heads:
+        raise UserError(f"The model size ({size}) must be a multiple of the number of heads ({heads}).")
 
 
 def attention(
