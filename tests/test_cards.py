@@ -52,6 +52,7 @@ def test_the_card_of_an_encoder(
     assert f"{metrics['baseline/unigram']:.4g} for guessing each token by its frequency" in content
     assert ("bytes of words" in content) == (model == "elmo")
     assert ("transformers unchanged" in content) == (model != "elmo")
+    assert content.count("next_sentence") == (model == "bert")  # as the objective has it, not the model's own default
     for picture in re.findall(r"!\[.*?\]\((.*?)\)", content):
         assert (folder / picture).is_file()
     names = run_lines(folder, monkeypatch)

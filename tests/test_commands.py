@@ -117,6 +117,12 @@ def test_short_names_are_the_keys_of_the_configuration() -> None:
         run("pretrain", "--steps", "5", "--trainer.max_steps=6")
 
 
+@pytest.mark.parametrize("name", ["audit", "data"])
+def test_commands_that_take_no_step_have_no_short_name_for_steps(name: str) -> None:
+    with pytest.raises(UserError, match=r"no setting or flag --steps"):
+        run(name, "--steps", "5", "--length", "16")
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -118,10 +118,13 @@ def recipe(encoder: Encoder, record: TrainingRecord) -> dict[str, Any]:
         counted = {name: rows[name] for name in ("device", "minutes", "tokens seen")}
         return {"model": record.setting("model.encoder.init_args"), **counted}
     objective = record.setting("model.objective")
+    options = (objective.get("init_args") if isinstance(objective, dict) else None) or {}
+    network = record.setting("model.encoder.init_args") or {}
+    network = {name: value for name, value in network.items() if name not in options}  # the objective decides there
     return {
-        "network": record.setting("model.encoder.init_args"),
+        "network": network or None,
         "objective": sections.class_name(objective),
-        "options of the objective": objective.get("init_args") if isinstance(objective, dict) else None,
+        "options of the objective": options or None,
         "distillation": sections.distillation(record),
         "embeddings at the start": record.setting("model.embeddings"),
         "steps": record.metrics.get("steps"),

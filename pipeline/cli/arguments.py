@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -217,8 +217,12 @@ def add_resume(parser: Parser) -> None:
     parser.group(OUTPUT).add_argument("--resume", action="store_true", help="continue the run in the run folder")
 
 
-def add_overrides(parser: Parser, stage: Stage | None = None) -> None:
-    """Lets all other flags set the configuration: they arrive as `options.overrides`."""
+def add_overrides(parser: Parser, stage: Stage | None = None, *, only: Collection[str] | None = None) -> None:
+    """Lets all other flags set the configuration: they arrive as `options.overrides`.
+
+    Args:
+        only: the short names that the command heeds; None: all of the stage.
+    """
     parser.set_defaults(overrides=())
     parser.epilog = "Further flags set the configuration: --trainer.max_steps=100, --config FILE.yaml, ..."
     parser.stage = stage
@@ -227,7 +231,7 @@ def add_overrides(parser: Parser, stage: Stage | None = None) -> None:
         numbers = ("epochs", "learning-rate", "warmup-share")
         kinds: dict[str, Callable[[str], Any]] = {**dict.fromkeys(whole, positive), **dict.fromkeys(numbers, number)}
         kinds |= {"warmup-steps": natural, "save-at-words": numbers_of_words}
-        add_short_names(parser.group(SETTINGS), stage, kinds)
+        add_short_names(parser.group(SETTINGS), stage, kinds, only=only)
 
 
 def add_common(parser: Parser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from pipeline.errors import UserError
@@ -47,14 +47,19 @@ class SetKey(argparse.Action):
         namespace.settings = (*getattr(namespace, "settings", ()), (option_string, f"--{self.key}", values))
 
 
-def add_short_names(group: Any, stage: Stage, kinds: Mapping[str, Callable[[str], Any]]) -> None:
+def add_short_names(
+    group: Any, stage: Stage, kinds: Mapping[str, Callable[[str], Any]], *, only: Collection[str] | None = None
+) -> None:
     """Adds the short flags of a stage.
 
     Args:
         group: of arguments.
         kinds: short name -> what reads its value, where not any text will do.
+        only: those that the command heeds; None: all.
     """
     for name, key in KEYS[stage].items():
+        if only is not None and name not in only:
+            continue
         metavar = name.rpartition("-")[2].upper()
         group.add_argument(f"--{name}", action=SetKey, key=key, type=kinds.get(name), metavar=metavar, help=f"--{key}")
 

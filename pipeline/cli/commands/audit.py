@@ -14,7 +14,7 @@ HELP = "check masks, labels and leaks of a model"
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_corpus(parser)
-    add_overrides(parser, "pretrain")
+    add_overrides(parser, "pretrain", only=("batch-size", "length", "vocab-size"))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ HELP = "build the token store and report on it"
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_corpus(parser)
-    add_overrides(parser, "pretrain")
+    add_overrides(parser, "pretrain", only=("length", "vocab-size"))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -49,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
         default=None,
         help="also score in overlapping rows: tokens from one to the next",
     )
-    add_overrides(parser, "pretrain")
+    add_overrides(parser, "pretrain", only=("batch-size", "length"))
 
 
 def run(options: argparse.Namespace) -> None:

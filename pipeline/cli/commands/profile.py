@@ -14,7 +14,9 @@ def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_corpus(parser)
     add_out(parser)
-    add_overrides(parser, "pretrain")
+    add_overrides(
+        parser, "pretrain", only=("batch-size", "accumulate", "accelerator", "devices", "length", "vocab-size")
+    )
 
 
 def run(options: argparse.Namespace) -> None:
