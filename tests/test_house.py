@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import re
 import subprocess
 from collections import UserList
@@ -21,9 +22,11 @@ from pipeline.errors import UserError
 from pipeline.experiments import grid as compare
 from pipeline.experiments import ladder, ladder_plan, recipes, recipes_run
 from pipeline.models import registry
+from pipeline.objectives.base import Objective
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.presets import CONFIGS, REPOSITORY, named_config
+from pipeline.tracking.metric_names import meaning
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
@@ -310,3 +313,16 @@ def test_the_commands_of_the_pages_exist() -> None:
     shown = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     for name in sorted((targets - {"pipeline"}) | variables):
         assert re.search(rf"^ +{name}\b", shown, flags=re.M), f"make help does not name {name}"
+
+
+def test_the_reference_has_the_figures_of_all_objectives() -> None:
+    files = (REPOSITORY / "pipeline/objectives").glob("[a-z]*.py")
+    classes = {
+        kind
+        for file in files
+        for kind in vars(importlib.import_module(f"pipeline.objectives.{file.stem}")).values()
+        if isinstance(kind, type) and issubclass(kind, Objective)
+    }
+    shown = {f"val/{name}" for kind in classes for name in getattr(kind, "shown", ())}
+    assert {"val/mlm_loss", "val/spans_loss", "val/neighbor_accuracy"} <= shown
+    assert [name for name in sorted(shown) if (meaning(name) or "of your own").endswith("of your own")] == []

@@ -6,6 +6,7 @@ import csv
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ import pipeline
 from pipeline.errors import UserError
 from pipeline.finetuning.heads.multilabel import MultiLabelHead
 from pipeline.finetuning.options import HeadOptions, ModelConfig
+from pipeline.reporting.finetuning import types_section
+from pipeline.reporting.page import Table
 from pipeline.storage.validation import checked
 from tasks.multilabel import MultiLabel
 from tests.conftest import assert_plot, figures, run
@@ -169,3 +172,11 @@ def test_a_head_may_have_a_digit_in_its_name() -> None:
 
 OPTIONS: dict[str, Any] = {"name": "multilabel", "pairs": False, "columns": {}, "mix": False, "mix_dropout": 0.0}
 OPTIONS |= {"lstm": 0, "dropout": 0.0, "max_length": 32, "cut": "head"}
+
+
+def test_a_label_may_have_a_slash_in_its_name() -> None:
+    scores = {"precision": 0.5, "recall": 0.25, "f1": 0.333, "support": 4}
+    run: Any = SimpleNamespace(metrics={f"test/sci/tech/{name}": value for name, value in scores.items()})
+    [table] = types_section(run).blocks
+    assert isinstance(table, Table)
+    assert table.rows == [["sci/tech", "0.500", "0.250", "0.333", "4"]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.span_corruption import SpanCorruption, composition, spans_of
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe
+from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks
 from tests.conftest import run
 from tests.test_seq2seq import SOURCES, TARGETS
 
@@ -36,7 +39,7 @@ def tokenizer() -> Seq2SeqBpe:
     return trained
 
 
-def t5(tokenizer: Seq2SeqBpe, **changes: int) -> T5:
+def t5(tokenizer: Seq2SeqBpe, **changes: float) -> T5:
     """With random weights that are far from 0."""
     torch.manual_seed(0)
     model = T5(tokenizer, layers=2, **{**SIZES, **changes}).eval()  # type: ignore[arg-type]
@@ -166,6 +169,30 @@ def test_muon_trains_no_table_of_positions(tokenizer: Seq2SeqBpe) -> None:
     tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     assert len(tables) == 3
     assert {id(weight) for weight in model.layer_groups()[0]} == tables
+
+
+@pytest.mark.parametrize(
+    ("callback", "dropout"),
+    [(RecomputedBlocks(), 0.3), (CompiledBlocks(backend="aot_eager"), 0.0)],
+    ids=["recomputed", "compiled"],
+)
+def test_blocks_computed_otherwise_have_the_same_gradients(
+    tokenizer: Seq2SeqBpe, callback: Any, dropout: float
+) -> None:
+    model = t5(tokenizer, dropout=dropout).train()
+    batch = model.collate(model.tokenize(SOURCES)) | model.collate_targets(model.tokenize(TARGETS))
+    results = []
+    for changed in (False, True):
+        if changed:
+            callback.on_train_start(None, SimpleNamespace(trained=model))
+            callback.on_train_batch_end(None, SimpleNamespace(trained=model), None, None, 0)
+        torch.manual_seed(1)
+        there = batch["labels"] >= 0
+        loss = model.token_loss(model.teacher_forced(batch)[there], batch["labels"][there]).sum
+        results.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
+    callback.on_train_end(None, SimpleNamespace(trained=model))
+    for plain, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, plain, atol=1e-5, rtol=1e-4)
 
 
 def test_a_row_names_its_language(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from typing import Any, NotRequired, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
@@ -25,6 +24,7 @@ from pipeline.models.inputs import Batch, SpecialTokens, check_generative, padde
 from pipeline.models.layers.attention import check_heads
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
+from pipeline.models.layers.recomputable import Recomputable
 from pipeline.models.layers.transformer_block import picked, put_back, self_attention
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded, LoadReport
@@ -337,7 +337,7 @@ class Llama(Encoder):
         return super().import_state(state)
 
 
-class LlamaBlock(nn.Module):
+class LlamaBlock(Recomputable):
     """Self-attention and a gated feed-forward network, each after a norm (Zhang and Sennrich 2019).
 
     Args:
@@ -347,12 +347,7 @@ class LlamaBlock(nn.Module):
         dropout: rate on the output of each part.
         attention_dropout: rate on the attention weights.
         eps: of the norms.
-
-    Attributes:
-        recompute: whether training keeps only the input of the block, and computes the rest again for the gradient.
     """
-
-    recompute: bool = False
 
     def __init__(
         self,
@@ -393,12 +388,9 @@ class LlamaBlock(nn.Module):
             past: keys and values of the tokens before; those of x are added as those of block `layer`.
             only: (N,) positions b T + t whose output is asked for; the result has these alone, (N, D).
         """
-        inputs = (x, rotation, bias, past, layer, only)
-        if self.recompute and self.training and torch.is_grad_enabled():
-            return checkpoint(self.compute, *inputs, use_reentrant=False)  # type: ignore[return-value]
-        return self.compute(*inputs)
+        return self.run(x, rotation, bias, past, layer, only)
 
-    def compute(
+    def compute(  # type: ignore[override]
         self,
         x: Tensor,
         rotation: Rotation,

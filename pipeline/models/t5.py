@@ -28,6 +28,7 @@ from pipeline.models.layers.attention import attention, check_heads, padding_bia
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.memory import Memory
+from pipeline.models.layers.recomputable import Recomputable
 from pipeline.models.layers.transformer_block import self_attention
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded
@@ -299,7 +300,7 @@ class Stack(nn.Module):
         return layers
 
 
-class T5Block(nn.Module):
+class T5Block(Recomputable):
     """Self-attention, in a decoder cross-attention, and a feed-forward network, each after a norm."""
 
     def __init__(self, size: int, heads: int, width: int, inner_size: int, dropout: float, *, decoder: bool) -> None:
@@ -314,6 +315,12 @@ class T5Block(nn.Module):
         return cast(Attention, self.layer[1].EncDecAttention)
 
     def forward(
+        self, x: Tensor, bias: Tensor | None, memory: Memory | None, past: KeyValues | None, number: int
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D). Block `number` of its stack."""
+        return self.run(x, bias, memory, past, number)
+
+    def compute(  # type: ignore[override]
         self, x: Tensor, bias: Tensor | None, memory: Memory | None, past: KeyValues | None, number: int
     ) -> Tensor:
         own, last = (cast(Any, self.layer[i]) for i in (0, -1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -192,20 +193,17 @@ def _span_counts(gold: Sequence[str], tags: Sequence[str]) -> tuple[int, int, in
 
 def types_section(run: RunRecord) -> Section:
     """Precision, recall and F1 of each type of span, or of each label."""
-    kinds = {name.split("/")[1] for name in run.metrics if name.startswith("test/") and name.endswith("/f1")}
+    kinds = {name[len("test/") : -len("/f1")] for name in run.metrics if re.fullmatch("test/.+/f1", name)}
     rows = []
     for kind in sorted(kinds, key=lambda kind: -run.metrics.get(f"test/{kind}/support", 0)):
         scores = [f"{run.metrics.get(f'test/{kind}/{name}', 0):.3f}" for name in ("precision", "recall", "f1")]
         rows.append([kind, *scores, f"{run.metrics.get(f'test/{kind}/support', 0):,}"])
     if "test/span_f1" in run.metrics:
-        title, first, what, caption = (
-            "Types of spans",
-            "type",
-            "spans",
-            "Whole spans by type, as conlleval counts them.",
-        )
+        title, first, what = "Types of spans", "type", "spans"
+        caption = "Whole spans by type, as conlleval counts them."
     else:
-        title, first, what, caption = "Labels", "label", "texts", "Each label, in texts that have it or were given it."
+        title, first, what = "Labels", "label", "texts"
+        caption = "Each label, in texts that have it or were given it."
     head = [first, "precision", "recall", "F1", f"{what} in the test part"]
     return Section(title, [Table(head, rows, caption)] if rows else [])
 

@@ -53,6 +53,10 @@ METRIC_NAMES = {
     "val/DIRECTION_bits_per_byte": "bits per UTF-8 byte of the validation text, in one direction",
     "val/denoising_loss": "denoising: mean cross entropy of the tokens of the text, hidden or not, in nats",
     "val/denoising_accuracy": "share of these tokens predicted exactly",
+    "val/spans_loss": "span corruption: mean cross entropy of the hidden spans and their sentinels, in nats",
+    "val/spans_accuracy": "share of these tokens predicted exactly",
+    "val/neighbor_loss": "QuickThoughts: cross entropy of the other half of a window among 16 texts, in nats",
+    "val/neighbor_accuracy": "share of the texts whose other half is found",
     "val/teacher_loss": "distillation: KL divergence of the student's guesses from its teacher's, in nats, times the "
     "square of the temperature",
     "val/teacher_accuracy": "share of the predictions where student and teacher have the same token first",

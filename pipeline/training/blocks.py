@@ -13,7 +13,7 @@ VARIANTS = 16  # of a block: in training or not, with padding or not, some posit
 
 
 def blocks_of(model: nn.Module) -> list[Any]:
-    """The modules that know `recompute` (see layers/transformer_block.py)."""
+    """The modules that know `recompute` (see layers/recomputable.py)."""
     return [module for module in model.modules() if hasattr(module, "recompute")]
 
 

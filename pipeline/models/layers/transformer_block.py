@@ -11,12 +11,12 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from pipeline.models.layers.attention import attention
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.memory import Memory
+from pipeline.models.layers.recomputable import Recomputable
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Block(nn.Module):
+class Block(Recomputable):
     """Self-attention, cross-attention in a decoder, and a feed-forward network, each with a residual connection.
 
     Args:
@@ -46,12 +46,7 @@ class Block(nn.Module):
         norm: `post` (BERT and the 2018 GPT: after the residual sum) or `pre` (GPT-2: before each part).
         activation: one of ACTIVATIONS; `gelu` is that of erf, `gelu_new` that of tanh.
         cross: whether it attends to a memory too.
-
-    Attributes:
-        recompute: whether training keeps only the input of the block, and computes the rest again for the gradient.
     """
-
-    recompute: bool = False
 
     def __init__(
         self,
@@ -137,12 +132,9 @@ class Block(nn.Module):
             only: (N,) positions b T + t whose output is asked for; the result has these alone, (N, D). Keys and values
                 are of all positions, the rest is saved. Not beside a memory.
         """
-        inputs = (x, bias, causal, past, memory, layer, only)
-        if self.recompute and self.training and torch.is_grad_enabled():
-            return checkpoint(self.compute, *inputs, use_reentrant=False)  # type: ignore[return-value]
-        return self.compute(*inputs)
+        return self.run(x, bias, causal, past, memory, layer, only)
 
-    def compute(
+    def compute(  # type: ignore[override]
         self,
         x: Tensor,
         bias: Tensor | None,
