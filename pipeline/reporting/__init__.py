@@ -6,8 +6,8 @@
 - `shared.py`, `pretraining.py`, `finetuning.py`, `predictions.py`, `prompting.py`, `grid.py`: the sections of each kind
   of page.
 - `report.py`: from a folder to the page and its files.
-- `ladder_page.py`: the page of a ladder, of parts (`ladder_overview.py`, `ladder_curves.py`, `ladder_reading.py`) that
-  are made of `ladder_blocks.py` and `ladder_models.py`. `ladder_charts.py`, `label_placement.py`: charts with labels
-  beside what they name.
+- `ladder_page.py`: the page of a ladder, of parts (`ladder_overview.py`, `ladder_curves.py`, `ladder_reading.py`).
+  `ladder_models.py`: which models it has. `ladder_charts.py`, `label_placement.py`: charts with labels beside what they
+  name.
 - `render.py`, `templates/`: a page as HTML, Markdown and LaTeX.
 """

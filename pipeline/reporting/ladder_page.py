@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.reporting import render
-from pipeline.reporting.ladder_blocks import Cell, Claims, Continuations, Matrix
 from pipeline.reporting.ladder_curves import context_section, cost_section
 from pipeline.reporting.ladder_models import (
     Model,
@@ -19,7 +18,7 @@ from pipeline.reporting.ladder_models import (
 )
 from pipeline.reporting.ladder_overview import figures, overview_section
 from pipeline.reporting.ladder_reading import paragraph_section
-from pipeline.reporting.page import Block, Code, Page, Section, Table, Text
+from pipeline.reporting.page import Block, Cell, Claims, Code, Continuations, Matrix, Page, Section, Table, Text
 from pipeline.storage.atomic import write_atomically
 from pipeline.tokenization.base import printable
 from pipeline.tracking.amounts import count

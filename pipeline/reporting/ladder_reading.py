@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from pipeline.metrics import signed
 from pipeline.reporting.ladder_models import best_of, is_finite, is_trained
-from pipeline.reporting.page import Section, Text
+from pipeline.reporting.page import Block, Section, Text
 from pipeline.tokenization.base import printable
 
 MOST_MARKED = 3000  # tokens of the paragraph in all its fixed copies: the page stays small
@@ -29,15 +29,11 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Readings:
+class Readings(Block):
     """A text read by each model. `data` is what the script of the page shows in place of the fixed readings."""
 
     readings: Sequence[Reading]
     data: Markup
-
-    @property
-    def kind(self) -> str:
-        return "readings"
 
 
 def paragraph_section(ladder: Mapping[str, Any]) -> Section:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 from markupsafe import Markup
 
 
+class Block:
+    """What a section holds: templates/blocks/KIND.html.j2 shows it."""
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__.lower()
+
+
 @dataclass(frozen=True)
-class Table:
+class Table(Block):
     """A table of texts; `**...**` around a cell makes it bold.
 
     Args:
@@ -29,13 +37,9 @@ class Table:
     def is_number(self, column: int) -> bool:
         return column > 0 if self.numbers is None else column in self.numbers
 
-    @property
-    def kind(self) -> str:
-        return "table"
-
 
 @dataclass(frozen=True)
-class Heatmap:
+class Heatmap(Block):
     """Counts by true label (rows) and predicted label (columns), colored by the share of the row."""
 
     labels: Sequence[str]
@@ -50,54 +54,34 @@ class Heatmap:
     def totals(self) -> list[int]:
         return [sum(row) for row in self.counts]
 
-    @property
-    def kind(self) -> str:
-        return "heatmap"
-
 
 @dataclass(frozen=True)
-class Chart:
+class Chart(Block):
     """A drawing with its legend: (class of its color, text)."""
 
     svg: Markup
     caption: str
     legend: Sequence[tuple[str, str]] = ()
 
-    @property
-    def kind(self) -> str:
-        return "chart"
-
 
 @dataclass(frozen=True)
-class Charts:
+class Charts(Block):
     """Charts side by side, where there is room."""
 
     charts: Sequence[Chart]
 
-    @property
-    def kind(self) -> str:
-        return "charts"
-
 
 @dataclass(frozen=True)
-class Text:
+class Text(Block):
     text: str
 
-    @property
-    def kind(self) -> str:
-        return "text"
-
 
 @dataclass(frozen=True)
-class Code:
+class Code(Block):
     """Plain text; `folded`: only its summary is seen at first."""
 
     text: str
     folded: str | None = None
-
-    @property
-    def kind(self) -> str:
-        return "code"
 
 
 @dataclass(frozen=True)
@@ -115,13 +99,9 @@ class Error:
 
 
 @dataclass(frozen=True)
-class Errors:
+class Errors(Block):
     errors: Sequence[Error]
     caption: str
-
-    @property
-    def kind(self) -> str:
-        return "errors"
 
 
 @dataclass
@@ -139,20 +119,45 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Tree:
+class Tree(Block):
     root: Node
     caption: str
 
-    @property
-    def kind(self) -> str:
-        return "tree"
+
+# ---------------------------------------------------------------------- of ladders alone
 
 
-class Block(Protocol):
-    """What a section holds: templates/blocks/KIND.html.j2 shows it."""
+@dataclass(frozen=True)
+class Continuations(Block):
+    """The same prompt, continued by each model: (name, what it is, text)."""
 
-    @property
-    def kind(self) -> str: ...
+    prompt: str
+    texts: Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`share`, from -1 (bad) to 1 (good), is its color."""
+
+    text: str
+    share: float = 0.0
+    title: str = ""
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Matrix(Block):
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Cell]]]
+    caption: str
+
+
+@dataclass(frozen=True)
+class Claims(Block):
+    claims: Sequence[Mapping[str, Any]]
+
+
+# ---------------------------------------------------------------------- what holds them
 
 
 @dataclass(frozen=True)
