@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from tasks import metrics
 from tasks.dataset import DataSet, Row, listed
 from tasks.errors import RowError, UserError
 from tasks.guess import Table
@@ -218,9 +219,9 @@ class Task(DataSet, ABC):
 
     # ------------------------------------------------------------------ report
 
-    @abstractmethod
     def headline(self, figures: dict[str, float]) -> str:
         """The scores of a test in one line."""
+        return metrics.headline(self.metric, figures)
 
     @abstractmethod
     def row(self, example: Example, prediction: Prediction) -> dict[str, Any]:

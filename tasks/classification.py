@@ -69,9 +69,6 @@ class Classification(NamedLabels, Task):
         guesses |= {name: bag_of_words(known, classes, new) for name, (known, new) in texts.items()}
         return self.metric_of(gold, guesses)
 
-    def headline(self, figures: dict[str, float]) -> str:
-        return metrics.headline(self.metric, figures)
-
     def row(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         return {"text": example.text, "gold": self.label_names[example.label], **answer(prediction, self.label_names)}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tasks import metrics, plots
+from tasks import plots
 from tasks.base import Example, Prediction, Scores, Task
 from tasks.baselines import joined, labels_of_bags
 from tasks.dataset import Row, is_missing, is_plain_list
@@ -135,9 +135,6 @@ threshold: 0.5 # a label is given where its probability is above it
         return self.metric_of(gold, guesses)
 
     # ------------------------------------------------------------------ report
-
-    def headline(self, figures: dict[str, float]) -> str:
-        return metrics.headline(self.metric, figures)
 
     def row(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         gold = [self.label_names[index] for index in example.label]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tasks import metrics, plots
+from tasks import plots
 from tasks.base import Example, Prediction, Scores, Task
 from tasks.dataset import Row, is_missing, shortened
 from tasks.errors import RowError, UserError
@@ -159,9 +159,6 @@ class Questions(Task):
         return {"closest_sentence": self.scores([example.label for example in test], guesses).figures[self.metric]}
 
     # ------------------------------------------------------------------ report
-
-    def headline(self, figures: dict[str, float]) -> str:
-        return metrics.headline(self.metric, figures)
 
     def row(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         return {"text": example.text, "gold": example.label.texts, **answer(prediction)}

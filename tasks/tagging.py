@@ -177,7 +177,7 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
     def headline(self, figures: dict[str, float]) -> str:
         """Spans are counted as conlleval counts them, tokens apart."""
         if not self.spans:
-            return metrics.headline(self.metric, figures)
+            return super().headline(figures)
         return (
             f"test span F1 {figures['span_f1']:.4f} (conlleval; precision {figures['span_precision']:.4f}, recall "
             f"{figures['span_recall']:.4f}, {figures['span_support']:,} spans), "

@@ -16,15 +16,12 @@ import torch
 from pipeline.models.generation import copies
 from pipeline.models.inputs import Batch
 from pipeline.prompting.requests import (
+    ContinuationScorer,
     Progress,
-    Request,
     Scored,
-    Scorer,
     common_prefix,
-    distinct,
     length_batches,
     log_probs_of,
-    split,
 )
 
 SHARED = 8  # tokens of a context from which on its continuations share one row
@@ -42,28 +39,18 @@ class _Row:
         return len(self.context) + sum(len(target) - 1 for target in self.targets)
 
 
-class CausalScorer(Scorer):
+class CausalScorer(ContinuationScorer):
     """Log-likelihood of a continuation, and of what is right of it, after its context."""
 
     def describe(self, shapes: set[str]) -> str:
         return "log-likelihood of what follows the context"
-
-    def score(self, requests: Sequence[Request], progress: Progress) -> list[Scored]:
-        return self.score_tokens(split(self.tokens, requests, within_token=True), progress)
-
-    def score_tokens(self, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
-        """As `score`, of contexts and continuations in tokens."""
-        firsts, which = distinct([(tuple(context), tuple(target)) for context, target in pairs])
-        progress(len(pairs) - len(firsts))
-        scores = self._score_distinct([pairs[first] for first in firsts], progress)
-        return [scores[place] for place in which]
 
     def token_scores(self, tokens: Sequence[Any]) -> dict[str, list[float]]:
         batch = {name: value.to(self.encoder.device) for name, value in self.encoder.collate([tokens]).items()}
         begin = self.encoder.special.prefix
         return {"given those before": self.encoder.log_probs(batch)[0, begin : begin + len(tokens)].tolist()}
 
-    def _score_distinct(self, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
+    def score_distinct(self, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
         rows, cuts = self._rows(pairs)
         shared = common_prefix([row.context[:-1] for row in rows]) if len(rows) > 1 else 0
         state = self._read(rows[0].context[:shared]) if shared >= SHARED else None

@@ -114,6 +114,24 @@ class Scorer(ABC):
         """How prompts of these shapes are scored, in words."""
 
 
+class ContinuationScorer(Scorer):
+    """Of models that read a context, and then the tokens that follow it: equal pairs of the two are scored once."""
+
+    def score(self, requests: Sequence[Request], progress: Progress) -> list[Scored]:
+        return self.score_tokens(split(self.tokens, requests, within_token=True), progress)
+
+    def score_tokens(self, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
+        """As `score`, of contexts and continuations in tokens."""
+        firsts, which = distinct([(tuple(context), tuple(target)) for context, target in pairs])
+        progress(len(pairs) - len(firsts))
+        scores = self.score_distinct([pairs[first] for first in firsts], progress)
+        return [scores[place] for place in which]
+
+    @abstractmethod
+    def score_distinct(self, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
+        """As `score_tokens`, of pairs of which no two are alike."""
+
+
 def split(
     tokens: TokenizedTexts, requests: Sequence[Request], *, within_token: bool = False
 ) -> list[tuple[list[Any], list[Any]]]:

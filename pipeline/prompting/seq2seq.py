@@ -10,18 +10,16 @@ import torch
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.generation import select
 from pipeline.prompting.requests import (
+    ContinuationScorer,
     Progress,
-    Request,
     Scored,
-    Scorer,
     distinct,
     length_batches,
     log_probs_of,
-    split,
 )
 
 
-class Seq2SeqScorer(Scorer):
+class Seq2SeqScorer(ContinuationScorer):
     """Log-likelihood of a continuation, and of what is right of it, as the beginning of the context's target.
 
     The end of the target is not scored, as in causal models. Each context of a batch is read once.
@@ -32,18 +30,11 @@ class Seq2SeqScorer(Scorer):
     def describe(self, shapes: set[str]) -> str:
         return "log-likelihood of what follows, as the target of the context"
 
-    def score(self, requests: Sequence[Request], progress: Progress) -> list[Scored]:
-        pairs = split(self.tokens, requests, within_token=True)
-        firsts, which = distinct([(tuple(context), tuple(target)) for context, target in pairs])
-        progress(len(pairs) - len(firsts))
-        scores = self._score_distinct([pairs[first] for first in firsts], progress)
-        return [scores[place] for place in which]
-
     def token_scores(self, tokens: Sequence[Any]) -> dict[str, list[float]]:
         [(nats, _)] = self._score_batch([[]], [list(tokens)])
         return {"given those before, of an empty source": nats.tolist()}
 
-    def _score_distinct(self, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
+    def score_distinct(self, pairs: Sequence[tuple[list[int], list[int]]], progress: Progress) -> list[Scored]:
         most = self.encoder.max_length - len(self.encoder.target_prefix)
         contexts = [context[max(0, len(context) - self.room) :] for context, _ in pairs]
         targets = [target[max(0, len(target) - most) :] for _, target in pairs]

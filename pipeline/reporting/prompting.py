@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pipeline.reporting import charts, shared
-from pipeline.reporting.page import Chart, Charts, Error, Errors, Figure, Page, Section, Table
+from pipeline.reporting import charts, predictions, shared
+from pipeline.reporting.page import Chart, Charts, Error, Figure, Page, Section, Table
 from pipeline.reporting.run_record import RunRecord
 from pipeline.tracking.groups import MOST, by_column, published
 
-MOST_ERRORS = 12
 RULES = {
     "accuracy": "sum",
     "accuracy_per_token": "per token",
@@ -127,10 +126,10 @@ def errors_section(run: RunRecord) -> Section:
             _candidate(row, row["choice"]),
             f"by {margin:.1f} nats",
         )
-        for margin, row in wrong[:MOST_ERRORS]
+        for margin, row in wrong[: predictions.MOST_ERRORS]
     ]
     caption = f"{len(wrong):,} of {len(run.predictions):,} answers are wrong. These are wrong by the most."
-    return Section("Errors worth reading", [Errors(errors, caption)] if errors else [])
+    return predictions.errors_section(errors, caption)
 
 
 def _prompt_text(row: dict[str, Any]) -> str:
