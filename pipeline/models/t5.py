@@ -279,9 +279,9 @@ class Stack(nn.Module):
         self.dropout = Dropout(dropout)
 
     @property
-    def positions(self) -> Attention:
+    def positions(self) -> T5Attention:
         """All blocks take the table of the first one."""
-        return cast(Attention, cast(T5Block, self.block[0]).layer[0].SelfAttention)
+        return cast(T5Attention, cast(T5Block, self.block[0]).layer[0].SelfAttention)
 
     def position_bias(self, seen: int, new: int) -> Tensor:
         """(1, H, U, seen + U): of U new positions to all up to the last one."""
@@ -306,13 +306,13 @@ class T5Block(Recomputable):
     def __init__(self, size: int, heads: int, width: int, inner_size: int, dropout: float, *, decoder: bool) -> None:
         super().__init__()
         self.is_decoder = decoder
-        parts: list[tuple[str, nn.Module]] = [("SelfAttention", Attention(size, heads, width, dropout))]
-        parts += [("EncDecAttention", Attention(size, heads, width, dropout))] if decoder else []
-        parts += [("DenseReluDense", FeedForward(size, inner_size, dropout))]
-        self.layer = nn.ModuleList(Part(name, inner, size, dropout) for name, inner in parts)
+        parts: list[tuple[str, nn.Module]] = [("SelfAttention", T5Attention(size, heads, width, dropout))]
+        parts += [("EncDecAttention", T5Attention(size, heads, width, dropout))] if decoder else []
+        parts += [("DenseReluDense", T5FeedForward(size, inner_size, dropout))]
+        self.layer = nn.ModuleList(T5Part(name, inner, size, dropout) for name, inner in parts)
 
-    def cross_part(self) -> Attention:
-        return cast(Attention, self.layer[1].EncDecAttention)
+    def cross_part(self) -> T5Attention:
+        return cast(T5Attention, self.layer[1].EncDecAttention)
 
     def forward(
         self, x: Tensor, bias: Tensor | None, memory: Memory | None, past: KeyValues | None, number: int
@@ -331,7 +331,7 @@ class T5Block(Recomputable):
         return x + last.dropout(last.DenseReluDense(last.layer_norm(x)))
 
 
-class Part(nn.Module):
+class T5Part(nn.Module):
     """A norm, and what it is in front of."""
 
     def __init__(self, name: str, inner: nn.Module, size: int, dropout: float) -> None:
@@ -341,7 +341,7 @@ class Part(nn.Module):
         self.dropout = Dropout(dropout)
 
 
-class Attention(nn.Module):
+class T5Attention(nn.Module):
     """Attention whose scores are not divided by the root of d: the weights start smaller by it."""
 
     relative_attention_bias: nn.Embedding
@@ -375,7 +375,7 @@ class Attention(nn.Module):
         return self.o(mixed.reshape(*x.shape[:2], self.q.out_features))
 
 
-class FeedForward(nn.Module):
+class T5FeedForward(nn.Module):
     def __init__(self, size: int, inner_size: int, dropout: float) -> None:
         super().__init__()
         self.wi, self.wo = nn.Linear(size, inner_size, bias=False), nn.Linear(inner_size, size, bias=False)
