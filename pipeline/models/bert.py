@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
-from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
+from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size, check_supported
 from pipeline.models.inputs import Batch, SpecialTokens, cut_pair, padded, rows_of
 from pipeline.models.layers.attention import check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
@@ -270,7 +270,7 @@ class Bert(Encoder):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Bert:
-        unsupported = {
+        allowed = {
             "hidden_act": ("gelu", "relu2"),
             "position_embedding_type": (None, "absolute"),
             "type_vocab_size": (2,),
@@ -278,10 +278,7 @@ class Bert(Encoder):
             "layer_norm_eps": (1e-12,),
             "tie_word_embeddings": (None, True),
         }
-        for key, allowed in unsupported.items():
-            value = config.get(key, allowed[0])
-            if value not in allowed:
-                raise UserError(f"This BERT has {key} = {value!r} in its config.json, which is not supported.")
+        check_supported(config, allowed)
         return cls(
             tokenizer,
             size=config["hidden_size"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
@@ -76,6 +76,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(folder / "config.json")
     checked(FolderConfig, config, folder / "config.json")
     return config
+
+
+def check_supported(config: Mapping[str, Any], allowed: Mapping[str, Sequence[Any]]) -> None:
+    """Raises UserError for a `config.json` that asks for what this family lacks.
+
+    Args:
+        allowed: key -> values; the first one is the default.
+    """
+    for key, values in allowed.items():
+        if (value := config.get(key, values[0])) not in values:
+            wanted = " or ".join(repr(one) for one in values if one is not None)
+            raise UserError(
+                f"This {config['model_type']} has {key} = {value!r} in its config.json; only {wanted} is supported."
+            )
 
 
 def read_state(folder: Path, *, whole_numbers: bool = False) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
-from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size
+from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size, check_supported
 from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
 from pipeline.models.layers.attention import check_heads
 from pipeline.models.layers.dropout import Dropout
@@ -236,7 +236,7 @@ class Gpt(Encoder):
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Gpt:
         post = config["model_type"] == "openai-gpt"
-        unsupported = {
+        allowed = {
             "afn" if post else "activation_function": ("gelu",) if post else ("gelu_new", "relu2"),
             "layer_norm_epsilon": (1e-5,),
             "scale_attn_weights": (True,),
@@ -244,9 +244,7 @@ class Gpt(Encoder):
             "add_cross_attention": (False,),
             "tie_word_embeddings": (True,),
         }
-        for key, allowed in unsupported.items():
-            if config.get(key, allowed[0]) not in allowed:
-                raise UserError(f"This GPT has {key} = {config[key]!r} in its config.json, which is not supported.")
+        check_supported(config, allowed)
         return cls(
             tokenizer,
             size=config["n_embd"],

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
-from pipeline.models.folder import HeadLayout, Rate, Size
+from pipeline.models.folder import HeadLayout, Rate, Size, check_supported
 from pipeline.models.inputs import Batch, SpecialTokens, check_generative, padded, rows_of
 from pipeline.models.layers.attention import check_heads
 from pipeline.models.layers.dropout import Dropout
@@ -269,18 +269,14 @@ class Llama(Encoder):
         rope = config.get("rope_parameters") or {}
         scaling = config.get("rope_scaling") or rope
         read = {**config, "rope_type": scaling.get("rope_type") or scaling.get("type") or rope.get("rope_type")}
-        supported = {
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "head_dim": size // heads,
-            "rope_type": "default",
+        allowed = {
+            "hidden_act": ("silu", None),
+            "attention_bias": (False, None),
+            "mlp_bias": (False, None),
+            "head_dim": (size // heads, None),
+            "rope_type": ("default", None),
         }
-        for key, value in supported.items():
-            if read.get(key) not in (None, value):
-                raise UserError(
-                    f"This Llama has {key} = {read[key]!r} in its config.json; only {value!r} is supported."
-                )
+        check_supported(read, allowed)
         thetas = (rope.get("rope_theta"), config.get("rope_theta"))
         return cls(
             tokenizer,

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
-from pipeline.models.folder import Rate, Size
+from pipeline.models.folder import Rate, Size, check_supported
 from pipeline.models.inputs import Batch, SpecialTokens, padded, rows_of
 from pipeline.models.layers.attention import attention, check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
@@ -216,11 +216,8 @@ class T5(EncoderDecoder):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> T5:
-        supported = {"feed_forward_proj": "relu", "layer_norm_epsilon": EPS, "tie_word_embeddings": True}
-        supported |= {"decoder_start_token_id": tokenizer.id("pad")}
-        for key, value in supported.items():
-            if config.get(key, value) != value:
-                raise UserError(f"This T5 has {key} = {config[key]!r} in its config.json; only {value!r} is supported.")
+        allowed = {"feed_forward_proj": ("relu",), "layer_norm_epsilon": (EPS,), "tie_word_embeddings": (True,)}
+        check_supported(config, {**allowed, "decoder_start_token_id": (tokenizer.id("pad"),)})
         return cls(
             tokenizer,
             size=config["d_model"],

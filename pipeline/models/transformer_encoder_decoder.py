@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from pipeline.errors import UserError, check_choice
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
-from pipeline.models.folder import Rate, Size
+from pipeline.models.folder import Rate, Size, check_supported
 from pipeline.models.inputs import Batch
 from pipeline.models.layers.attention import check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
@@ -306,9 +306,7 @@ def check_config(config: Mapping[str, Any], allowed: Mapping[str, tuple[Any, ...
     Args:
         allowed: key -> values; the first one is the default.
     """
-    for key, values in allowed.items():
-        if (value := config.get(key, values[0])) not in values:
-            raise UserError(f"This {config['model_type']} has {key} = {value!r} in its config.json: not supported.")
+    check_supported(config, allowed)
     for key in ("attention_heads", "ffn_dim"):
         both = [config[f"{side}_{key}"] for side in SIDES]
         if both[0] != both[1]:
