@@ -19,7 +19,7 @@ from pipeline.errors import UserError, check_choice
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size, check_supported
 from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
-from pipeline.models.layers.attention import check_heads
+from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.transformer_block import Block, put_back
@@ -157,17 +157,12 @@ class Gpt(Encoder):
         ids, mask = batch["input_ids"], batch["mask"]
         seen = 0 if state is None else state.length
         positions = torch.arange(seen, seen + ids.shape[1], device=ids.device)
-        bias = None
         if "documents" in batch:
-            same = batch["documents"][:, None, :, None] == batch["documents"][:, None, None, :]
-            bias = torch.zeros(same.shape, device=ids.device).masked_fill_(~same, -1e9)
             new = F.pad(batch["documents"].diff(dim=1) != 0, (1, 0), value=True)
             positions = positions - (positions * new).cummax(1).values
         if "positions" in batch:
             positions = batch["positions"]
-        if "attend" in batch:
-            attend = F.pad(batch["attend"], (seen, 0), value=True)[:, None]
-            bias = torch.zeros(attend.shape, device=ids.device).masked_fill_(~attend, -1e9)
+        bias = narrowing_bias(batch, seen)
         if state is not None:
             bias = state.advance(ids, bias)
         x = self.dropout(self.embed(batch) + self.position_embedding(positions))

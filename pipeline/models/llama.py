@@ -21,7 +21,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import HeadLayout, Rate, Size, check_supported
 from pipeline.models.inputs import Batch, SpecialTokens, check_generative, padded, rows_of
-from pipeline.models.layers.attention import check_heads
+from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.recomputable import Recomputable
@@ -179,13 +179,7 @@ class Llama(Encoder):
         ids, mask = batch["input_ids"], batch["mask"]
         seen = 0 if state is None else state.length
         positions = batch.get("positions", torch.arange(seen, seen + ids.shape[1], device=ids.device))
-        bias = None
-        if "documents" in batch:  # positions need not restart: only their distances count
-            same = batch["documents"][:, None, :, None] == batch["documents"][:, None, None, :]
-            bias = torch.zeros(same.shape, device=ids.device).masked_fill_(~same, -1e9)
-        if "attend" in batch:
-            attend = F.pad(batch["attend"], (seen, 0), value=True)[:, None]
-            bias = torch.zeros(attend.shape, device=ids.device).masked_fill_(~attend, -1e9)
+        bias = narrowing_bias(batch, seen)  # positions need not restart with documents: only their distances count
         if state is not None:
             bias = state.advance(ids, bias)
         rotation = self.rotation(positions)

@@ -5,6 +5,8 @@ Shapes: B batch, T positions, H heads, d size of a head.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -55,4 +57,25 @@ def padding_bias(mask: Tensor) -> Tensor | None:
     """(B, T) bool, true for real tokens -> (B, 1, 1, T) that keeps attention off padding; None without padding."""
     if mask.device.type == "cpu" and bool(mask.all()):
         return None
-    return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -1e9)[:, None, None, :]
+    return bias_of(mask)[:, None, None, :]
+
+
+def narrowing_bias(batch: Mapping[str, Tensor], before: int) -> Tensor | None:
+    """Keeps attention to what `attend` (B, T, T) names, or within `documents` (B, T); None without either.
+
+    Args:
+        before: S tokens that were read earlier, which all may see.
+
+    Returns:
+        (B, 1, T, S + T), or (B, 1, T, T) of documents, which have none before them.
+    """
+    if "attend" in batch:
+        return bias_of(F.pad(batch["attend"], (before, 0), value=True)[:, None])
+    if "documents" in batch:
+        return bias_of(batch["documents"][:, None, :, None] == batch["documents"][:, None, None, :])
+    return None
+
+
+def bias_of(visible: Tensor) -> Tensor:
+    """Bool, true for what is seen -> 0 there, and what makes its weight 0 elsewhere."""
+    return torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -1e9)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pipeline.models.layers.attention import bias_of
 from pipeline.models.layers.memory import runs
 
 Pair = tuple[Tensor, Tensor]
@@ -73,8 +74,7 @@ class KeyValues:
         if self.sees is not None:
             own = torch.eye(self.shared, dtype=torch.bool, device=ids.device).repeat(rows // self.shared, 1)
             self.sees = torch.cat([self.sees, own], 1)
-            hidden = ~self.sees.view(-1, 1, self.shared, self.sees.shape[1])
-            bias = torch.zeros(hidden.shape, device=ids.device).masked_fill_(hidden, -1e9)
+            bias = bias_of(self.sees.view(-1, 1, self.shared, self.sees.shape[1]))
         self.length, self.size = self.length + new, self.size + new * self.shared
         return bias
 
