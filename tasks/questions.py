@@ -62,17 +62,23 @@ class Questions(Task):
 
     @classmethod
     def guess_columns(cls, table: Table) -> dict[str, str] | None:
-        """Columns of such names, where the answers are words of the texts, and no column is that of classes."""
+        """Columns of such names, where the answers are words of the texts, and no column is that of classes.
+
+        Those of SQuAD's names need not be so.
+        """
         question, text, found = (_named(table, names) for names in (ASKED, TEXTS, ANSWERS))
         if question is None or text is None or found is None:
             return None
+        named = {"question": question.name, "context": text.name, "answers": found.name}
+        if named == cls.default_columns():
+            return named
         if found.is_class or any(column.is_class and is_among(column.name, CLASSES) for column in table.columns):
             return None
         rows = [(str(row.get(text.name)), _texts(row.get(found.name))) for row in table.rows[:MOST_READ]]
         there = [all(_find(part, whole) is not None for part in parts) for whole, parts in rows if parts]
         if not there or sum(there) < NEARLY_ALL * len(there):
             return None
-        return {"question": question.name, "context": text.name, "answers": found.name}
+        return named
 
     def group(self, example: Example) -> Hashable:
         return example.text[1]  # its questions have the same answers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pipeline.console import progress as bars
 from pipeline.console import typed
 from pipeline.console.similar import did_you_mean
+from pipeline.presets import REPOSITORY
 from pipeline.training import advice
 
 
@@ -22,19 +24,27 @@ def test_messages_name_flags_as_they_are_typed(front_end: str | None, monkeypatc
         *(typed.flag("out"), typed.flag("resume"), typed.flag("seed", 3), typed.setting("data.length", 64)),
         typed.command("finetune", "--epochs=3", "--x=1", model=None, from_="a b", resume=True),
         typed.command("predict", model="m", input="x.csv"),
+        typed.shown("give --model and --input, not --batch-size or --out.x", "predict"),
     ]
     if front_end == "make":
         assert said[:4] == ["OUT=", "RESUME=1", "SEED=3", "ARGS=--data.length=64"]
         assert said[4:] == [
             "make finetune FROM='a b' RESUME=1 ARGS='--epochs=3 --x=1'",
             "make predict FROM=m DATA=x.csv",
+            "give FROM and DATA, not --batch-size or --out.x",
         ]
     else:
         assert said[:4] == ["--out", "--resume", "--seed 3", "--data.length=64"]
         assert said[4:] == [
             "pretrain-finetune finetune --from 'a b' --resume --epochs=3 --x=1",
             "pretrain-finetune predict --model m --input x.csv",
+            "give --model and --input, not --batch-size or --out.x",
         ]
+
+
+def test_variables_of_make_are_those_of_the_makefile() -> None:
+    [flags] = re.findall(r"^FLAGS := ((?:.*\\\n)*.*)", (REPOSITORY / "Makefile").read_text(), flags=re.M)
+    assert {*re.findall(r"[A-Z]+--([a-z]+)", flags)} == {*typed.VARIABLES, "args"}
 
 
 def test_progress_in_a_log_file_is_a_few_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -448,7 +448,9 @@ def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.Cap
     frame = reviews()
     frame.to_csv("reviews.csv", index=False)
     small = ["--from", str(pretrained / "encoder"), "--validations=1", "--precision=32-true", "--trainer.max_steps=1"]
-    with pytest.raises(UserError, match=r"no task 'sentimnt'.* new-task --name sentimnt"):  # a slip is no new task
+    with pytest.raises(
+        UserError, match=r"no task sentimnt\. Did you mean sentiment\? .*new-task --name sentimnt"
+    ):  # a slip is no new task
         run("finetune", "--task", "sentimnt", "--data", "reviews.csv", *small)
     for seed in ("0", "1"):
         run("finetune", "--task", "mine", "--data", "reviews.csv", "--out", seed, "--seed", seed, *small)
@@ -463,6 +465,9 @@ def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.Cap
     for name in ("reviews.csv", "reviews.parquet"):
         frame.to_parquet("reviews.parquet")
         run("predict", "--model", "0/model", "--input", name, "--out", f"{name}.csv")
+    for name, why in (("reviews.csv.csv", "is there already"), ("new.xlsx", "no table of that kind")):
+        with pytest.raises(UserError, match=why):
+            run("predict", "--model", "0/model", "--input", "reviews.csv", "--out", name)
     answers = pd.read_csv("reviews.csv.csv")
     assert answers["Review Text"].tolist() == frame["Review Text"].tolist()
     assert set(answers["predicted_label"]) <= {"good", "bad"}

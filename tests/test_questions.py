@@ -307,6 +307,7 @@ CLASSES = {"question": "is it so?", "passage": "a red dog", "answer": "red"}
         ([{**CLASSES, "answer": "abcd"[n % 4]} for n in range(60)], False),
         ([{**CLASSES, "passage": f"r{n}", "answer": f"r{n}", "label": "yn"[n % 2]} for n in range(60)], False),
         ([{**CLASSES, "answer": None}] * 9, False),
+        ([{"question": "is it so?", "context": f"a red dog {n}", "answers": "red"} for n in range(60)], True),
     ],
 )  # fmt: skip
 def test_which_tables_are_guessed(rows: list[dict[str, Any]], found: bool) -> None:

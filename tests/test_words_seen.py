@@ -103,6 +103,11 @@ def test_a_kill_at_any_moment_leaves_no_folder_twice_and_none_missing(
     assert same[0] == same[1]  # it changes nothing
 
 
+def test_a_run_that_reaches_no_number_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    run("pretrain", "--out", "short", *SHORT, "--save-at-words=100M")
+    assert "fewer than the first number of save_at_words" in capsys.readouterr().out
+
+
 def test_what_cannot_be_is_refused_in_a_sentence() -> None:
     for wrong in ("--save-at-words=0", "--save-at-words=some", "--save-at-words=1k,", "--save_at_words=[0]"):
         with pytest.raises(UserError, match=r"save.at.words"):

@@ -205,11 +205,16 @@ def described(file: Path) -> str:
 def add_missing(name: str, data: str | None) -> None:
     """Writes the YAML file of a task that there is none of yet, for its data, and says so.
 
-    Nothing is written without data, for a path, or for a name that is almost that of another task.
+    Nothing is written without data, or for a path.
+
+    Raises:
+        UserError: the name is almost that of another task, and may be meant for it.
     """
     there = known("tasks").split(", ")
     if data is None or name in there or not re.fullmatch(NAME, name) or Path(name).is_file():
         return
-    if not difflib.get_close_matches(name, there, cutoff=0.8):
-        file, *_ = new_task(name, None, Path(), data=data)
-        print(f"Wrote {file}: there was no task {name}.\n{described(file)}")
+    if close := difflib.get_close_matches(name, there, n=1, cutoff=0.8):
+        made = typed.command("new-task", name_=name, data=data)
+        raise UserError(f"There is no task {name}. Did you mean {close[0]}? Else `{made}` makes one of these data.")
+    file, *_ = new_task(name, None, Path(), data=data)
+    print(f"Wrote {file}: there was no task {name}.\n{described(file)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -10,6 +11,24 @@ from typing import Any
 
 FRONT_END = "PIPELINE_FRONT_END"  # the Makefile sets it
 SWITCHES = ("resume", "overwrite")
+VARIABLES = (
+    *(
+        "model",
+        "corpus",
+        "task",
+        "arm",
+        "seed",
+        "data",
+        "from",
+        "teacher",
+        "out",
+        "resume",
+        "overwrite",
+        "seeds",
+        "shots",
+    ),
+    *("name", "kind", "models", "tasks", "arms", "prompt", "word", "repo", "recipes"),
+)  # flags that are variables of the Makefile
 OTHERS = {"predict": {"model": "from", "input": "data"}}  # variables of make that are not named as the flag
 
 
@@ -23,6 +42,15 @@ def flag(name: str, value: Any = None) -> str:
         given = "1" if name in SWITCHES else "" if value is None else shlex.quote(str(value))
         return f"{name.upper()}={given}"
     return f"--{name}" + ("" if value is None else f" {shlex.quote(str(value))}")
+
+
+def shown(text: str, command: str = "") -> str:
+    """A message of a parser: flags that are variables of make are named as such behind make."""
+    if not under_make():
+        return text
+    names = {name: OTHERS.get(command, {}).get(name, name) for name in (*VARIABLES, "input")}
+    known = {f"--{name}": variable.upper() for name, variable in names.items() if variable in VARIABLES}
+    return re.sub(r"(?<![\w-])--[a-z][a-z-]*(?![\w.-])", lambda found: known.get(found[0], found[0]), text)
 
 
 def setting(name: str, value: Any) -> str:

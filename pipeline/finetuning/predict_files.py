@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
+from pipeline.console import typed
 from pipeline.data.delimited import table
 from pipeline.data.files import COMPRESSIONS
 from pipeline.data.tables import kind_of, lines_of, read_json, read_jsonl, read_parquet
@@ -21,6 +22,7 @@ from pipeline.storage.atomic import open_atomically, reason
 from tasks.dataset import is_plain_list, listed, shortened
 
 Record = tuple[Mapping[str, Any], Any]  # the columns of a row, and what the model reads of it
+UNWRITTEN = (".xlsx", ".xls", ".ods", ".parquet", ".arrow", ".feather")  # what others would open as tables
 
 
 def predict(
@@ -152,12 +154,16 @@ def open_target(path: Path, source: IO[str]) -> AbstractContextManager[IO[str]]:
     """A file that is written atomically; a pipe or a device is written to directly.
 
     Raises:
-        UserError: it cannot be written, or is what is read.
+        UserError: it cannot be written, is there already, or is named as a file of another kind.
     """
     if path.exists() and not path.is_file():
         return open(path, "w", encoding="utf-8")
     if path.exists() and os.path.samestat(path.stat(), os.fstat(source.fileno())):
-        raise UserError(f"{path} is the input, which the answers would replace; choose another --out.")
+        raise UserError(f"{path} is the input, which the answers would replace; choose another {typed.flag('out')}.")
+    if path.exists():
+        raise UserError(f"{path} is there already; choose another {typed.flag('out')}.")
+    if path.suffix.lower() in UNWRITTEN:
+        raise UserError(f"{path} would be no table of that kind; answers are written as .csv, .tsv or JSON lines.")
     place = path.resolve()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

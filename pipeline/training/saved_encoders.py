@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import lightning
 
+from pipeline.console.messages import inform
 from pipeline.models.base import Encoder
 from pipeline.storage.folders import remove
 from pipeline.tracking.words_seen import FOLDER, Points, name_of, points_between, saved_in
@@ -48,6 +49,13 @@ class SavedEncoders(StepCallback):
         before, self.seen = self.seen, module.words_seen
         for words in points_between(self.points, before, self.seen) if trainer.is_global_zero else ():
             self._save(trainer, module, words)
+
+    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        if trainer.is_global_zero and not saved_in(self.run.out / FOLDER):
+            inform(
+                f"Warning: the run saw {round(self.seen):,} words, fewer than the first number of save_at_words: no "
+                "encoder was saved on its way."
+            )
 
     def _save(self, trainer: lightning.Trainer, module: Any, words: int) -> None:
         module.note_untrained()

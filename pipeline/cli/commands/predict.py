@@ -9,6 +9,7 @@ import sys
 from functools import partial
 
 from pipeline.cli.arguments import Parser, place, positive
+from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import INPUTS
 
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     if options.out is not None:
         check_place(options.out)
         if options.out.resolve().parent == folder.resolve():
-            raise UserError(f"{options.out} lies in the folder of the model; choose another --out.")
+            raise UserError(f"{options.out} lies in the folder of the model; choose another {typed.flag('out')}.")
     form = predict_files.form_of(options.input, options.format)
     delimiter = DELIMITERS.get(options.out.suffix.lower()) if options.out is not None else None
     name = "standard input" if options.input == "-" else options.input
