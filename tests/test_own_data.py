@@ -473,6 +473,10 @@ def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.Cap
     assert set(answers["predicted_label"]) <= {"good", "bad"}
     assert answers[["probability_good", "probability_bad"]].sum(axis=1).tolist() == pytest.approx([1] * 60)
     assert Path("reviews.parquet.csv").read_text() == Path("reviews.csv.csv").read_text()
+    capsys.readouterr()
+    run("score", "--from", "0", "--data", "reviews.csv")
+    trained = Path("0/splits.csv").read_text().count("train,")
+    assert f"Warning: the model was trained on {trained} of these rows" in capsys.readouterr().out
     for command, more in (("zeroshot", []), ("worth", ["--of", "prompt"])):
         with pytest.raises(UserError, match=f"tasks/{command}.yaml has no prompts; .* candidates: {{bad: "):
             run(command, "--task", command, "--data", "reviews.csv", *small[:2], *more)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from pipeline.cli.arguments import INPUT, OUTPUT, Parser, check_free, place, positive
@@ -56,6 +59,8 @@ def run(options: argparse.Namespace) -> None:
         print(f"{found.cut:,} texts were cut to fit into {model.options.max_length} tokens.")
     if found.degenerate:
         print("Warning: every answer is the same.")
+    if trained := _trained_rows(folder.parent / "splits.csv", [place for place, _ in read.parts[options.part].rows]):
+        print(f"Warning: the model was trained on {trained:,} of these rows, so this says little of new texts.")
     if out is None or rows is None:
         return
     about = {"model": str(folder), "weights": lineage.made("model", folder)["sha256"][:12], "version": __version__}
@@ -83,6 +88,16 @@ def _trained_on(folder: Path) -> str:
     if not names or named_config("tasks", names[-1]) is None:
         raise UserError(f"Which task is it? {folder} does not say; name one ({typed.flag('task')}).")
     return names[-1]
+
+
+def _trained_rows(splits: Path, places: Sequence[str]) -> int:
+    """How many of these rows are of the training part of a run, which a file of its run says."""
+    if not splits.is_file():
+        return 0
+    whole = cache(lambda source: Path(source).resolve())
+    with splits.open(encoding="utf-8", newline="") as opened:
+        trained = {(whole(row["source"]), row["place"]) for row in csv.DictReader(opened) if row["part"] == "train"}
+    return sum((whole(source), number) in trained for source, number in (place.rsplit(", ", 1) for place in places))
 
 
 def _beside(out: Path | None, pictures: tuple[str, ...]) -> tuple[Path | None, dict[str, Path]]:
