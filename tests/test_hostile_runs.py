@@ -73,6 +73,18 @@ def test_a_run_replaces_one_of_its_kind_alone(
     run_folder.release()
 
 
+def test_a_folder_of_runs_is_no_run(tmp_path: Path) -> None:
+    run_of(tmp_path / "runs/pretrain/bert", "pretrain", "encoder")
+    for folder in ("runs", "runs/pretrain"):
+        for how in (OVER, AGAIN):
+            with pytest.raises(UserError, match=r"is a folder of runs, as .*bert; choose another"):
+                run_folder.check_run_folder(tmp_path / folder, **how, stage="pretrain")
+    saved = run_of(tmp_path / "killed", "pretrain")  # before its first checkpoint
+    run_of(saved / "encoders/1M-words", "pretrain")
+    run_folder.check_run_folder(saved, **AGAIN, stage="pretrain")
+    run_folder.release()
+
+
 def test_a_lost_or_damaged_lineage(tmp_path: Path) -> None:
     out = run_of(tmp_path / "run", "pretrain", "encoder")
     (out / "lineage.json").write_text("{")

@@ -104,6 +104,8 @@ def check_run_folder(
         LOCKS[out] = lock_run(out, out / LOCK)
         put_back(out)
     there = {name: state for name, state in STATES.items() if os.path.lexists(out / name)}
+    if not there and (other := _other_run(out)) is not None:
+        raise UserError(f"{out} is a folder of runs, as {other}; {elsewhere()}.")
     _check_sign(out, goes_on=INTERRUPTED in there.values() and resumes, resume=resume)
     if there and (kind := kind_of(out)) not in (stage, None):
         raise UserError(f"{out} holds a run of {kind}, and one of {stage} would clear it; {elsewhere()}.")
@@ -117,6 +119,13 @@ def check_run_folder(
         _check_kept(out, path)
     NEW[out] = [folder for folder in (out, *out.parents) if not folder.exists()]
     LOCKS[out] = lock_run(out, out / LOCK)
+
+
+def _other_run(out: Path) -> Path | None:
+    """A run in a folder of runs, as those of `runs` or `runs/pretrain`."""
+    inside = (file.parent for depth in ("*", "*/*") for file in out.glob(f"{depth}/{SIGN}"))
+    own = {*RUN_FILES, ASIDE, *(path.name for path in _leaving(out))}
+    return next((run for run in inside if run.relative_to(out).parts[0] not in own), None)
 
 
 def _check_sign(out: Path, *, goes_on: bool, resume: bool) -> None:
