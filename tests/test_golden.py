@@ -2,7 +2,8 @@
 
 Elsewhere the tests compare two runs of one version. Here a change of the split of a corpus, of the order of its rows,
 of the masks that are drawn, of an initialization or of a loss is seen, which every other test would pass.
-The numbers are of 0.13.0. A change that is meant changes them too: say in the changelog that it does.
+The numbers are of 0.13.0, losses of BERT of 0.17, without counted embeddings. A change that is meant changes them too:
+say in the changelog that it does.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ RUNS = {
     "bidirectional_lm": ("elmo", []),
     "bidirectional_lm, state carried": ("elmo", [f"{MADE}.stateful=true"]),
 }
-# What the recipes of BERT and ELMo have that the recorded runs had not.
+# What the recipes of BERT and ELMo have that the recorded runs had not; counted embeddings begin with singular vectors,
+# whose signs differ from one processor to another.
 BEFORE = [
+    "--model.embeddings=random",
     f"{MADE}.first_mask_rate=null",
     *(f"--model.optimization.{one}" for one in ("optimizer=adamw", "learning_rate=1e-3")),
 ]
@@ -55,15 +58,15 @@ STEPS = ["--trainer.max_steps=3", "--trainer.log_every_n_steps=1", "--precision=
 
 # train/loss of steps 1 to 3, then val/loss.
 LOSSES: dict[str, list[float]] = {
-    "masked_lm": [5.994481, 6.014405, 5.929337, 5.897245],
-    "masked_lm, whole words, order of sentences": [6.000822, 5.972255, 5.956996, 5.897994],
+    "masked_lm": [5.967374, 5.950735, 5.967414, 5.957939],
+    "masked_lm, whole words, order of sentences": [5.977329, 6.022404, 5.927447, 5.933764],
     "causal_lm": [5.700747, 5.685426, 5.640239, 5.575847],
     "causal_lm, documents apart": [5.701461, 5.685349, 5.638831, 5.572818],
     "bidirectional_lm": [7.96611, 7.988334, 8.148702, 7.931515],
     "bidirectional_lm, state carried": [8.211795, 8.412332, 8.197994, 7.930276],
-    "sentiment": [0.700222, 0.694567, 0.690982, 0.693203],
-    "entailment": [1.095863, 1.102916, 1.097576, 1.098747],
-    "tagging": [1.670674, 1.666418, 1.688823, 1.663219],
+    "sentiment": [0.700423, 0.694586, 0.690641, 0.693217],
+    "entailment": [1.095755, 1.102455, 1.097693, 1.098731],
+    "tagging": [1.660248, 1.653604, 1.679172, 1.657223],
 }
 # Of the files tokens.bin of both stores, training first: the split of the corpus, the tokenizer and the token ids.
 STORES: dict[str, list[str]] = {
@@ -72,8 +75,8 @@ STORES: dict[str, list[str]] = {
     "elmo": ["d266d4ed277d7501", "3b0d56e4db6340b8"],
 }
 LOG_LIKELIHOODS: dict[str, list[float]] = {
-    "masked_lm": [-10.33621, -25.73281],
-    "masked_lm, whole words, order of sentences": [-10.2662, -25.78984],
+    "masked_lm": [-10.78626, -25.78722],
+    "masked_lm, whole words, order of sentences": [-10.43609, -25.90624],
     "causal_lm": [-32.64218, -56.55837],
     "causal_lm, documents apart": [-32.61861, -56.61704],
     "bidirectional_lm": [-6.25626, -48.69356],
@@ -230,7 +233,7 @@ def pretrain(model: str, folder: Path, *flags: str) -> None:
     small += ["--model.optimization.warmup_steps=2", "--validate_every=100"]
     small += [f"--data.tokenizer.vocab_size={40 if model == 'elmo' else 300}"]  # so few that words are unknown
     small += [f"--model.encoder.init_args.{size}" for size in SIZES[model]]
-    small += {"bert": BEFORE, "elmo": BEFORE[1:2]}.get(model, [])
+    small += {"bert": BEFORE, "elmo": BEFORE[2:3]}.get(model, [])
     where = ["--corpus", str(folder / "corpus.txt"), "--out", str(folder / "run")]
     run("pretrain", "--model", model, *where, *small, *STEPS, *flags)
 

@@ -264,8 +264,10 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
             run("predict", *where, "--out", str(wrong))
     (tmp_path / "rows.jsonl").write_text('{"text": "Anna"}\n{"other": "Anna"}\n')
     with pytest.raises(UserError, match="line 2 has no text"):
+        run("predict", *where, "--out", str(said.with_name("other.jsonl")))  # whole or not at all
+    with pytest.raises(UserError, match="is there already"):
         run("predict", *where, "--out", str(said))
-    assert said.read_text() == done.stdout  # whole or not at all
+    assert said.read_text() == done.stdout
     assert [path.name for path in said.parent.iterdir()] == ["said.jsonl"]
     headless = command("predict", "--model", str(pretrained / "encoder"), "--input", str(tmp_path / "in.txt"))
     assert headless.returncode == 2
