@@ -64,15 +64,14 @@ class Questions(Task):
     def guess_columns(cls, table: Table) -> dict[str, str] | None:
         """Columns of such names, where the answers are words of the texts, and no column is that of classes.
 
-        Those of SQuAD's names need not be so.
+        Where the names are SQuAD's own there may be such a column, as of answers that are few.
         """
         question, text, found = (_named(table, names) for names in (ASKED, TEXTS, ANSWERS))
         if question is None or text is None or found is None:
             return None
         named = {"question": question.name, "context": text.name, "answers": found.name}
-        if named == cls.default_columns():
-            return named
-        if found.is_class or any(column.is_class and is_among(column.name, CLASSES) for column in table.columns):
+        classes = found.is_class or any(column.is_class and is_among(column.name, CLASSES) for column in table.columns)
+        if classes and named != cls.default_columns():
             return None
         rows = [(str(row.get(text.name)), _texts(row.get(found.name))) for row in table.rows[:MOST_READ]]
         there = [all(_find(part, whole) is not None for part in parts) for whole, parts in rows if parts]

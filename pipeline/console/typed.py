@@ -11,24 +11,10 @@ from typing import Any
 
 FRONT_END = "PIPELINE_FRONT_END"  # the Makefile sets it
 SWITCHES = ("resume", "overwrite")
-VARIABLES = (
-    *(
-        "model",
-        "corpus",
-        "task",
-        "arm",
-        "seed",
-        "data",
-        "from",
-        "teacher",
-        "out",
-        "resume",
-        "overwrite",
-        "seeds",
-        "shots",
-    ),
-    *("name", "kind", "models", "tasks", "arms", "prompt", "word", "repo", "recipes"),
-)  # flags that are variables of the Makefile
+VARIABLES = (  # flags that are variables of the Makefile
+    *("model", "corpus", "task", "arm", "seed", "data", "from", "teacher", "out", "resume", "overwrite"),
+    *("seeds", "shots", "name", "kind", "models", "tasks", "arms", "prompt", "word", "repo", "recipes"),
+)
 OTHERS = {"predict": {"model": "from", "input": "data"}}  # variables of make that are not named as the flag
 
 
