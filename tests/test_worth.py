@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from pipeline.data.splits import nested
 from pipeline.errors import UserError
@@ -197,6 +198,9 @@ def test_numbers_of_labels() -> None:
     assert few_rows.training_sizes(340, most=1000) == [10, 32, 100, 340]
     with pytest.raises(UserError, match="at least two such numbers, and there is only 8"):
         few_rows.training_sizes(8)
+    assert few_rows.settings_for(67_349, of=67_349) == {"data.train_rows": 67_349, "validations": 1}  # as in its file
+    assert few_rows.settings_for(500, of=500)["data.epochs"] == 5
+    assert few_rows.settings_for(3162, of=67_349)["data.batch_size"] == 32
     with pytest.raises(UserError, match=r"there is only 10 \(the training part has 324 rows\)"):
         few_rows.training_sizes(324, [10])
 
@@ -261,6 +265,8 @@ def test_the_tasks_of_a_comparison_in_one_plot(
     monkeypatch.setattr(few_rows, "STEPS", 2)
     where = ["worth", "--name", "sample", "--from", str(pretrained / "encoder"), "--out", "out", "--labels", "8,16"]
     flags = ["--precision=32-true", "--data.max_length=24", "--epochs=1", "--seeds", "1"]
+    run(*where, "--tasks", "tagging", *flags, "--learning-rate", "1e-3", "--out", "one")  # in place of the two
+    assert len(list(Path("one/tagging/runs").glob("*/metrics.json"))) == 4
     run(*where, "--tasks", "tagging sentiment", *flags, "--model.recipe.reinit_layers=1")  # which full alone has
     said = capsys.readouterr().out
     assert "| tagging (span_f1) | 16 |" in said
@@ -268,6 +274,11 @@ def test_the_tasks_of_a_comparison_in_one_plot(
     rows = Path("out/worth.csv").read_text().splitlines()
     assert rows[0] == "task,metric,arm,labels,seed,score"
     assert len(rows) == 1 + 2 * 2 * 2
+    tried = {path.parent.name for path in Path("out/sentiment/runs").glob("*/metrics.json")}
+    names = [f"{arm}-{size}-0-{rate}" for arm in ("full", "scratch") for size in (8, 16) for rate in (0, 1)]
+    assert tried == set(names)  # the two rates of the comparison
+    settings = [yaml.safe_load(Path(f"out/sentiment/runs/{name}/config.yaml").read_text()) for name in names]
+    assert [one["model"]["optimization"]["learning_rate"] for one in settings] == [3e-4, 1e-3] * 4
     assert_plot(Path("out/worth.png"))
     assert figures(Path("out/tagging"))["metric"] == "span_f1"
     for more, message in (

@@ -44,14 +44,20 @@ def check_settings(request: FineTuneRequest) -> None:
     check_many_runs(settings)
 
 
-def settings_for(rows: int) -> dict[str, Any]:
+def settings_for(rows: int, *, of: int = 0) -> dict[str, Any]:
     """Settings of a fine-tune on so few rows: enough epochs, and the last step is tested.
 
     To choose among several checkpoints would take the labels of the validation part.
+
+    Args:
+        of: rows of the whole training part; all of many have the epochs and batches of their task.
     """
+    chosen = {"data.train_rows": rows, "validations": 1}
+    if MANY < of <= rows:
+        return chosen
     epochs = max(5, math.ceil(STEPS * BATCH / rows))
     batch = BATCH if rows <= MANY else LARGE_BATCH
-    return {"data.train_rows": rows, "data.batch_size": batch, "data.epochs": epochs, "validations": 1}
+    return {**chosen, "data.batch_size": batch, "data.epochs": epochs}
 
 
 def crossing(line: dict[int, float], score: float) -> float | None:

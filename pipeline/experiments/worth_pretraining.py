@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import former_names, metrics
-from pipeline.console import typed
+from pipeline import metrics
 from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
@@ -32,12 +31,11 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking.metric_names import baselines_of
 from pipeline.tracking.tables import markdown_table
-from pipeline.training.requests import FineTuneRequest, overrides_of, settings_in
+from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of
 from pipeline.training.run_folder import SIGN, check_place, elsewhere
 
 FULL: ArmName = "full"
 SCRATCH: ArmName = "scratch"
-RATE = "model.optimization.learning_rate"
 POINTS = 1001  # numbers of labels that are tested for the interval, evenly on a logarithmic scale
 CLEARLY = 1.01  # more labels than others: above rounding
 HEAD = ["labels", FULL, SCRATCH, "best baseline", f"labels that {SCRATCH} needs for the score of {FULL}"]
@@ -165,7 +163,7 @@ def measure(
     *,
     seeds: int,
     labels: Sequence[int] | None,
-    rates: Sequence[float],
+    choices: Mapping[str, Sequence[Overrides]],
     overwrite: bool,
 ) -> LabelsSaved:
     """Runs what is not yet finished; writes worth.md, worth.csv, worth.png and metrics.json.
@@ -173,8 +171,8 @@ def measure(
     Args:
         request: model, encoder, task, data and settings of all runs.
         labels: see `training_sizes`.
-        rates: learning rates; each arm takes, for each number of labels, the one that is best on the validation part
-            with seed 0. Empty: that of the configuration.
+        choices: arm -> settings; for each number of labels it takes those that are best on the validation part with
+            seed 0. An arm that is not named has those of the configuration.
         overwrite: run what is finished too.
 
     Raises:
@@ -189,13 +187,12 @@ def measure(
     check_place(out)
     if (out / SIGN).exists():
         raise UserError(f"{out} is the folder of a run, whose metrics.json this would replace; {elsewhere()}.")
-    if rates and RATE in settings_in(former_names.flags(request.overrides)):
-        raise UserError(f"--{RATE} has no effect beside {typed.further('--rates', '...')}: leave one of them out.")
-    sizes = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), labels)
+    rows = len(labeled.read(task, request.data).parts["train"].rows)
+    sizes = training_sizes(rows, labels)
     title = f"{request.model} on {Path(request.task).stem}"
     scores: dict[str, dict[int, list[float]]] = {FULL: {}, SCRATCH: {}}
     baselines: dict[int, float] = {}
-    choices = [overrides_of({RATE: rate}) for rate in rates] or [()]
+    tries = {arm: [*choices.get(arm, ())] or [()] for arm in (FULL, SCRATCH)}
 
     def taken(content: dict[str, Any]) -> dict[str, Any]:
         score, chosen_by = (f"{part}{task.metric}" for part in ("test/", "val/best_"))
@@ -205,11 +202,13 @@ def measure(
             "baselines": baselines_of(content),
         }
 
-    with progress(total=len(sizes) * 2 * (len(choices) + seeds - 1), desc="worth", unit="run") as bar:
+    with progress(
+        total=len(sizes) * sum(len(tried) + seeds - 1 for tried in tries.values()), desc="worth", unit="run"
+    ) as bar:
 
         def run(arm: ArmName, size: int, seed: int, choice: int) -> dict[str, Any]:
-            own = (*overrides_of(settings_for(size)), *choices[choice], *request.overrides)
-            folder = out / "runs" / (f"{arm}-{size}-{seed}" + (f"-{choice}" if len(choices) > 1 else ""))
+            own = (*overrides_of(settings_for(size, of=rows)), *tries[arm][choice], *request.overrides)
+            folder = out / "runs" / (f"{arm}-{size}-{seed}" + (f"-{choice}" if len(tries[arm]) > 1 else ""))
             settings = effective(own, learning, request.task, arm)
             one = replace(request, arm=arm, seed=seed, overrides=settings, out=folder)
             return once(folder, cell_of(one), starting(finetune, one), overwrite=overwrite, taken=taken, bar=bar)
@@ -217,8 +216,8 @@ def measure(
         better = max if task.mode == "max" else min
         for size in sizes:
             for arm in (FULL, SCRATCH):
-                tried = [run(arm, size, 0, choice) for choice in range(len(choices))]
-                best = better(range(len(choices)), key=lambda choice: tried[choice]["by"])
+                tried = [run(arm, size, 0, choice) for choice in range(len(tries[arm]))]
+                best = better(range(len(tried)), key=lambda choice: tried[choice]["by"])
                 runs = [tried[best], *(run(arm, size, seed, best) for seed in range(1, seeds))]
                 scores[arm][size] = [one["score"] for one in runs]
             if means := mean_of_each([one["baselines"] for one in runs]):  # the same in both arms

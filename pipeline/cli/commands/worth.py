@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline import former_names
 from pipeline.cli.arguments import (
     DEFAULT_TASK,
     Parser,
@@ -22,11 +23,12 @@ from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.zeroshot import zeroshot
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.training.requests import FineTuneRequest, settings_in
+from pipeline.training.requests import FineTuneRequest, Overrides, settings_in
 
 if TYPE_CHECKING:
     from pipeline.experiments.grid import Grid
 
+RATE = "model.optimization.learning_rate"
 HELP = "how many labels a prompt or pretraining is worth: scores on 10, 32, 100, ... rows"
 
 
@@ -48,7 +50,11 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--tasks", default=None, help="some of the tasks of a comparison, separated by spaces")
     parser.add_argument("--labels", default=None, help="of pretraining: numbers of rows, as 10,100,all")
-    parser.add_argument("--rates", default=None, help="of pretraining: learning rates that arms try, as 3e-4,1e-3")
+    parser.add_argument(
+        "--rates",
+        default=None,
+        help="of pretraining: learning rates that arms try, as 3e-4,1e-3 [those of a comparison]",
+    )
     add_out(parser)
     add_overrides(parser, "finetune")
 
@@ -124,7 +130,7 @@ def worth_of_prompt(request: FineTuneRequest, options: argparse.Namespace, out: 
 def worth_of_pretraining(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
     from pipeline.experiments import worth_pretraining
 
-    worth_pretraining.measure(request, finetune, out, seeds=seeds, **choices(options))
+    worth_pretraining.measure(request, finetune, out, seeds=seeds, **how(request, options))
     print(f"{(out / 'worth.md').read_text()}\nSaved metrics.json, worth.csv, worth.md and worth.png in {out}")
 
 
@@ -132,15 +138,32 @@ def worth_on_tasks(grid: Grid, request: FineTuneRequest, options: argparse.Names
     from pipeline.experiments import worth_tasks
 
     requests = worth_tasks.requests_of(grid, request)
-    worth_tasks.measure_all(requests, finetune, out, title=request.model, seeds=seeds, **choices(options))
+    worth_tasks.measure_all(requests, finetune, out, title=request.model, seeds=seeds, **how(request, options, grid))
     print(f"{(out / 'worth.md').read_text()}\nSaved worth.csv, worth.md and worth.png in {out}")
 
 
-def choices(options: argparse.Namespace) -> dict[str, Any]:
-    """Raises: UserError, numbers of labels or learning rates are none."""
+def how(request: FineTuneRequest, options: argparse.Namespace, grid: Grid | None = None) -> dict[str, Any]:
+    """The other arguments of `worth_pretraining.measure`.
+
+    Raises:
+        UserError: numbers of labels or learning rates are none, or a learning rate is set beside those to try.
+    """
     labels = None if options.labels is None else [_count(part) for part in options.labels.split(",")]
     rates = [] if options.rates is None else [_rate(part) for part in options.rates.split(",")]
-    return {"labels": labels, "rates": rates, "overwrite": options.overwrite}
+    if rates and RATE in settings_in(former_names.flags(request.overrides)):
+        raise UserError(f"--{RATE} has no effect beside {typed.further('--rates', '...')}: leave one of them out.")
+    choices = {arm: tries(grid, arm, rates, request.overrides) for arm in ("full", "scratch")}
+    return {"labels": labels, "choices": choices, "overwrite": options.overwrite}
+
+
+def tries(grid: Grid | None, arm: str, rates: list[float], overrides: Overrides) -> list[Overrides]:
+    """The settings that an arm tries: those of a comparison, in place of which `rates` and `overrides` are taken."""
+    from pipeline.experiments.grid import Arm
+
+    chosen = grid.arms[arm].choose if grid and arm in grid.arms else {}
+    fixed = settings_in(former_names.flags(overrides))
+    left = {name: values for name, values in former_names.current(chosen).items() if name not in fixed}
+    return Arm(seeds=1, choose=left | ({RATE: rates} if rates else {})).settings
 
 
 def _count(text: str) -> int:
