@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,20 @@ def test_products_of_vectors_are_the_best_fit_of_positive_information() -> None:
     np.testing.assert_allclose(vectors @ vectors.T, wanted, atol=1e-3)
     again = cooccurrence.factorise(counts, 4, seed=0).numpy()
     assert (again == vectors).all()
+
+
+def test_signs_of_vectors_are_those_of_the_largest_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a seed is one start on every processor: which sign a singular vector has differs."""
+    counts = np.exp(np.random.default_rng(0).normal(size=(20, 20))).astype(np.float32)
+    found = torch.svd_lowrank
+
+    def turned(*args: Any, **options: Any) -> tuple[torch.Tensor, ...]:
+        left, values, right = found(*args, **options)
+        return -left, values, -right
+
+    plain = cooccurrence.factorise(counts.copy(), 4, seed=0)
+    monkeypatch.setattr(torch, "svd_lowrank", turned)
+    torch.testing.assert_close(cooccurrence.factorise(counts, 4, seed=0), plain)
 
 
 def test_special_tokens_and_what_the_corpus_does_not_have_keep_their_vectors() -> None:

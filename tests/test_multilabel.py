@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import random
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_labels_are_learned_predicted_and_shown(
     (tmp_path / "new.txt").write_text("we saw a big bird and a dog and a house\nwe saw a house\n")
     run("predict", "--model", str(out), "--input", str(tmp_path / "new.txt"), "--out", str(tmp_path / "new.csv"))
     first, second = csv.DictReader((tmp_path / "new.csv").open())
-    assert "big bird" in json.loads(first["predicted_labels"])  # names with spaces are a list
+    assert "big bird" in first["predicted_labels"].split(",")  # as the task reads them
     assert second["predicted_labels"] == ""
     assert float(first["probability_big bird"]) > 0.5 > float(second["probability_big bird"])
     run("score", "--from", str(out), "--task", str(task), "--data", str(tmp_path), "--out", str(tmp_path / "own.json"))
@@ -134,6 +135,16 @@ def test_labels_that_cannot_be_read(value: Any, message: str) -> None:
     task = MultiLabel(labels={name: name for name in ANIMALS})
     with pytest.raises(UserError, match=message):
         task.label(("a.csv, line 2", {"text": "a text", "label": value}))
+
+
+def test_the_constant_answer_is_the_best_one() -> None:
+    task, rng = MultiLabel(labels={str(label): str(label) for label in range(5)}), np.random.default_rng(0)
+    for _ in range(20):
+        known = [np.flatnonzero(rng.random(5) < [0.6, 0.5, 0.3, 0.2, 0.1]).tolist() for _ in range(40)]
+        answers = [list(chosen) for size in range(1, 6) for chosen in itertools.combinations(range(5), size)]
+        best = max(task.scores(known, [answer] * 40).figures["micro_f1"] for answer in answers)
+        assert task.scores(known, [task.constant(known)] * 40).figures["micro_f1"] == pytest.approx(best)
+    assert task.constant([[], []]) == []
 
 
 def test_settings_are_checked() -> None:

@@ -125,7 +125,7 @@ def toy_configurations(configs: Path) -> None:
     change(configs / "corpora/sample.yaml", data__sample_documents=300, data__length=32, data__validation_rows=32)
     change(configs / "corpora/sample.yaml", validate_every=4)
     sizes = {"size": 32, "layers": 2, "heads": 2, "inner_size": 64, "max_length": 48}
-    for model in ("bert", "gpt", "elmo", "bart"):
+    for model in ("bert", "gpt", "elmo", "bart", "t5"):
         (configs / f"corpora/sample/{model}.yaml").unlink()
         file = configs / f"pretrain/{model}.yaml"
         change(file, data__length=32, data__batch_size=8, data__tokenizer__vocab_size=600, trainer__max_steps=8)
@@ -136,9 +136,11 @@ def toy_configurations(configs: Path) -> None:
         else:
             small = sizes
         change(file, **{f"model__encoder__init_args__{name}": value for name, value in small.items()})
+    for file in (configs / "corpora/sample").glob("*.yaml"):
+        if file.stem != "ngram":  # which has no steps
+            change(file, model__optimization__warmup_steps=2, trainer__max_steps=8, data__batch_size=8)
     file = configs / "corpora/sample/xlm.yaml"  # has its text too
     change(file, **{f"model__encoder__init_args__{name}": value for name, value in sizes.items()})
-    change(file, model__optimization__warmup_steps=2, trainer__max_steps=8, data__batch_size=8)
     change(configs / "pretrain/ngram.yaml", data__length=32, data__tokenizer__vocab_size=600)
     change(configs / "finetune.yaml", validations=2, data__train_rows=24, data__max_length=32)
     for file in (configs / "tasks").glob("*.yaml"):

@@ -15,6 +15,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from pipeline.data import store_builder
 from pipeline.data.documents import Source
 from pipeline.errors import UserError
+from pipeline.inspection.generate import write
 from pipeline.models import registry
 from pipeline.models.bart import Bart
 from pipeline.models.generation import Search
@@ -101,6 +102,12 @@ def test_a_saved_tokenizer_writes_what_the_model_reads(tokenizer: Seq2SeqBpe, tm
         given = text if isinstance(text, tuple) else (text,)
         assert theirs(*given)["input_ids"] == model.collate(model.tokenize([text]))["input_ids"][0].tolist()
     assert tokenizers.load(tmp_path).hash == tokenizer.hash
+
+
+def test_a_prompt_without_a_sentinel_is_said_to_have_none(tokenizer: Seq2SeqBpe) -> None:
+    how = Search(tokens=3, beam=1)
+    assert "(The text has no <extra_id_0>, in whose place" in write(t5(tokenizer), SOURCES[0], how)
+    assert "(The text has no" not in write(t5(tokenizer), f"{SOURCES[0]} <extra_id_0>", how)
 
 
 def test_sentinels_are_no_languages(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:

@@ -202,6 +202,9 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
             model.predict(wrong)  # type: ignore[arg-type]
         with pytest.raises(UserError, match="Texts come in a list"):
             bert.encode(wrong)  # type: ignore[arg-type]
+    capsys.readouterr()
+    assert predict(model, io.StringIO(""), "input", form="lines", target=io.StringIO(), batch_size=1) == 0
+    assert capsys.readouterr().err == "input has no texts.\n"
     with pytest.raises(UserError, match="line 1 has 3 under 'text', which is not text"):
         answers('{"text": 3}\n', "jsonl")
     joined = FineTunedModel(bert, labels=["no", "yes"], options=options(columns={"title": "title", "body": "body"}))

@@ -271,6 +271,7 @@ def test_the_tasks_of_a_comparison_in_one_plot(
     said = capsys.readouterr().out
     assert "| tagging (span_f1) | 16 |" in said
     assert "- sentiment: " in said
+    assert "of one seed" in said
     rows = Path("out/worth.csv").read_text().splitlines()
     assert rows[0] == "task,metric,arm,labels,seed,score"
     assert len(rows) == 1 + 2 * 2 * 2

@@ -124,9 +124,10 @@ def table(measured: Measured) -> str:
         cells = [f"{title} ({source})" if source else title, format_score(measured.scores(name)), *said]
         rows.append([*cells, str(seeds), f"{measured.seconds(name):,.0f}"])
     head = ["recipe", f"{measured.metric} (less is better)", "change", "p", "", "seeds", "seconds"]
-    tokens = [metrics["tokens"] for runs in measured.runs.values() for metrics in runs.values()]
+    tokens = sorted(metrics["tokens"] for runs in measured.runs.values() for metrics in runs.values())
+    ends = dict.fromkeys(f"{number / 1e6:,.2f}" for number in (*tokens[:1], *tokens[-1:]))  # of equal ones one
     note = [
-        f"{measured.title}; {min(tokens) / 1e6:,.2f} to {max(tokens) / 1e6:,.2f} M tokens a run." if tokens else "",
+        f"{measured.title}; {' to '.join(ends)} M tokens a run." if ends else "",
         "Mean ± standard deviation over seeds; a change is the mean difference from the first line for equal seeds,",
         "with its 95 % interval (paired t); p is that of a paired t-test. "
         f"A change with p of {CERTAIN} or more is no gain.",

@@ -40,7 +40,6 @@ POINTS = 1001  # numbers of labels that are tested for the interval, evenly on a
 CLEARLY = 1.01  # more labels than others: above rounding
 HEAD = ["labels", FULL, SCRATCH, "best baseline", f"labels that {SCRATCH} needs for the score of {FULL}"]
 RUN = ["arm", "labels", "seed", "score"]
-NOTE = "on the test part, mean ± standard deviation over seeds; brackets: 95 %,\nfrom paired t-tests over seeds."
 
 
 @dataclass(frozen=True)
@@ -267,8 +266,14 @@ def _or_none(value: float) -> float | None:
 
 def table(found: LabelsSaved) -> str:
     """Markdown: a line for each number of labels, and what it comes to."""
-    note = f"{found.metric.replace('_', ' ')} {NOTE}"
-    return f"{markdown_table(HEAD, lines(found))}\n{note} {verdict(found)}\n"
+    return f"{markdown_table(HEAD, lines(found))}\n{found.metric.replace('_', ' ')} {note(found)} {verdict(found)}\n"
+
+
+def note(found: LabelsSaved) -> str:
+    """What the scores and brackets of a table are."""
+    if len(found.full[found.sizes[0]]) == 1:
+        return "on the test part, of one seed, so how far another would lie from it is not known."
+    return "on the test part, mean ± standard deviation over seeds; brackets: 95 %,\nfrom paired t-tests over seeds."
 
 
 def lines(found: LabelsSaved) -> list[list[str]]:

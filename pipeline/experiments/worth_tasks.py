@@ -11,7 +11,7 @@ from pipeline.experiments import worth_plot
 from pipeline.experiments.feasible import learning_of, why_not
 from pipeline.experiments.grid import FineTune, Grid
 from pipeline.experiments.run_cache import cell_of
-from pipeline.experiments.worth_pretraining import HEAD, NOTE, RUN, SCRATCH, LabelsSaved, measure, verdict
+from pipeline.experiments.worth_pretraining import HEAD, RUN, SCRATCH, LabelsSaved, measure, note, verdict
 from pipeline.experiments.worth_pretraining import lines as lines_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
@@ -72,4 +72,5 @@ def table(found: dict[str, LabelsSaved]) -> str:
     """Markdown: a line for each task and number of labels, and what it comes to."""
     rows = [[f"{name} ({one.metric})", *line] for name, one in found.items() for line in lines_of(one)]
     verdicts = "\n".join(f"- {name}: {verdict(one)}" for name, one in found.items())
-    return f"{markdown_table(['task (metric)', *HEAD], rows)}\nScores are {NOTE}\n\n{verdicts}\n"
+    scores = f"Scores are {note(next(iter(found.values())))}"
+    return f"{markdown_table(['task (metric)', *HEAD], rows)}\n{scores}\n\n{verdicts}\n"

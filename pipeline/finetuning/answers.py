@@ -57,12 +57,12 @@ def columns_of(answer: Mapping[str, Any]) -> dict[str, Any]:
         elif name.startswith("probabilit"):
             cells[name] = cell(value)
         elif name != "cut":
-            cells[f"predicted_{name}"] = cell(value)
+            cells[f"predicted_{name}"] = cell(value, separator="," if name == "labels" else " ")
     return {**cells, "cut": "true" if "cut" in answer else "false"}
 
 
-def cell(value: Any) -> Any:
-    """Words and tags with spaces between them; other values, and lists of names with spaces, as JSON."""
-    if is_plain_list(value) and not any(" " in str(part) for part in value):
-        return " ".join(map(str, value))
+def cell(value: Any, *, separator: str = " ") -> Any:
+    """A list with the separator between its parts, where none of them holds it; other values as JSON."""
+    if is_plain_list(value) and not any(separator in str(part) for part in value):
+        return separator.join(map(str, value))
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value

@@ -61,6 +61,8 @@ def predict(
         target.flush()
         empty += [number for number, (_, text) in enumerate(chunk, start=done + 1) if is_empty(text)]
         done += len(chunk)
+    if not done:
+        print(f"{name} has no texts.", file=sys.stderr)
     if empty:
         first = f"the first is text {empty[0]:,}"
         print(f"{len(empty):,} of {done:,} texts are empty ({first}): their answers say nothing.", file=sys.stderr)

@@ -35,6 +35,9 @@ def write(model: Encoder, source: str, how: Search) -> str:
     room, notes = model.max_length - model.special.count(), []
     if len(ids) > room:
         notes.append(f"(The source has {len(ids)} tokens; the last {len(ids) - room} are cut: {room} fit.)")
+    marks = model.tokenizer.sentinels
+    if marks and not set(marks) & set(ids):
+        notes.append(f"(The text has no {model.shown(marks[:1])}, in whose place the model writes what is missing.)")
     new = model.generate(ids, **asdict(how))
     if len(new) >= min(how.tokens, model.max_length) - len(model.target_prefix):
         notes.append(f"(Stopped after {len(new)} tokens.)")

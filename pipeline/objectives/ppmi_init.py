@@ -96,6 +96,13 @@ def factorise(counts: np.ndarray, size: int, *, seed: int) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         left, values, _ = torch.svd_lowrank(pmi, q=min(size + 20, *pmi.shape), niter=3)
+        left *= signs_of(left)
         turn, _ = torch.linalg.qr(torch.randn(size, size))  # so that no dimension dominates
     vectors[:, : left.shape[1]] = (left * values.sqrt())[:, :size]
     return vectors @ turn
+
+
+def signs_of(vectors: Tensor) -> Tensor:
+    """What makes the largest entry of each column of (V, D) positive, (D,): processors differ in the sign they find."""
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    return torch.where(largest < 0, -1.0, 1.0).squeeze(0)

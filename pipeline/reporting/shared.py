@@ -34,6 +34,7 @@ SETTINGS = (  # that a reader asks for first
     *("model.optimization.warmup_steps", "model.warmup_share", "model.optimization.weight_decay"),
     *("trainer.gradient_clip_val", "model.recipe.dropout", "model.arm"),
 )
+UNLIMITED = -1  # as Lightning has it, of max_steps
 
 
 # ---------------------------------------------------------------------- curves
@@ -195,7 +196,7 @@ def energy_note(runs: Sequence[Mapping[str, Any]]) -> str:
 def settings_section(run: RunRecord) -> Section:
     """The settings that matter most as a table, all of them folded away."""
     settings = flat(run.config)
-    known = [name for name in SETTINGS if settings.get(name) is not None]
+    known = [name for name in SETTINGS if settings.get(name, UNLIMITED) not in (None, UNLIMITED)]
     rows = [[name, _shown(settings[name])] for name in known]
     text = "\n".join(f"{name}: {_shown(value)}" for name, value in settings.items() if value is not None)
     blocks: list[Block] = []

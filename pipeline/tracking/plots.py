@@ -88,7 +88,7 @@ def plot_curves(
         panels: from the top; one whose metrics were not logged is left out.
         chosen: the step whose checkpoint is tested; marked in the first panel.
     """
-    rates = [Panel("learning rate", ["learning_rate"], height=1.0), Panel("gradient norm", ["grad_norm"], height=1.0)]
+    rates = [Panel("learning\nrate", ["learning_rate"], height=1.0), Panel("gradient\nnorm", ["grad_norm"], height=1.0)]
     shown = [panel for panel in (*panels, *rates) if _is_logged(history, panel)]
     heights = [panel.height for panel in shown]
     figure, places = subplots(
