@@ -43,7 +43,8 @@ def labels_of_bags(texts: Sequence[str], known: Any, asked: Sequence[str], *, th
     import numpy as np
     from sklearn.linear_model import LogisticRegression
 
-    found: list[list[int]] = [[] for _ in asked]
+    always = np.flatnonzero(known.all(0)).tolist()
+    found: list[list[int]] = [list(always) for _ in asked]
     if not any(text.split() for text in texts):
         return found
     vectorizer = tfidf()
@@ -52,7 +53,7 @@ def labels_of_bags(texts: Sequence[str], known: Any, asked: Sequence[str], *, th
         model = LogisticRegression(C=10, solver="liblinear").fit(vectors, known[:, label])
         for text in np.flatnonzero(model.predict_proba(new)[:, 1] > threshold).tolist():
             found[text].append(label)
-    return found
+    return [sorted(labels) for labels in found]
 
 
 def known_spans(words: list[str], known: dict[tuple[str, ...], Counter[str]]) -> list[str]:

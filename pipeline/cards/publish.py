@@ -88,15 +88,27 @@ def with_scratch(content: str, folder: Path) -> str:
 
 
 def scratch_runs(run: Path) -> list[dict[str, Any]]:
-    """The metrics of the runs beside a fine-tune that trained the same network on the same rows from fresh weights."""
-    mine, found = facts(run), []
+    """The metrics of the runs beside a fine-tune that trained the same network on the same rows from fresh weights.
+
+    Of several settings, as rates that a comparison tried, those of the one with the most seeds: it was chosen. Of as
+    many, those of the best validation.
+    """
+    mine, found = facts(run), dict[str, list[dict[str, Any]]]()
     for other in sorted(path for path in run.parent.iterdir() if (path / "metrics.json").is_file() and path != run):
         try:
             if mine[:2] == facts(other)[:2] and facts(other)[2] == "scratch":
-                found.append(read_metrics(other))
+                setting = lineage.setting_of(read_yaml(other / "config.yaml", dict[str, Any]))
+                found.setdefault(setting, []).append(read_metrics(other))
         except (UserError, LookupError):  # damaged, or of another kind
             continue
-    return [] if mine[2] == "scratch" else found
+    return [] if mine[2] == "scratch" else max(found.values(), key=_seeds_and_validation, default=[])
+
+
+def _seeds_and_validation(runs: list[dict[str, Any]]) -> tuple[int, float]:
+    """How many runs there are, and their best validation, more of which is better."""
+    sign = -1 if runs[0].get("mode") == "min" else 1
+    best = [sign * value for run in runs for name, value in run.items() if name.startswith("val/best_")]
+    return len(runs), max(best, default=0.0)
 
 
 def facts(run: Path) -> tuple[Any, Any, Any]:

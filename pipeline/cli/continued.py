@@ -59,7 +59,7 @@ def kept_tokenizer(folder: Path) -> dict[str, Any]:
         "data.tokenizer.file": str(folder),
         "data.tokenizer.scheme": tokenizer.scheme,
         "data.tokenizer.vocab_size": len(tokenizer),
-        "data.tokenizer.languages": list(tokenizer.languages),
+        "data.tokenizer.languages": tokenizer.language_names,
     }
 
 

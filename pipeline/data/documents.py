@@ -71,7 +71,7 @@ class Source:
         if len(self.languages) < 2:
             return next(iter(self.languages), None)
         named = set() if path is None else {path.parent.name, *path.name.split(".")}
-        matching = [name for name in self.languages if name in named]
+        matching = [name for name in self.languages if {name, name.partition("_")[0]} & named]
         if len(matching) == 1:
             return matching[0]
         raise UserError(

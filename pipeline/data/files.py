@@ -25,10 +25,10 @@ def format_of(path: Path, languages: Collection[str] = ()) -> str | None:
     """`.txt` or `.jsonl`, compressed by `.gz` or `.xz` too, or `.parquet`; None for any other format.
 
     Args:
-        languages: names as en: `train.en` is text too.
+        languages: names as en or en_XX: `train.en` is text too.
     """
     name = path.with_suffix("") if path.suffix in COMPRESSIONS else path
-    if name.suffix.removeprefix(".") in languages:
+    if any(name.suffix in (f".{language}", f".{language.partition('_')[0]}") for language in languages):
         return ".txt"
     suffix = name.suffix.lower()
     return suffix if suffix in FORMATS and (name == path or suffix != ".parquet") else None

@@ -191,7 +191,10 @@ def measure(
     title = f"{request.model} on {Path(request.task).stem}"
     scores: dict[str, dict[int, list[float]]] = {FULL: {}, SCRATCH: {}}
     baselines: dict[int, float] = {}
-    tries = {arm: [*choices.get(arm, ())] or [()] for arm in (FULL, SCRATCH)}
+    tries = {  # without those that mean nothing to this task: they would repeat others
+        arm: list(dict.fromkeys(effective(one, learning, request.task, arm) for one in choices.get(arm, ()))) or [()]
+        for arm in (FULL, SCRATCH)
+    }
 
     def taken(content: dict[str, Any]) -> dict[str, Any]:
         score, chosen_by = (f"{part}{task.metric}" for part in ("test/", "val/best_"))

@@ -186,7 +186,7 @@ class FeedForward(Encoder):
         return [[*self.embedding.parameters(), self.begin], above]
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[end] text [end], see `batch_between_ends`."""
+        """[begin] text [end], see `batch_between_ends`."""
         return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod

@@ -110,7 +110,7 @@ class Gpt(Encoder):
             "attn_pdrop": attention_dropout,
             "layer_norm_epsilon": 1e-5,
             "initializer_range": 0.02,
-            "bos_token_id": end,
+            "bos_token_id": tokenizer.id("bos"),
             "eos_token_id": end,
             "pad_token_id": end,
             "tie_word_embeddings": True,
@@ -216,7 +216,7 @@ class Gpt(Encoder):
         return groups
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[end] a [end] or [end] a [end] b [end], see `batch_between_ends`.
+        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`.
 
         The first GPT had special tokens for start, delimiter and extraction (Radford et al. 2018, 3.3).
         """

@@ -81,9 +81,9 @@ def rows_of(
 
 
 def batch_between_ends(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Batch:
-    """[end] a [end] and [end] a [end] b [end] as one padded batch: an end also begins a text, as in pretraining."""
-    end = tokenizer.id("eos")
-    return padded(rows_of(texts, begin=[end], between=[end], end=[end], max_length=max_length), pad=end)
+    """[begin] a [end] and [begin] a [end] b [end] as one padded batch, as in pretraining; both may be one token."""
+    begin, end = tokenizer.id("bos"), tokenizer.id("eos")
+    return padded(rows_of(texts, begin=[begin], between=[end], end=[end], max_length=max_length), pad=end)
 
 
 def batch_between_tokens(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Batch:

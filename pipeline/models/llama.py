@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import HeadLayout, Rate, Size, check_supported
-from pipeline.models.inputs import Batch, SpecialTokens, check_generative, padded, rows_of
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
 from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
@@ -247,9 +247,8 @@ class Llama(Encoder):
         return groups
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[begin] a [end] or [begin] a [end] b [end], see `rows_of`."""
-        begin, end = self.tokenizer.id("bos"), self.tokenizer.id("eos")
-        return padded(rows_of(texts, begin=[begin], between=[end], end=[end], max_length=self.max_length), pad=end)
+        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`."""
+        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     def new_state(self) -> KeyValues:
         """Keys and values of the blocks: none yet."""

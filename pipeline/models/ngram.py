@@ -80,6 +80,8 @@ class Ngram(Encoder):
     ) -> None:
         super().__init__()
         check_generative(tokenizer, "An n-gram model")
+        if tokenizer.id("bos") != tokenizer.id("eos"):
+            raise UserError("An n-gram model needs a tokenizer with one token for the beginning and the end of a text.")
         if not 1 <= order <= HIGHEST:
             raise UserError(f"model.encoder.init_args.order is {order}; it must be 1 to {HIGHEST}.")
         check_choice("smoothing", smoothing, get_args(Smoothing))
@@ -207,7 +209,7 @@ class Ngram(Encoder):
         return []
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[end] a [end] or [end] a [end] b [end], see `batch_between_ends`."""
+        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`."""
         return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     # ------------------------------------------------------------------ folders

@@ -169,7 +169,7 @@ class Recurrent(Encoder):
         return [list(self.word_embedding.parameters()), *(list(layer.parameters()) for layer in self.layers)]
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """[end] a [end] or [end] a [end] b [end], see `batch_between_ends`."""
+        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`."""
         return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod

@@ -70,7 +70,7 @@ class SpanCorruption(Denoising):
         return Infilled(np.insert(tokens[stays], np.cumsum(kept[:-1]), tokenizer.sentinels[:spans]), begins, lengths)
 
     def words_per_token(self, rows: TextRows, store: TokenStore) -> float:
-        """A target has its prefix, the hidden tokens, a sentinel for each span, and an end."""
+        """A target has its prefix, the hidden tokens, a sentinel for each span, and an end. Windows are cut."""
         [model] = self._model
         _, begins, ends = rows.windows.bounds(np.arange(len(rows)))
         sizes, counts = np.unique(np.minimum(ends - begins, rows.windows.length), return_counts=True)
@@ -78,7 +78,8 @@ class SpanCorruption(Denoising):
         tokens = sum(
             n * (own + sum(self.numbers(size))) for size, n in zip(sizes.tolist(), counts.tolist(), strict=True)
         )
-        return store.meta["words"] / tokens
+        shown = float((sizes * counts).sum()) / store.meta["tokens"]
+        return shown * store.meta["words"] / tokens
 
     def target(self, tokens: np.ndarray, noisy: Infilled, tokenizer: Tokenizer) -> list[int]:
         spans = zip(tokenizer.sentinels, noisy.begins, noisy.lengths, strict=False)

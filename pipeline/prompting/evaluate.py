@@ -97,7 +97,10 @@ def fill_all(prompt: Prompt, number: int, task: DataSet, rows: Sequence[Row]) ->
 
 
 def _question(prompt: Prompt, task: DataSet, row: Row) -> Question:
-    label = task.names(row)[0] if task.label_names else None
+    names = task.names(row) if task.label_names else []
+    if isinstance(prompt.candidates, dict) and len(names) != 1:
+        raise UserError(f"{row[0]} has {len(names)} labels, and a prompt with a candidate for each label asks for one.")
+    label = names[0] if names else None
     try:
         return fill(prompt, fields_of(task, row), task.label_names, label)
     except (ValueError, TypeError, AttributeError, IndexError) as error:

@@ -28,7 +28,7 @@ def demonstrations(task: DataSet, examples: Sequence[Row], shots: int, seed: int
     rng = random.Random(seed)
     order = rng.sample(list(examples), len(examples))
     if task.label_names:
-        by_label = {name: [row for row in order if task.names(row)[0] == name] for name in task.label_names}
+        by_label = {name: [row for row in order if task.names(row)[:1] == [name]] for name in task.label_names}
         order = [row for turn in range(shots) for rows in by_label.values() for row in rows[turn : turn + 1]]
     if len(order) < shots:
         raise UserError(

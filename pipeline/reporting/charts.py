@@ -176,16 +176,17 @@ def _mark(mark: Mark, across: Axis, y: float) -> list[Markup]:
 
 
 def bar_chart(labels: Sequence[str], values: Sequence[float], *, y_label: str, x_label: str = "") -> Markup:
-    """A bar for each label, with its value above where there are few."""
+    """A bar for each label, from 0 up or down, with its value where there are few."""
     across = Axis(0, len(values), LEFT, WIDTH - RIGHT)
-    up = Axis(0, max(values) * 1.1 or 1, HEIGHT - BOTTOM, TOP, most=5)
+    low, high = min(0.0, min(values) * 1.1), max(0.0, max(values) * 1.1)
+    up = Axis(low, high if high > low else 1.0, HEIGHT - BOTTOM, TOP, most=5)
     width = (WIDTH - RIGHT - LEFT) / len(values)
     parts = [_frame(None, up, HEIGHT, x_label, y_label)]
     every = math.ceil(len(labels) / 10)
     for number, (label, value) in enumerate(zip(labels, values, strict=True)):
-        x, top = across(number), up(value)
+        x, top, height = across(number), min(up(value), up(0)), abs(up(0) - up(value))
         bar = Markup('<rect class="bar s0" x="{:.1f}" y="{}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>')
-        parts.append(bar.format(x + 0.12 * width, top, 0.76 * width, up(0) - top, f"{label}: {rounded(value)}"))
+        parts.append(bar.format(x + 0.12 * width, top, 0.76 * width, height, f"{label}: {rounded(value)}"))
         if len(values) <= 8:
             parts.append(_text(rounded(value, 3), x + width / 2, top - 5, "note middle"))
         if number % every == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from pipeline.experiments.comparison import Gain, Line
 from pipeline.experiments.score_table import Footnote, footnotes, score_table
 from pipeline.metrics import signed
 from pipeline.reporting import charts, shared
-from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Node, Page, Section, Table, Text, Tree
+from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
 from pipeline.tracking.amounts import count
 from pipeline.tracking.plots import ARM_COLORS
@@ -177,21 +176,12 @@ def lineage_section(runs: Sequence[RunRecord]) -> Section:
     blocks: list[Block] = []
     for encoder in dict.fromkeys(run.encoder for run in runs):
         mine = [run for run in runs if run.encoder == encoder]
-        stages = [
-            stage for stage in mine[0].stages[: _place_of_encoder(mine[0]) + 1] if stage["stage"] in shared.TITLES
-        ]
-        nodes = [Node(shared.TITLES[stage["stage"]], shared.facts_of(stage)) for stage in stages]
+        nodes = shared.nodes_of(mine[0].beginnings)
         if not nodes:
             continue
-        for above, below in itertools.pairwise(nodes):
-            above.children.append(below)
         nodes[-1].children += shared.grown_nodes(mine)
         blocks.append(Tree(nodes[0], f"What grew from the encoder of {mine[0].model}."))
     return Section("Lineage", blocks)
-
-
-def _place_of_encoder(run: RunRecord) -> int:
-    return next((number for number, stage in enumerate(run.stages) if stage["stage"] == "encoder"), len(run.stages))
 
 
 def cost_section(rows: comparison.Rows, runs: Sequence[RunRecord]) -> Section:

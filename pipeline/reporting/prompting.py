@@ -64,7 +64,8 @@ def groups_sections(run: RunRecord) -> list[Section]:
 
 def templates_section(run: RunRecord) -> Section:
     """A row for each template, a column for each rule of scoring; and the spread as a plot."""
-    texts = list(dict.fromkeys(str(row.get("template", "")) for row in run.predictions))
+    count = int(run.metrics.get("zeroshot/rows", 0))
+    texts = [str(row.get("template", "")) for row in run.predictions[:: count or None]]  # all rows by each in turn
     found = {m.group(1) for name in run.metrics if (m := re.match(r"zeroshot/((?:shots_\d+/)?template_\d+)/", name))}
     rules = [rule for rule in RULES if f"zeroshot/{rule}" in run.metrics]
     cells, lines = [], []
@@ -72,7 +73,6 @@ def templates_section(run: RunRecord) -> Section:
         number = int(name.rpartition("_")[2])
         text = texts[number - 1] if number <= len(texts) else name
         values = [run.metrics.get(f"zeroshot/{name}/{rule}") for rule in rules]
-        count = int(run.metrics.get("zeroshot/rows", 0))
         low, high = shared.wilson(values[0] or 0.0, count)
         cells.append(
             [

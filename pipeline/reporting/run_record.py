@@ -59,8 +59,16 @@ class RunRecord:
         """The hash of the encoder that the run made, or of the weights that it began with."""
         if self.kind == "pretrain":
             return self.stage("encoder").get("sha256")
+        return lineage.weights_of(self.beginnings) or None
+
+    @property
+    def beginnings(self) -> list[lineage.Stage]:
+        """The stages up to the weights that it began with; all before the run where there are none."""
         last = max(number for number, stage in enumerate(self.stages) if stage["stage"] == self.kind)
-        return lineage.weights_of(self.stages[:last]) or None
+        before = self.stages[:last]
+        while before and before[-1]["stage"] not in ("encoder", "model"):
+            before.pop()
+        return before or self.stages[:last]
 
     @property
     def corpus(self) -> str:
@@ -112,13 +120,7 @@ class RunRecord:
     @property
     def setting(self) -> str:
         """A hash of the configuration without the seed: runs that share it differ by chance alone."""
-        parts = former_names.current(self.config)
-        return digest(
-            {
-                name: {key: value for key, value in part.items() if key != "seed"} if isinstance(part, dict) else part
-                for name, part in parts.items()
-            }
-        )
+        return lineage.setting_of(self.config)
 
     @cached_property
     def history(self) -> History:

@@ -85,23 +85,31 @@ def rate_chart(run: RunRecord) -> Chart | None:
 
 
 def lineage_section(stages: Sequence[lineage.Stage], *, grown: Sequence[Node] = ()) -> Section:
-    """The stages from the corpus on, each below the one that it grew from; the task beside the run that used it."""
-    task = next((stage for stage in stages if stage["stage"] == "task"), None)
-    nodes = []
-    for stage in stages:
-        if stage["stage"] in TITLES and stage["stage"] != "task":
-            facts = facts_of(stage)
-            if task is not None and stage["stage"] in ("finetune", "zeroshot"):
-                facts = [f"task {task['name']} ({shown_rows(task)}; content {task['sha256'][:12]})", *facts]
-            nodes.append(Node(TITLES[stage["stage"]], facts))
+    """The stages from the corpus on, each below the one that it grew from."""
+    nodes = nodes_of(stages)
     if not nodes:
         return Section("Lineage", [])
-    for above, below in itertools.pairwise(nodes):
-        above.children.append(below)
     nodes[-1].here = True
     nodes[-1].children += grown
     text = "Each box is named by the hash of its content, so that this score can be traced to its text."
     return Section("Lineage", [Tree(nodes[0], text)])
+
+
+def nodes_of(stages: Sequence[lineage.Stage]) -> list[Node]:
+    """A node for each stage, a child of the one before; a task is named in the run that used it."""
+    nodes: list[Node] = []
+    task: lineage.Stage | None = None
+    for stage in stages:
+        if stage["stage"] == "task":
+            task = stage
+        elif stage["stage"] in TITLES:
+            facts = facts_of(stage)
+            if task is not None and stage["stage"] in ("finetune", "zeroshot"):
+                facts = [f"task {task['name']} ({shown_rows(task)}; content {task['sha256'][:12]})", *facts]
+            nodes.append(Node(TITLES[stage["stage"]], facts))
+    for above, below in itertools.pairwise(nodes):
+        above.children.append(below)
+    return nodes
 
 
 def grown_nodes(grown: Sequence[RunRecord]) -> list[Node]:

@@ -120,6 +120,11 @@ class Tokenizer:
         return {}
 
     @property
+    def language_names(self) -> list[str]:
+        """Languages as `data.tokenizer.languages` has them: en of <en>, and en_XX."""
+        return [token.strip("<>") for token in self.languages]
+
+    @property
     def sentinels(self) -> list[int]:
         """The ids of tokens that stand for hidden spans, in their order."""
         return []

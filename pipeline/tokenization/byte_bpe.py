@@ -75,7 +75,7 @@ class ByteBpe(Tokenizer):
 
     def configure(self, config: dict[str, Any]) -> None:
         """A fine-tuned folder has transformers put ends around texts; without them the tokenizer is its encoder's."""
-        if self.backend.encode("").ids == [self.id("eos")] * 2:
+        if self.backend.encode("").ids == [self.id("bos"), self.id("eos")]:
             self.backend.post_processor = processors.ByteLevel(trim_offsets=False)
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from pipeline import former_names
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, sha256
 from pipeline.storage.validation import read_json
@@ -72,6 +73,17 @@ def weights_of(stages: list[Stage]) -> str:
     """The hash of the last weights among stages; empty if there are none."""
     weights = (stage["sha256"] for stage in reversed(stages) if stage["stage"] in ("encoder", "model"))
     return str(next(weights, ""))
+
+
+def setting_of(config: Mapping[str, Any]) -> str:
+    """A hash of the configuration of a run without its seed: runs that share it differ by chance alone."""
+    parts = former_names.current(config)
+    return digest(
+        {
+            name: {key: value for key, value in part.items() if key != "seed"} if isinstance(part, dict) else part
+            for name, part in parts.items()
+        }
+    )
 
 
 def made(kind: str, folder: Path) -> Stage:

@@ -129,7 +129,7 @@ class CorpusData(lightning.LightningDataModule):
         Raises:
             UserError: the corpus cannot be read, or does not suffice for the model.
         """
-        train, valid = self._sources()
+        train, valid = self._sources(self.options.languages)
         self.tokenizer = tokenizer_builder.build(train, self.options, cache_folder() / "tokenizers")
         root = cache_folder() / "stores"
         every = self.validation_every
@@ -157,22 +157,22 @@ class CorpusData(lightning.LightningDataModule):
 
     def evaluation_store(self, tokenizer: Tokenizer) -> TokenStore:
         """The validation part, or everything when there is none, in the tokens of an encoder."""
-        train, valid = self._sources()
+        train, valid = self._sources(tokenizer.language_names if self.options.languages else [])
         return store.build(valid or train, tokenizer, cache_folder() / "stores", name="text")
 
-    def _sources(self) -> tuple[Source, Source | None]:
+    def _sources(self, languages: list[str]) -> tuple[Source, Source | None]:
         read = partial(
             Source,
             column=self.text_column,
             document_start=self.document_start,
             verify=self.verify,
             parallel=self.objective.parallel,
-            languages=self.options.languages,
+            languages=languages,
         )
         if self.task is not None:
             task, parallel = trained_task(self.task), self.objective.parallel
             file = task_texts(task, self.files, cache_folder() / "tasks", translations=parallel)
-            return Source(files=[file], verify=self.verify, parallel=parallel, languages=self.options.languages), None
+            return Source(files=[file], verify=self.verify, parallel=parallel, languages=languages), None
         if self.hub is not None:
             address = {key: value for key, value in self.hub.items() if key != "validation"}
             validation = self.hub.get("validation")
@@ -186,7 +186,7 @@ class CorpusData(lightning.LightningDataModule):
                     write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
-        (found, ignored), root = files.find_and_ignore(self.files, self.options.languages), files.root_of(self.files)
+        (found, ignored), root = files.find_and_ignore(self.files, languages), files.root_of(self.files)
         places = {file: file.relative_to(root) for file in found}
         self.ignored = [file.relative_to(root) for file in ignored]
         parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}

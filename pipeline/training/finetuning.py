@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pipeline import encoders
 from pipeline.errors import UserError
 from pipeline.finetuning.distillation import TaskTeacher
-from pipeline.finetuning.heads.base import REFUSED
+from pipeline.finetuning.heads.base import REFUSED, Head
 from pipeline.finetuning.model import FineTunedModel, reading_of
 from pipeline.finetuning.options import PLAIN, HeadOptions, Pair
 from pipeline.finetuning.predictions import Numbered, of_all_processes, predictions_of
@@ -227,7 +227,7 @@ class FineTuning(Training):
         if self.predicts_tokens:
             encoder.untrained = frozenset()
         else:  # a pooler of fresh weights, for instance
-            encoder.count_as_trained(parameter for group in encoder.layer_groups() for parameter in group)
+            encoder.count_as_trained(parameter for group in self.layers() for parameter in group)
         self.record_decay_names()
         if recipe.class_weights == "balanced":
             self.class_weights = balanced(data)
@@ -253,9 +253,7 @@ class FineTuning(Training):
             raise UserError(
                 "model.recipe.mix_dropout is for a mix of layers; this head sees the top one (model.recipe.layers)."
             )
-        takes = data.head.takes if data.has_pairs else data.head.takes - {"pair"}
-        if refused := [name for name in recipe.particular if name not in takes]:
-            raise UserError(f"model.recipe.{REFUSED[refused[0]]}")
+        self.check_head(data.head, pairs=data.has_pairs)
         if data.has_pairs and self.pair is not None and self.pair not in data.head.readings:
             known = " or ".join(data.head.readings)
             raise UserError(f"model.recipe.pair is {self.pair}, which this task's head does not read: set {known}.")
@@ -263,7 +261,20 @@ class FineTuning(Training):
             raise UserError(
                 "model.recipe.reinit_layers is for heads on an encoder's layers; this task needs the decoder too."
             )
-        if recipe.crf and (recipe.class_weights != "none" or recipe.label_smoothing):
+
+    def check_head(self, head: type[Head], *, pairs: bool = True) -> None:
+        """Refuses what means nothing to a kind of task, which can be told before its data are read.
+
+        Args:
+            pairs: whether its texts are pairs, or may be.
+
+        Raises:
+            UserError: there is such a setting.
+        """
+        takes = head.takes if pairs else head.takes - {"pair"}
+        if refused := [name for name in self.recipe.particular if name not in takes]:
+            raise UserError(f"model.recipe.{REFUSED[refused[0]]}")
+        if self.recipe.crf and (self.recipe.class_weights != "none" or self.recipe.label_smoothing):
             raise UserError("A CRF scores whole sequences: it has neither class weights nor label smoothing.")
 
     def train(self, mode: bool = True) -> FineTuning:

@@ -115,7 +115,8 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     rows = [task.row(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
     drawn = plot_training(training, module, data, baselines, chosen=step) if training.checkpointed else []
-    drawn += plot_test(training, module, data, predicted)
+    tested, shown = plot_test(training, module, data, predicted)
+    drawn += [*tested, *shown]
     beginnings = test_beginnings(training, module, data, scores.figures[task.metric])
     figures |= {f"test/characters_{number}/{task.metric}": score for number, score in beginnings.items()}
     headline, labels = task.headline(scores.figures), task.describe_labels(data.examples["train"])
@@ -125,7 +126,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     charts = {} if training.wandb is None else charts_of(rows)
     columns, wrong = task.worst(rows)
     tables = {"wrong_answers": (columns, wrong[:WRONG])}
-    training.finish(figures, artifact=("model", saved), tables=tables, charts=charts)
+    training.finish(figures, artifact=("model", saved), tables=tables, charts=charts, texts=shown)
     if training.checkpointed:
         best_of = f"the best on the validation part ({plots.readable(task.metric)} {best_score:.4f})"
         print(f"checkpoint: step {step:,} of {training.steps:,}, {best_of}")
@@ -168,16 +169,19 @@ def plot_training(
     return ["curves.png", "mix.png"]
 
 
-def plot_test(training: Run, module: FineTuning, data: TaskData, predicted: list[Any]) -> list[str]:
-    """Plots of the test, as the kind of task and its head draw them; returns the names of their files."""
+def plot_test(training: Run, module: FineTuning, data: TaskData, predicted: list[Any]) -> tuple[list[str], list[str]]:
+    """Plots of the test, as the kind of task draws them of all texts, and as its head does and shows some of them.
+
+    Returns:
+        The names of the files of both.
+    """
     examples = data.examples["test"]
     tested, shown = data.task.plots(examples, predicted), module.model.plots([example.text for example in examples])
-    drawn = {f"{name}.png": figure for name, figure in {**tested, **shown}.items()}
-    for name, figure in drawn.items():
-        rows = f"{len(examples):,} rows" if name.removesuffix(".png") in tested else "some rows"
-        figure.suptitle(f"{title_of(training)}\n{rows} of the test part")
-        plots.save_figure(figure, training.out / name)
-    return list(drawn)
+    for figures, rows in ((tested, f"{len(examples):,} rows"), (shown, "some rows")):
+        for name, figure in figures.items():
+            figure.suptitle(f"{title_of(training)}\n{rows} of the test part")
+            plots.save_figure(figure, training.out / f"{name}.png")
+    return [f"{name}.png" for name in tested], [f"{name}.png" for name in shown]
 
 
 def test_beginnings(training: Run, module: FineTuning, data: TaskData, whole: float) -> dict[int, float]:

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -395,6 +395,7 @@ class Run:
         artifact: tuple[str, Path],
         tables: dict[str, tuple[list[str], list[list[Any]]]] | None = None,
         charts: dict[str, Any] | None = None,
+        texts: Collection[str] = (),
     ) -> None:
         """Writes the rest; `metrics.json` last: a run folder with it is finished.
 
@@ -402,6 +403,7 @@ class Run:
             artifact: kind and folder of what the run made.
             tables: name -> columns and rows of texts, logged where texts may be.
             charts: name -> a chart of W&B, without texts.
+            texts: files of plots that show texts, logged where texts may be.
         """
         self.history.save()
         self.last.with_name(checkpoints.PREVIOUS).unlink(missing_ok=True)
@@ -416,7 +418,8 @@ class Run:
                     run.log({**own, "trainer/global_step": step})
                 run.log(charts or {})
                 for picture in self.out.glob("*.png"):
-                    run.log({picture.stem: wandb.Image(str(picture))})
+                    if self.log_text or picture.name not in texts:
+                        run.log({picture.stem: wandb.Image(str(picture))})
                 for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
                     run.log({name: wandb.Table(columns=list(columns), data=rows)})
                 if self.public:

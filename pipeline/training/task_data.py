@@ -197,10 +197,11 @@ class TaskData(lightning.LightningDataModule):
             UserError: a part is missing or empty, or rows do not fit the task.
         """
         self.found = labeled.read(self.task, self.files)
+        whole = self.found.parts["train"]
+        if self.train_rows is not None and self.train_rows < len(whole.rows):
+            order = nested(self.task.strata(whole.examples), self.seed)
+            self.found.parts["train"] = whole.at(order[: self.train_rows])
         parts = {split: part.examples for split, part in self.found.parts.items()}
-        if self.train_rows is not None and self.train_rows < len(parts["train"]):
-            order = nested(self.task.strata(parts["train"]), self.seed)
-            parts["train"] = [parts["train"][i] for i in order[: self.train_rows]]
         trained = {example.content for example in parts["train"]}
         for split in ("valid", "test"):
             self.trained_on[split] = sum(example.content in trained for example in parts[split])

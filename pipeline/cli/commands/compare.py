@@ -14,7 +14,7 @@ from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.pretrain import pretrain
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import ArmName, preset_file
+from pipeline.presets import FROZEN, ArmName, preset_file, trained_task
 from pipeline.storage.paths import path_of
 from pipeline.training.requests import FineTuneRequest, PretrainRequest
 
@@ -152,25 +152,28 @@ def check_places(grid: Grid) -> None:
 
 
 def check_flags(grid: Grid, flags: Sequence[str]) -> None:
-    """Reads flags, and what arms choose from, as the first fine-tune in steps will, before any run.
+    """Reads flags, and what arms choose from, as the first fine-tune in steps on each task will, before any run.
 
     Raises:
-        UserError: one that there is not, or a wrong value.
+        UserError: one that there is not, a wrong value, or one that means nothing to a task.
     """
     from pipeline.cli.config import finetuning
     from pipeline.cli.encoder_folders import counts
     from pipeline.experiments.feasible import effective
+    from pipeline.finetuning.heads import head_class
 
     trained = [model for model in grid.models if not counts(model)]
     if not trained:
         return
-    model, task = trained[0], next(iter(grid.tasks))
-    if flags:
-        finetuning(FineTuneRequest(model=model, task=task, overrides=tuple(flags)))
-    for arm, options in grid.arms.items():
-        for chosen in filter(None, options.settings):
-            overrides = effective((*flags, *chosen), "gradient", task, arm)
-            finetuning(FineTuneRequest(model=model, task=task, arm=cast(ArmName, arm), overrides=overrides))
+    for task in grid.tasks:
+        head, read = head_class(str(trained_task(task).head)), set()
+        for arm, options in grid.arms.items():
+            for chosen in options.settings:
+                own = effective((*flags, *chosen), "gradient", task, arm)
+                if own and (case := (arm in FROZEN, own)) not in read:  # other arms read them alike
+                    read.add(case)
+                    request = FineTuneRequest(model=trained[0], task=task, arm=cast(ArmName, arm), overrides=own)
+                    finetuning(request).module.check_head(head)
 
 
 def pretrain_missing(grid: Grid) -> None:

@@ -150,9 +150,10 @@ def how(request: FineTuneRequest, options: argparse.Namespace, grid: Grid | None
     """
     labels = None if options.labels is None else [_count(part) for part in options.labels.split(",")]
     rates = [] if options.rates is None else [_rate(part) for part in options.rates.split(",")]
-    if rates and RATE in settings_in(former_names.flags(request.overrides)):
+    fixed = (*(grid.flags if grid else ()), *request.overrides)
+    if rates and RATE in settings_in(former_names.flags(fixed)):
         raise UserError(f"--{RATE} has no effect beside {typed.further('--rates', '...')}: leave one of them out.")
-    choices = {arm: tries(grid, arm, rates, request.overrides) for arm in ("full", "scratch")}
+    choices = {arm: tries(grid, arm, rates, fixed) for arm in ("full", "scratch")}
     return {"labels": labels, "choices": choices, "overwrite": options.overwrite}
 
 
