@@ -154,7 +154,7 @@ def test_push_uploads_a_folder_that_is_whole(pretrained: Path, tmp_path: Path) -
 
 
 def test_a_published_card_has_the_runs_from_scratch_beside_it(pretrained: Path, tmp_path: Path) -> None:
-    tiny = ["--data.epochs=1", "--data.train_rows=32", "--validations=1", "--precision=32-true"]
+    tiny = ["--steps=2", "--validations=1", "--precision=32-true"]
     flags = ["finetune", "--from", str(pretrained / "encoder"), *tiny]
     run(*flags, "--out", str(tmp_path / "full"))
     run(*flags, "--out", str(tmp_path / "scratch"), "--arm", "scratch")
@@ -162,6 +162,11 @@ def test_a_published_card_has_the_runs_from_scratch_beside_it(pretrained: Path, 
     score = figures(tmp_path / "scratch")["test/accuracy"]
     card = published_card(tmp_path / "full/model", "anna/x", {})
     assert f"| the same network without pretraining | {score:.4f} (one run) |" in card
+    for seed in ("1", "2"):  # a rate that was chosen has more seeds than the one that was tried
+        chosen = ["--arm", "scratch", "--seed", seed, "--learning-rate=1e-2"]
+        run(*flags, *chosen, "--out", str(tmp_path / f"chosen-{seed}"))
+    card = published_card(tmp_path / "full/model", "anna/x", {})
+    assert "(standard deviation of 2 runs)" in card
     full, fresh = ((tmp_path / arm / "model/README.md").read_text() for arm in ("full", "scratch"))
     assert "No run of the same network" in full
     titles = [re.findall(r"^# (.*)", text, flags=re.M) for text in (full, fresh)]

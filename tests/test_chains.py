@@ -17,6 +17,8 @@ from pipeline.data.task_texts import document
 from pipeline.errors import Interrupted, UserError
 from pipeline.models import registry
 from pipeline.objectives.causal_lm import CausalLM
+from pipeline.reporting.run_record import RunRecord
+from pipeline.reporting.shared import nodes_of
 from pipeline.tracking import lineage
 from pipeline.training.checkpoints import Latest
 from tests.conformance import TOYS, TRAINED, preset
@@ -169,9 +171,28 @@ def test_a_task_after_another(pretrained: Path, tmp_path: Path) -> None:
     assert not torch.equal(before[read[0]], pipeline.encoders.load(pretrained / "encoder").export_state()[read[0]])
     assert lineage.tasks_of(lineage.read(second / "model")) == ["entailment", "sentiment"]
     assert "Its encoder was fine-tuned on `entailment` before." in (second / "model/README.md").read_text()
+    drawn = [node for node in nodes_of(lineage.read(second)) if node.title == "Fine-tuning"]
+    assert [node.facts[0].split()[:2] for node in drawn] == [["task", "entailment"], ["task", "sentiment"]]
+    assert [stage["stage"] for stage in RunRecord.read(second).beginnings][-3:] == ["task", "finetune", "model"]
     run("pretrain", "--from", str(first), "--out", str(third), "--corpus", "task:entailment", *SHORT)
     report = (third / "load_report.txt").read_text()
     assert "trained before on sample, entailment" in report
     assert "new in the encoder: cls.predictions.bias" in report
     encoder = pipeline.encoders.load_with_heads(third / "encoder")
     assert encoder.encode(["The soup was good."], logits=True).logits is not None
+
+
+def test_pretraining_in_several_languages_goes_on_and_is_evaluated(tmp_path: Path) -> None:
+    """In others than those of the preset too: files have them in their names."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, line in (("train.en", "Anna reads a book."), ("train.fr", "Anna lit un livre.")):
+        (folder / f"{name}.txt").write_text(f"{line}\n\n" * 40)
+        (folder / f"{name.replace('train', 'valid')}.txt").write_text(f"{line}\n\n" * 8)
+    sizes = [f"--model.encoder.init_args.{size}" for size in ("size=16", "layers=1", "heads=2", "inner_size=32")]
+    where = ["--model", "mbart", "--corpus", str(folder), *SHORT, "--data.batch_size=4"]
+    first, second = (["--out", str(tmp_path / name)] for name in ("first", "second"))
+    names = ["--data.tokenizer.vocab_size=300", "--data.tokenizer.languages=[en,fr]"]
+    run("pretrain", *where, *first, *sizes, *names)
+    run("pretrain", *where, *second, "--from", str(tmp_path / "first/encoder"))
+    run("evaluate", "--model", "mbart", "--from", str(tmp_path / "second/encoder"), "--corpus", str(folder))

@@ -207,6 +207,8 @@ def test_pretraining_with_a_teacher_resumes_exactly(
     again = ["pretrain", *flags, "--out", str(tmp_path / "whole"), "--resume", "--trainer.max_steps=12"]
     with pytest.raises(UserError, match=r"model\.distillation\.temperature 2\.0, not 1\.0"):
         run(*again, "--model.distillation.temperature=1")
+    with pytest.raises(UserError, match=r"model\.distillation\.teacher_weight 2\.5, not 0\.1"):
+        run(*again, "--model.distillation.teacher_weight=0.1")
     other = pipeline.encoders.load(source / "encoder")
     with torch.no_grad():
         next(other.parameters()).add_(0.1)

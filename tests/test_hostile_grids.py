@@ -120,3 +120,13 @@ def test_a_grid_removes_no_folder_that_it_has_not_made(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "mine")
     with pytest.raises(UserError, match="in the way of a run"):
         once(tmp_path / "run", {"flags": []}, lambda resume: None)
+
+
+def test_a_setting_that_means_nothing_to_a_later_task_is_refused_before_any_run(
+    pretrained: Path, tmp_path: Path
+) -> None:
+    where = ["compare", "--from", str(pretrained / "encoder"), "--models", "bert", "--out", str(tmp_path / "out")]
+    for flag, message in (("model.recipe.crf=true", "are for tagging"), ("data.cut=tail", "read in windows")):
+        with pytest.raises(UserError, match=message):
+            run(*where, "--tasks", "tagging sentiment" if "crf" in flag else "sentiment tagging", f"--{flag}")
+    assert not (tmp_path / "out").exists()

@@ -20,7 +20,9 @@ from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.synthetic import corpus as sample
 from pipeline.errors import UserError
+from pipeline.models.gpt import Gpt
 from pipeline.models.llama import Llama, rotate
+from pipeline.models.ngram import Ngram
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
@@ -286,6 +288,19 @@ def test_pretraining_shows_both_ends_of_a_text(tokenizer: Tokenizer, tmp_path: P
     assert numbers == sorted(numbers)
     assert set(numbers) == {0, 1, 2}
     assert rows.predictions_per_byte == len(expected) / built.raw_bytes
+
+
+def test_every_causal_model_begins_a_text_as_in_pretraining(tokenizer: Tokenizer) -> None:
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.add_special_tokens(["<|begin|>"])
+    other = ByteBpe(backend, {**tokenizer.special, "bos": "<|begin|>"})
+    sizes = {"size": 16, "layers": 1, "max_length": 24, "dropout": 0.0}
+    gpt = Gpt(other, **sizes, heads=2, inner_size=32, attention_dropout=0.0)  # type: ignore[arg-type]
+    assert gpt.config["bos_token_id"] == other.id("bos")
+    [ids] = gpt.tokenize(["The soup."])
+    assert gpt.collate([ids])["input_ids"][0].tolist() == [other.id("bos"), *ids, other.id("eos")]
+    with pytest.raises(UserError, match="one token for the beginning and the end"):
+        Ngram(other, order=2, smoothing="add-k", k=1.0, discount=None, max_length=24)
 
 
 def test_tokenizers_of_sentencepiece_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pipeline.finetuning.options import HeadOptions, ModelConfig
 from pipeline.reporting.finetuning import types_section
 from pipeline.reporting.page import Table
 from pipeline.storage.validation import checked
+from tasks.baselines import labels_of_bags
 from tasks.multilabel import MultiLabel
 from tests.conftest import assert_plot, figures, run
 
@@ -145,6 +146,12 @@ def test_the_constant_answer_is_the_best_one() -> None:
         best = max(task.scores(known, [answer] * 40).figures["micro_f1"] for answer in answers)
         assert task.scores(known, [task.constant(known)] * 40).figures["micro_f1"] == pytest.approx(best)
     assert task.constant([[], []]) == []
+
+
+def test_a_label_that_all_texts_have_is_in_the_baseline() -> None:
+    known = np.array([[1, 1], [1, 0]] * 10)
+    found = labels_of_bags(["a dog", "a cat"] * 10, known, ["dog", "cat"], threshold=0.5)
+    assert found == [[0, 1], [0]]
 
 
 def test_settings_are_checked() -> None:

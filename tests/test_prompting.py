@@ -33,6 +33,7 @@ from pipeline.prompting.run import read
 from pipeline.prompting.scoring import scorer_of
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
+from tasks.multilabel import MultiLabel
 from tasks.prompted import Prompted
 from tasks.prompts import Prompt, Question, fill
 from tasks.sentiment import Sentiment
@@ -356,6 +357,10 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
     asked = Prompted(labels={"0": "no", "1": "yes"}, prompts=prompts)
     with pytest.raises(UserError, match=r"row 1 cannot be .*: the label '2' is none of the task's labels\."):
         evaluate(elmo, asked, [("row 1", {"text": "a", "label": 2})])  # of which no candidate is right
+    several = MultiLabel(labels={"no": "no", "yes": "yes"}, prompts=prompts)
+    for label in ("", "no,yes"):
+        with pytest.raises(UserError, match=r"row 1 has [02] labels, and a prompt .* asks for one"):
+            evaluate(elmo, several, [("row 1", {"text": "a", "label": label})])
     (tmp_path / "unlabelled").mkdir()
     (tmp_path / "unlabelled/test.tsv").write_text("text\tlabel\nfine\t-1\n")
     task = Sentiment(splits={"test": "test"}, labels={"0": "bad", "1": "good"}, ignore=["-1"])

@@ -354,6 +354,26 @@ def test_errors_are_the_surest_first_and_intervals_are_known() -> None:
     assert section.blocks[0].errors[0].parts == [("x", "B-p → O")]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("values", [[-0.2, -0.3], [-0.2, 0.3, 0.6], [0.0, 0.0]])
+def test_bars_go_up_or_down_from_nothing(values: list[float]) -> None:
+    svg = charts.bar_chart([str(value) for value in values], values, y_label="correlation")
+    places = [tuple(map(float, found)) for found in re.findall(r'<rect[^>]*? y="([^"]+)"[^>]*?height="([^"]+)"', svg)]
+    assert len(places) == len(values)
+    assert all(height >= 0 for _, height in places)
+    ends = {y + height if value > 0 else y for value, (y, height) in zip(values, places, strict=True)}
+    assert max(ends) - min(ends) < 0.11  # all begin at 0
+
+
+def test_a_template_has_its_own_text_where_two_are_alike(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", 0.5)
+    found = {f"zeroshot/template_{n}/accuracy": 0.5 for n in (1, 2, 3)}
+    (folder / "metrics.json").write_text(json.dumps({**found, "zeroshot/accuracy": 0.5, "zeroshot/rows": 2}))
+    rows = [{"template": text} for text in ("A", "A", "B") for _ in range(2)]
+    (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    section = prompting.templates_section(RunRecord.read(folder))
+    assert [row[0] for row in section.blocks[0].rows] == ["template 1: A", "template 2: A", "template 3: B"]  # type: ignore[union-attr]
+
+
 def test_axes_have_round_ticks() -> None:
     axis = charts.Axis(0.0, 1.0, 0, 100)
     assert [axis.label(tick) for tick in axis.ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]

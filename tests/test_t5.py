@@ -156,8 +156,9 @@ def test_a_row_needs_a_sentinel_for_each_span(tmp_path: Path) -> None:
 
 
 def test_words_per_token_and_the_audit_count_what_targets_have(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:
-    """Also of documents of a word or two."""
-    for texts in (["a b c d e f g h i j k l m n o p q r s t u v"] * 30, ["a b", "c", "d e f"] * 20):
+    """Also of documents of a word or two, and of sentences that do not fill a row and are cut."""
+    sentences = "\n".join(f"A {'b ' * (3 + 5 * n % 14)}c." for n in range(20))
+    for texts in (["a b c d e f g h i j k l m n o p q r s t u v"] * 30, ["a b", "c", "d e f"] * 20, [sentences] * 10):
         folder = tmp_path / str(len(texts))
         folder.mkdir()
         (folder / "text.txt").write_text("\n\n".join(texts) + "\n")
@@ -167,7 +168,10 @@ def test_words_per_token_and_the_audit_count_what_targets_have(tokenizer: Seq2Se
         steps = StepBatches(objective, store, tokenizer, length=30, batch_size=10, seed=0)
         batches = list(steps.first_epoch())
         seen = sum(int(batch.tokens) for batch in batches)
-        assert seen * objective.words_per_token(steps.rows, store) == pytest.approx(store.meta["words"])
+        shown = sum(len(tokens) for tokens, _ in steps.rows(np.arange(len(steps.rows))))  # a row has 30 tokens at most
+        words = store.meta["words"] * shown / store.meta["tokens"]
+        assert seen * objective.words_per_token(steps.rows, store) == pytest.approx(words)
+        assert (shown < store.meta["tokens"]) == (len(texts) == 10)
         assert all(check.passed for check in objective.checks(model, steps, batches))
 
 

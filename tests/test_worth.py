@@ -13,11 +13,15 @@ import numpy as np
 import pytest
 import yaml
 
+from pipeline.cli.commands.worth import tries
 from pipeline.data.splits import nested
 from pipeline.errors import UserError
 from pipeline.experiments import few_rows, worth_plot, worth_pretraining
 from pipeline.experiments import worth_prompt as worth
+from pipeline.experiments.grid import load
 from pipeline.experiments.worth_pretraining import LabelsSaved, verdict
+from pipeline.presets import CONFIGS
+from pipeline.training.requests import FineTuneRequest
 from tests.conftest import assert_plot, figures, run
 
 pytestmark = pytest.mark.slow
@@ -253,6 +257,23 @@ def test_labels_saved_as_a_command(
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
+def test_settings_that_mean_nothing_to_a_task_are_tried_once(pretrained: Path, tmp_path: Path) -> None:
+    tried: list[str] = []
+
+    def finetune(request: FineTuneRequest) -> None:
+        assert request.out is not None
+        tried.append(request.out.name)
+        raise UserError("enough")
+
+    request = FineTuneRequest(model="bert", task="sentiment", encoder=pretrained / "encoder")
+    pairs = [(f"--model.recipe.pair={pair}",) for pair in ("joined", "compared")]
+    with pytest.raises(UserError, match="enough"):
+        worth_pretraining.measure(
+            request, finetune, tmp_path, seeds=1, labels=[8, 16], choices={"full": pairs}, overwrite=False
+        )
+    assert tried == ["full-8-0"]
+
+
 def test_a_model_that_counts_has_no_fresh_weights(toys: Callable[[str], Path]) -> None:
     where = ["--model", "ngram", "--from", str(toys("ngram") / "encoder")]
     with pytest.raises(UserError, match="has the arm 'full' only"):
@@ -292,5 +313,12 @@ def test_the_tasks_of_a_comparison_in_one_plot(
     ):
         with pytest.raises(UserError, match=message):
             run(*where, *more)
+    rate = "--model.optimization.learning_rate=1e-3"
+    grid = {**yaml.safe_load((CONFIGS / "compare/sample.yaml").read_text()), "flags": [rate]}
+    Path("fixed.yaml").write_text(yaml.safe_dump(grid))
+    with pytest.raises(UserError, match="learning_rate has no effect beside --rates"):
+        run(*where, "--name", "fixed.yaml", "--rates", "1e-4,3e-4")
+    chosen = tries(load(Path("fixed.yaml")), "full", [], (rate,))
+    assert chosen == [()]  # the flag of the grid is in place of the rates
     with pytest.raises(UserError, match="Name the comparison that has these tasks"):
         run("worth", "--tasks", "tagging")
