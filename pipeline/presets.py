@@ -116,6 +116,11 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
     return {name: value for key, part in config.items() for name, value in flat(part, f"{prefix}{key}.").items()}
 
 
+def dotted(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by dotted names, where some are written as sections too."""
+    return {name: value for key, part in settings.items() for name, value in flat(part, f"{key}.").items()}
+
+
 def first_sentence(message: str) -> str:
     message = message[max(0, message.rfind("Parser key")) :]  # what is before it speaks of types in Python
     message = re.sub(r"Expected an instantiatable class, but (\S+) is abstract", _lacking, message)

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from scipy import stats
 
 from pipeline import metrics
+from pipeline.cli.commands import results
 from pipeline.cli.task_template import new_task
 from pipeline.errors import UserError
 from pipeline.experiments import comparison, comparison_files, comparison_plot
@@ -381,7 +383,9 @@ def test_wrong_grids(tmp_path: Path) -> None:
         compare.load(grid)
 
 
-def test_a_missing_encoder_is_said_before_any_run(pretrained: Path, tmp_path: Path) -> None:
+def test_a_missing_encoder_is_said_before_any_run(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With a command that makes it where the grid expects it."""
     grid, folder = tmp_path / "mine.yaml", tmp_path / "runs"
     grid.write_text(
@@ -396,6 +400,16 @@ def test_a_missing_encoder_is_said_before_any_run(pretrained: Path, tmp_path: Pa
     assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="some-text, and there is no such corpus"):
         run(*shlex.split(again))
+    loaded = compare.load(grid)
+    for corpus in ("task:sick", "texts/*.txt", "sample"):
+        results.check_corpus(replace(loaded, corpus=corpus))
+    for corpus, said in (
+        ("task:sick", f"{folder}/bert/encoder is there already, pretrained on sample"),
+        ("sample", ""),
+    ):
+        results.note_other_corpora(replace(loaded, corpus=corpus))
+        heard = capsys.readouterr().out
+        assert said in heard if said else not heard
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from pipeline.experiments import ladder, ladder_measures, ladder_plan, ladder_ta
 from pipeline.experiments.ladder_results import row_of
 from pipeline.inspection.token_log_probs import TokenLogProbs
 from pipeline.models.layers.transformer_block import ACTIVATIONS
+from pipeline.presets import CONFIGS
 from pipeline.tokenization.whole_words import WholeWords
 from pipeline.training.throughput import flop_counter
 from tests.conftest import assert_plot, run
@@ -160,6 +161,9 @@ def test_a_model_that_thinks_a_token_impossible_is_named(tmp_path: Path) -> None
         ({}, ["--trainer.max_steps=5"], "trainer.max_steps follows from the ladder's"),
         ({"settings": {"model.seed": 3}}, [], "has its own seed"),
         ({"blimp": "pairs"}, ["--data", "nowhere"], "no minimal pairs in nowhere/pairs"),
+        ({}, ["--data", "here"], "asks no minimal pairs, so --data would be ignored"),
+        ({"settings": {"trainer": {"max_steps": 5}}}, [], "trainer.max_steps follows from the ladder's"),
+        ({"axes": {"a": {"b": {}}}}, [], "has both rungs and axes"),
     ],
 )
 def test_what_cannot_be_climbed_is_refused(fields: dict[str, Any], flags: list[str], said: str, tmp_path: Path) -> None:
@@ -195,6 +199,23 @@ def test_a_product_of_choices_is_a_ladder(tmp_path: Path) -> None:
     plans = ladder_plan.plans(made, tmp_path, pretraining, ())
     sizes = plans["two-2"].configuration.resolved["model"]["encoder"]["init_args"]
     assert (sizes["heads"], sizes["layers"]) == (2, 2)
+
+
+def test_what_a_ladder_has_replaces_that_of_the_one_it_is_like(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    axes = {"models": {"gpt": {name: GPT[name] for name in ("year", "source", "kind", "model")}}}
+    for name, own, names in (
+        ("cells", {"rungs": [UNIFORM]}, ["uniform"]),  # which has axes
+        ("sample", {"axes": axes}, ["gpt"]),  # which has rungs
+        ("real", {"tokens": 1000}, [rung.name for rung in ladder.load(CONFIGS / "ladder/sample.yaml").rungs]),
+    ):
+        file.write_text(yaml.safe_dump({"like": name, **own}))
+        assert [rung.name for rung in ladder.load(file).rungs] == names
+
+
+def test_what_is_missing_is_of_the_rungs_that_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("ladder", "--name", write(tmp_path), "--models", "gpt", "--dry-run")
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gpt"]
 
 
 @pytest.mark.slow

@@ -143,6 +143,8 @@ def test_a_certain_loss_does_not_look_like_a_gain(tmp_path: Path, monkeypatch: p
         ({"ingredients": {"a": WORSE, "b": WORSE}, "together": [["a", "b"]]}, [], "a and b are together, and both set"),
         ({"ingredients": {"x": {"title": "x", "settings": {"model.encoder.init_args.x": 1}}}}, [], "The recipe x: "),
         ({"settings": {"trainer.max_steps": 7}}, [], "trainer.max_steps follows from the `tokens`"),
+        ({"settings": {"trainer": {"max_steps": 7}}}, [], "trainer.max_steps follows from the `tokens`"),
+        ({"ingredients": {"x": {"title": "x", "settings": {"data": {"length": 64}}}}}, [], "x sets data.length, which"),
         ({}, ["--recipes", "base warse"], "no recipe 'warse'; there are base, worse, zero"),
         ({}, ["--validate_every=3"], "validate_every follows from the `tokens`"),
         ({}, ["--seed", "3"], "seed"),

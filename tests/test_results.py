@@ -163,6 +163,8 @@ def test_the_sample_of_wikipedia_is_the_same_for_everyone(
     assert [int(row["id"]) for row in held_out] == [kept[121], kept[243]]
     with pytest.raises(UserError, match="is there already"):
         run("wikipedia-sample", "--out", str(tmp_path / "wiki"))
+    with pytest.raises(UserError, match="take 122 at least"):
+        run("wikipedia-sample", "--out", str(tmp_path / "few"), "--articles", "100")
     (tmp_path / "mine").mkdir()
     with pytest.raises(UserError, match="holds something else"):
         run("wikipedia-sample", "--out", str(tmp_path / "mine"), "--overwrite")

@@ -337,6 +337,22 @@ def test_verify_resume(pretrained: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert json.loads((tmp_path / "resume.json").read_text())["finetune"]["sha256"] == found["sha256"]
 
 
+def test_data_are_of_the_task_where_the_corpus_has_its_own_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, str | None] = {}
+
+    def verify(kind: str, request: Any, out: Path, *, seed: int) -> dict[str, bool]:
+        seen[kind] = request.data
+        return {"passed": True}
+
+    monkeypatch.setattr(verify_resume, "verify", verify)
+    monkeypatch.setattr(verify_resume, "certificate", lambda *args, **options: "")
+    for corpus, wanted in (("sample", (None, "here")), ("wikitext2", ("here", None))):
+        run("verify-resume", "--corpus", corpus, "--task", "sst2", "--data", "here", "--out", str(tmp_path / corpus))
+        assert (seen["pretrain"], seen["finetune"]) == wanted
+
+
 def test_too_few_validations_to_kill_at_are_refused_before_a_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="20 steps with a validation after each 6 are too few"):
         run("verify-resume", "--out", str(tmp_path / "proof"), "--steps", "20")

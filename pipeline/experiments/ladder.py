@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeline.errors import UserError
-from pipeline.presets import named_config, unknown
+from pipeline.presets import dotted, named_config, unknown
 from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]
@@ -43,6 +43,9 @@ class Rung:
     settings: dict[str, Any] = field(default_factory=dict)
     rates: Annotated[list[Positive], Field(min_length=1)] | None = None
     axes: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.settings = dotted(self.settings)
 
 
 @dataclass
@@ -82,6 +85,9 @@ class Ladder:
     mixtures: bool = True
     blimp: str | None = None
 
+    def __post_init__(self) -> None:
+        self.settings = dotted(self.settings)
+
     def rates_of(self, rung: Rung) -> list[float]:
         return rung.rates or self.rates
 
@@ -95,15 +101,8 @@ def load(file: Path, **changes: Any) -> Ladder:
     Raises:
         UserError: a field is missing, unknown or of the wrong kind, or two rungs have one name.
     """
-    content = read_yaml(file, dict[str, Any])
-    if "like" in content:
-        other = named_config("ladder", str(name := content.pop("like")))
-        if other is None:
-            raise UserError(f"{file} is like '{name}'. {unknown('ladder', str(name), 'ladder')}")
-        content = {**read_yaml(other, dict[str, Any]), **content}
+    content = content_of(file)
     if "axes" in content:
-        if "rungs" in content:
-            raise UserError(f"{file} has both rungs and axes: leave one of them out.")
         every = checked(dict[str, Any], content.pop("every", {}), file)
         content["rungs"] = product(checked(AXES, content.pop("axes"), file), every)
     content |= {name: value for name, value in changes.items() if value is not None}
@@ -114,6 +113,30 @@ def load(file: Path, **changes: Any) -> Ladder:
     if strange := [name for name in names if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)]:
         raise UserError(f"{file}: the rung '{strange[0]}' names a folder: use letters, digits, `-`, `.` and `_`.")
     return ladder
+
+
+def content_of(file: Path, known: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The fields of a ladder's file, with those of the ladder that it is like where it has none.
+
+    Args:
+        known: files that are like this one.
+
+    Raises:
+        UserError: there is no such ladder, ladders are like each other, or a file has both rungs and axes.
+    """
+    own = read_yaml(file, dict[str, Any])
+    if {"rungs", "axes"} <= own.keys():
+        raise UserError(f"{file} has both rungs and axes: leave one of them out.")
+    if "like" not in own:
+        return own
+    name = str(own.pop("like"))
+    if (other := named_config("ladder", name)) is None:
+        raise UserError(f"{file} is like '{name}'. {unknown('ladder', name, 'ladder')}")
+    if other in (*known, file):
+        raise UserError(f"{file} is like '{name}', which is like it: leave one `like` out.")
+    theirs = content_of(other, (*known, file))
+    replaced = {"rungs": ("axes", "every"), "axes": ("rungs",)}  # a ladder has one of them
+    return {key: value for key, value in theirs.items() if not any(key in replaced.get(k, ()) for k in own)} | own
 
 
 AXES = Annotated[dict[Name, Annotated[dict[str, dict[str, Any]], Field(min_length=1)]], Field(min_length=1)]

@@ -154,18 +154,22 @@ def check_alike(ladder: Ladder, found: Sequence[Plan]) -> None:
                 )
 
 
-def what_is_missing(found: Iterable[Plan]) -> str:
+def what_is_missing(found: Iterable[Plan], *, overwrite: bool) -> str:
     """A line for each model: its runs, and the time that those not yet made take, where some were timed.
 
     Whether finished runs are of the same text and settings is not looked at.
+
+    Args:
+        overwrite: whether what is finished is run again.
     """
-    return "\n".join(f"{plan.rung.name:<20} {_missing(plan)}" for plan in found)
+    return "\n".join(f"{plan.rung.name:<20} {_missing(plan, overwrite=overwrite)}" for plan in found)
 
 
-def _missing(plan: Plan) -> str:
+def _missing(plan: Plan, *, overwrite: bool) -> str:
     trials, whole = plan.trials(), plan.whole(0)
     runs = [*trials, *(request for request in whole if request not in trials)]
-    made = [request.out for request in runs if request.out is not None and (request.out / "metrics.json").is_file()]
+    folders = [] if overwrite else [request.out for request in runs if request.out is not None]
+    made = [folder for folder in folders if (folder / "metrics.json").is_file()]
     if len(made) == len(runs):
         return "finished"
     if plan.counts:

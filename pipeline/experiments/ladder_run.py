@@ -58,6 +58,10 @@ class LadderRun:
             raise UserError("The ladder has no model to train or to count: give a rung a `model`.")
         if wrong := [name for name in self.chosen if name not in names]:
             raise UserError(f"The ladder has no rung '{wrong[0]}'; it has {', '.join(names)}.")
+        if self.data and not ladder.blimp:
+            raise UserError(
+                f"This ladder asks no minimal pairs, so {typed.flag('data')} would be ignored: leave it out."
+            )
         if self.blimp is not None and not self.blimp.exists():
             raise UserError(f"There are no minimal pairs in {self.blimp}: {typed.flag('data')} is the folder above.")
         check_out(self.out, SETTINGS, "a ladder")
@@ -67,6 +71,11 @@ class LadderRun:
     def blimp(self) -> Path | None:
         """The folder of the minimal pairs, where they are asked."""
         return path_of(self.data) / self.ladder.blimp if self.data and self.ladder.blimp else None
+
+    @property
+    def asked(self) -> list[Plan]:
+        """The rungs that are run."""
+        return [plan for name, plan in self.plans.items() if not self.chosen or name in self.chosen]
 
     def run(self, publish: Callable[[Results], None]) -> Results:
         """Trains and measures what is missing.
@@ -83,9 +92,8 @@ class LadderRun:
         if self.ladder.blimp and self.data is None:
             inform(f"BLiMP is left out: set {typed.flag('data')} to the folder of its data.")
         found = Found(self.ladder, self.out / "measures", blimp=self.blimp, command=self.command)
-        asked = [plan for name, plan in self.plans.items() if not self.chosen or name in self.chosen]
-        total = sum(plan.tokens() for plan in asked)
-        counting: dict[str, Any] = {"total": len(asked), "unit": "model"}
+        total = sum(plan.tokens() for plan in self.asked)
+        counting: dict[str, Any] = {"total": len(self.asked), "unit": "model"}
         training: dict[str, Any] = {"total": total, "unit": " tokens", "unit_scale": True}
         with progress(desc="ladder", smoothing=0, **(training if total else counting)) as bar:
 

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from pipeline.errors import UserError
 from pipeline.experiments.recipes_report import BASE
+from pipeline.presets import dotted
 from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]
@@ -37,6 +38,9 @@ class Ingredient:
     title: Name
     settings: Annotated[dict[str, Any], Field(min_length=1)]
     source: str = ""
+
+    def __post_init__(self) -> None:
+        self.settings = dotted(self.settings)
 
 
 @dataclass
@@ -64,6 +68,9 @@ class Recipes:
     seeds: Annotated[int, Field(ge=1)] = 3
     settings: dict[str, Any] = field(default_factory=dict)
     base: Name = "its configuration"
+
+    def __post_init__(self) -> None:
+        self.settings = dotted(self.settings)
 
     def all(self) -> dict[str, Ingredient]:
         """Every recipe by its name, the model's own first."""

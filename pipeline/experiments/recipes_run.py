@@ -168,8 +168,11 @@ class RecipesRun:
         check_shared(self.out / SIGN, self._shared(), "recipes", overwrite=self.overwrite)
         rows = []
         for name, one in self.recipes.all().items():
+            if self.chosen and name not in self.chosen:
+                continue
             folders = [request.out for (of, _), request in self.runs.items() if of == name]
-            ended = sum((folder / "metrics.json").is_file() for folder in folders if folder is not None)
+            made = (folder for folder in folders if folder is not None and not self.overwrite)
+            ended = sum((folder / "metrics.json").is_file() for folder in made)
             settings = (flag.removeprefix("--") for flag in overrides_of(one.settings))
             rows.append([name, f"{ended} of {len(folders)}", ", ".join(settings)])
         return markdown_table(["recipe", "finished", "settings"], rows)

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     if options.dry_run:
         from pipeline.experiments.ladder_plan import what_is_missing
 
-        print(what_is_missing(wanted.plans.values()))
+        print(what_is_missing(wanted.asked, overwrite=options.overwrite))
         return
     from pipeline.experiments import ladder_table
     from pipeline.reporting import ladder_page

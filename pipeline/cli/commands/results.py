@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.arguments import Parser
 from pipeline.cli.commands import compare
 from pipeline.console import typed
+from pipeline.console.messages import inform
 from pipeline.errors import UserError
 from pipeline.presets import named_config
+from pipeline.storage.paths import path_of
 
 if TYPE_CHECKING:
     from pipeline.experiments.grid import Grid
@@ -41,6 +42,8 @@ def run(options: argparse.Namespace) -> None:
             raise UserError(f"There is no table in {out}: run {typed.command('results')} without --table-only first.")
     else:
         check_corpus(grid)
+        if options.corpus:
+            note_other_corpora(grid)
         compare.check_places(grid)
         compare.pretrain_missing(grid)
         command = compare.command_of(options, out)
@@ -52,6 +55,8 @@ def run(options: argparse.Namespace) -> None:
 
 def check_corpus(grid: Grid) -> None:
     """Raises: UserError, encoders are missing, and what they would be pretrained on is too."""
+    from pipeline.training.corpus_data import OF_TASK
+
     missing = grid.missing_encoders()
     if not missing:
         return
@@ -65,8 +70,24 @@ def check_corpus(grid: Grid) -> None:
         raise UserError(
             f"{folder} is missing, and pretraining writes into a folder called encoder: end `encoders` with /encoder."
         )
-    if named_config("corpora", grid.corpus) is None and not Path(grid.corpus).exists() and "*" not in grid.corpus:
+    text = grid.corpus
+    named = text.startswith(OF_TASK) or named_config("corpora", text) is not None or set(text) & set("*?[")
+    if not named and not path_of(text).exists():
         raise UserError(
             f"{model} is to be pretrained on {grid.corpus}, and there is no such corpus. Give its folder with "
             f"{typed.flag('corpus', 'folder')}, or build one with {typed.command('wikipedia-sample', out=grid.corpus)}."
         )
+
+
+def note_other_corpora(grid: Grid) -> None:
+    """Says which encoders are there already, of another corpus than the one that is named."""
+    from pipeline.experiments.pretraining_run import corpus_name
+    from pipeline.tracking import lineage
+
+    wanted, missing = corpus_name(str(grid.corpus)), grid.missing_encoders()
+    for model in grid.models:
+        folder = grid.encoder(model)
+        if folder is not None and model not in missing and (folder / lineage.FILE).is_file():
+            found = lineage.last(lineage.read(folder), "corpus").get("name")
+            if found not in (None, wanted):
+                inform(f"Note: {folder} is there already, pretrained on {found}: {grid.corpus} is for what is missing.")

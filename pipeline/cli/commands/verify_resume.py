@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, request_of
+from pipeline.presets import named_config
 from pipeline.training.requests import FineTuneRequest, PretrainRequest, by_setting
 
 HELP = "does a killed run end as an uninterrupted one?"
@@ -30,7 +31,9 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.experiments import resume_test
 
     out, place = options.out or Path("runs/verify-resume") / options.model, {"trainer.accelerator": "cpu"}
-    pretraining = request_of(PretrainRequest, options, out=None, overwrite=False)
+    of_corpus = options.corpus != "sample" and named_config("corpora", options.corpus) is not None  # else of the task
+    data = options.data if of_corpus else None
+    pretraining = request_of(PretrainRequest, options, out=None, overwrite=False, data=data)
     config.check_steps(pretraining)
     results = {}
     request = pretraining.override(place | SHORT, first=True)
@@ -42,6 +45,7 @@ def run(options: argparse.Namespace) -> None:
         model=options.model,
         seed=options.seed,
         task=options.task,
+        data=None if of_corpus else options.data,
         encoder=out / "pretrain-straight/encoder",
         overrides=tuple(word for words in shared for word in words),
     ).override({"data.epochs": 3, "model.recipe.unfreeze_share": 0.5, **place}, first=True)

@@ -22,6 +22,9 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.console.progress import progress
     from pipeline.data import wikipedia_sample
 
+    if (options.articles or wikipedia_sample.ARTICLES) < wikipedia_sample.VALIDATION:
+        least = wikipedia_sample.VALIDATION
+        raise UserError(f"--articles is {options.articles}; one in {least} is for validation: take {least} at least.")
     if options.out.exists() and not options.overwrite:
         raise UserError(f"{options.out} is there already; set {typed.flag('overwrite')} to replace it.")
     if options.out.exists() and not (options.out / "valid.jsonl.xz").is_file():
