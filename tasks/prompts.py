@@ -76,6 +76,12 @@ class Question:
 
 
 class _Formatter(string.Formatter):
+    def get_value(self, key: Any, args: Any, kwargs: Any) -> Any:
+        value = super().get_value(key, args, kwargs)
+        if value is None or value != value:  # NaN, as tables write an empty cell into JSON
+            raise ValueError(f"it has nothing under '{key}'")
+        return value
+
     def convert_field(self, value: Any, conversion: Any) -> Any:
         text = str(value).strip()
         if conversion == "l":
@@ -115,5 +121,5 @@ def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str |
             raise ValueError(f"the right answer is {gold} of {len(candidates)} candidates")
     if prompt.shape == "pair":
         return Question("", candidates, "", gold)
-    left, _, right = text(prompt.text).partition(MASK) if prompt.shape == "cloze" else (text(prompt.text), "", "")
-    return Question(left, candidates, right, gold)
+    left, _, right = prompt.text.partition(MASK) if prompt.shape == "cloze" else (prompt.text, "", "")
+    return Question(text(left), candidates, text(right), gold)  # a mask in a text of the row is not that of the prompt

@@ -248,6 +248,8 @@ def _places(value: Any, begin: Any = None) -> list[tuple[str, Any]] | None:
             return None
         return [(str(text), at) for text, at in zip(texts, begins, strict=True) if not _is_empty(text)]
     if isinstance(value, (list, tuple)):
+        if not is_missing(begin) and all(isinstance(part, str) or _is_empty(part) for part in value):
+            return _places({"text": list(value), "answer_start": begin})  # texts and places side by side
         parts = [_places(part) for part in value]
         return None if None in parts else [place for part in parts if part is not None for place in part]
     text = "" if _is_empty(value) else str(value) if begin is not None else str(value).strip()

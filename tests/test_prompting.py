@@ -33,6 +33,7 @@ from pipeline.prompting.run import read
 from pipeline.prompting.scoring import scorer_of
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
+from pipeline.tokenization.whole_words import WholeWords
 from tasks.multilabel import MultiLabel
 from tasks.prompted import Prompted
 from tasks.prompts import Prompt, Question, fill
@@ -176,8 +177,29 @@ def test_prompts_are_filled() -> None:
     question = fill(cloze, ROW, ["good", "bad"], "bad")
     assert (question.left, question.right) == ("The man sat. It was ", "!")
     assert (question.candidates, question.gold) == (["fun", "sad"], 1)
+    question = fill(cloze, {"premise": "A [MASK] broke."}, ["good", "bad"], "bad")  # the row's own
+    assert (question.left, question.right) == ("A [MASK] broke. It was ", "!")
+    for nothing in (None, float("nan")):
+        with pytest.raises(ValueError, match="it has nothing under 'premise'"):
+            fill(cloze, {"premise": nothing}, ["good", "bad"], "bad")
     last = fill(Prompt("last_word", "{premise}"), ROW, [], None)
     assert (last.left, last.candidates) == ("The man", [" sat."])
+
+
+def test_an_unknown_word_is_never_the_right_one() -> None:
+    """Of a causal model of whole words; one of pieces knows all."""
+    texts = ["the cat saw one", "the cat saw two"] * 9
+    words = WholeWords.train(texts, vocab_size=8, lowercase=False, min_frequency=10)
+    sizes = {"size": 16, "layers": 1, "heads": 2, "inner_size": 32, "max_length": 16}
+    model = Gpt(words, **sizes, dropout=0.0, attention_dropout=0.0).eval()  # type: ignore[arg-type]
+    asked = [Request("the cat", " saw", ""), Request("the cat saw", " twelve", "")]
+    known, unknown = score(model, asked)
+    assert (known.unknown, unknown.unknown) == ((), ("[UNK]",))
+    assert not unknown.greedy
+    prompt = Prompt("choice", "{text}", {"no": " unicorn", "yes": " cat"})
+    question = fill(prompt, {"text": "a"}, ["no", "yes"], "no")
+    with pytest.raises(UserError, match="does not predict the word"):
+        check(scorer_of(model), prompt, 1, [question], ["no", "yes"])
 
 
 def test_rules(gpt: Gpt) -> None:

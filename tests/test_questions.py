@@ -276,6 +276,10 @@ def test_words_come_before_parts_of_words_and_a_column_says_more() -> None:
     row = {"question": "what?", "context": "a hundred red cats, red dogs", "answers": "red"}
     assert Questions().label(("row", row))[:2] == (10, 13)
     assert Questions().label(("row", {**row, "answer_start": "20"}))[:2] == (20, 23)
+    several = {**row, "answers": ["red", "dogs"], "answer_start": [20, 24]}  # side by side
+    assert Questions().label(("row", several)) == Answer(20, 23, ["red", "dogs"])
+    with pytest.raises(UserError, match="which is not in the text at character 3"):
+        Questions().label(("row", {**several, "answer_start": [3, 24]}))
     with pytest.raises(UserError, match="which is not in the text at character 21"):
         Questions().label(("row", {**row, "answer_start": 21}))
 

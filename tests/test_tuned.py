@@ -197,6 +197,12 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
         pairs.predict(["a"])
     with pytest.raises(UserError, match="reads single texts"):
         model.predict([["a", "list"]])
+    with pytest.raises(UserError, match="reads single texts"):
+        model.predict([("a", "b", "c")])
+    with pytest.raises(UserError, match="batch_size is 0"):
+        model.predict(["a"], batch_size=0)
+    with pytest.raises(UserError, match="Texts come in a list"):
+        pairs.predict([("a", None)])  # type: ignore[list-item]
     for wrong in ("a text", [3]):
         with pytest.raises(UserError, match="Texts come in a list"):
             model.predict(wrong)  # type: ignore[arg-type]
@@ -213,6 +219,8 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
         answers('{"title": "a", "body": "b"}\n', "jsonl", joined)
     tagger = FineTunedModel(bert, labels=["O", "B-X", "I-X"], options=options(name="token", columns={"words": "words"}))
     assert answers('{"words": ["In", 1999]}\n', "jsonl", tagger)[0]["words"] == ["In", "1999"]
+    named = FineTunedModel(bert, labels=["O"], options=options(name="token", columns={"words": "text"}))
+    assert answers('{"text": "the U.S."}\n', "jsonl", named)[0]["words"] == ["the", "U.S."]  # its column of words
     for row, words in (('{"words": "U.S. -based"}', ["U.S.", "-based"]), ('{"text": "U.S."}', ["U", ".", "S", "."])):
         assert answers(row + "\n", "jsonl", tagger)[0]["words"] == words  # words as the task reads them; any text
     assert [form_of(name, None) for name in ("a.tsv", "a.txt", "-", "A.CSV")] == ["tsv", "lines", "lines", "csv"]

@@ -107,7 +107,7 @@ class FineTunedModel(nn.Module):
         check_texts(texts)
         pairs, by_word = self.options.pairs, self.head.by_word
         if any(
-            (isinstance(text, tuple) and len(text) == 2) != pairs or (isinstance(text, list) and not by_word)
+            isinstance(text, tuple) != pairs or (pairs and len(text) != 2) or (isinstance(text, list) and not by_word)
             for text in texts
         ):
             wanted = "pairs (text, text)" if pairs else "single texts" + (" or lists of words" if by_word else "")
@@ -116,6 +116,8 @@ class FineTunedModel(nn.Module):
     @torch.no_grad()
     def _of_features(self, features: Sequence[Feature], texts: Sequence[Any], batch_size: int) -> list[Prediction]:
         """The prediction of each text, in batches of similar length."""
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         self.eval()
         order = sorted(range(len(features)), key=lambda i: len(features[i]))
         result: list[Numbered] = []

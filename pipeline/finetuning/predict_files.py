@@ -128,7 +128,7 @@ def value(model: FineTunedModel, row: Mapping[str, Any], role: str, place: str) 
     name = next((name for name in names if name in row), None)
     cell = None if name is None else row[name]
     if isinstance(cell, str):
-        return cell.split() if by_word and name != "text" else cell  # words as the task reads them
+        return cell.split() if by_word and name in (column, role) else cell  # words as the task reads them
     if cell is not None and by_word and is_plain_list(cell):
         return [str(word) for word in cell]
     if cell is not None:

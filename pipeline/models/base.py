@@ -422,7 +422,10 @@ class Encoder(nn.Module):
 
     def unknown_words(self, units: Sequence[Any]) -> list[str]:
         """The words among units that the model cannot predict by name."""
-        return []
+        special = self.tokenizer.special
+        if "unk" not in special or special["unk"] in (special.get("bos"), special.get("eos")):  # it spells all words
+            return []
+        return [self.unit_text(unit) for unit in units if unit == self.tokenizer.id("unk")]
 
     @torch.no_grad()
     def encode(

@@ -60,7 +60,8 @@ class CausalScorer(ContinuationScorer):
             chosen = [rows[i] for i in indices]
             for row, results in zip(chosen, self._score_rows(chosen, state, read), strict=True):
                 for number, target, (total, greedy) in zip(row.requests, row.targets, results, strict=True):
-                    scores[number] = Scored(total, len(target), cuts[number], greedy)
+                    unknown = tuple(self.encoder.unknown_words(target))
+                    scores[number] = Scored(total, len(target), cuts[number], greedy and not unknown, unknown)
                 progress(len(row.requests))
         return [scores[number] for number in range(len(pairs))]
 
