@@ -118,7 +118,7 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
 
 def dotted(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings by dotted names, where some are written as sections too."""
-    return {name: value for key, part in settings.items() for name, value in flat(part, f"{key}.").items()}
+    return flat(settings) if settings else {}
 
 
 def first_sentence(message: str) -> str:
