@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -61,11 +62,20 @@ def broken() -> Built:
     raise ValueError("no such model")
 
 
-def test_candidates_take_turns_and_are_timed() -> None:
+def test_candidates_take_turns_and_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    order, receive = [], timing._receive
+
+    def noted(pipe: Any, name: str) -> Any:
+        order.append(name)
+        return receive(pipe, name)
+
+    monkeypatch.setattr(timing, "_receive", noted)
     results = interleave([Candidate("ours", quick, ours=True), Candidate("theirs", slow)], rounds=3)
     assert len(results["ours"].seconds) == len(results["theirs"].seconds) == 3
     assert min(results["ours"].seconds) >= 0.02  # as long as they sleep
     assert min(results["theirs"].seconds) >= 0.2
+    turns = ["ours", "theirs"]
+    assert order[: 2 * 4] == turns * 4  # both are built, then three rounds
 
 
 def test_the_peak_is_measured_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,19 +119,23 @@ def test_push_lists_what_it_would_upload_and_wants_a_token(
         assert path.name in said
     assert f"{(folder / 'model.safetensors').stat().st_size:,}  model.safetensors" in said
     assert "(private); nothing was uploaded" in said
+    run(*flags, "--dry-run", "--public")
+    assert "(public); nothing was uploaded" in capsys.readouterr().out
     with pytest.raises(UserError, match="set HF_TOKEN"):
         run(*flags)
     with pytest.raises(UserError, match="USER/NAME"):
         run("push", "--from", str(folder), "--repo", "bert-sample")
 
 
-def test_push_uploads_a_folder_that_is_whole(pretrained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("public", [False, True])
+def test_push_uploads_a_folder_that_is_whole(pretrained: Path, tmp_path: Path, public: bool) -> None:
     """In a process of its own: huggingface_hub reads the address of the hub when it is imported."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     Hub.requests.clear()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     flags = ["push", "--from", str(pretrained / "encoder"), "--repo", "anna/bert-sample", "--license", "mit"]
+    flags += ["--language", "de", "--base-model", "anna/base", *(["--public"] if public else [])]
     done = command(*flags, HF_ENDPOINT=address, HF_TOKEN="hf_secret", HF_HUB_DISABLE_XET="1", HF_HOME=str(tmp_path))
     server.shutdown()
     assert done.returncode == 0, done.stderr
@@ -139,7 +143,7 @@ def test_push_uploads_a_folder_that_is_whole(pretrained: Path, tmp_path: Path) -
     assert all(token == "Bearer hf_secret" for _, _, token in Hub.requests)
     [made] = [lines[0] for path, lines, _ in Hub.requests if path.endswith("/repos/create")]
     assert made["name"] == "bert-sample"
-    assert made.get("private") is True or made.get("visibility") == "private"
+    assert (made.get("private") is True or made.get("visibility") == "private") == (not public)
     [commit] = [lines for path, lines, _ in Hub.requests if "/commit/" in path]
     sent = {line["value"]["path"]: b64decode(line["value"]["content"]) for line in commit if line["key"] == "file"}
     assert sent.keys() == {path.name for path in (pretrained / "encoder").iterdir()}
@@ -149,6 +153,8 @@ def test_push_uploads_a_folder_that_is_whole(pretrained: Path, tmp_path: Path) -
     encoders.load(tmp_path / "down")  # its checksums are right
     card = ModelCard.load(tmp_path / "down/README.md")
     assert card.data.license == "mit"
+    assert card.data.language == "de"
+    assert card.data.base_model == "anna/base"
     assert 'from_pretrained("anna/bert-sample")' in card.content
     assert "No license" not in card.content
 

@@ -93,10 +93,12 @@ def test_vectors_of_an_encoder_are_a_file_of_word2vec(toys: Callable[[str], Path
 
 
 @pytest.mark.parametrize("header", ["", "5 3\n"])
-def test_vectors_of_others_become_an_encoder(header: str, tmp_path: Path) -> None:
+def test_vectors_of_others_become_an_encoder(header: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "glove.txt.gz", tmp_path / "glove"
     with gzip.open(file, "wt") as text:
         text.write(header + GLOVE)
+    run("import-vectors", "--vectors", str(file), "--out", str(tmp_path / "one"), "--words", "1")
+    assert ": 1 words, 3 numbers each" in capsys.readouterr().out
     run("import-vectors", "--vectors", str(file), "--out", str(out))
     encoder = pipeline.encoders.load(out)
     found = encoder.encode([["The", "café", "opened"]])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
+import pipeline
 from pipeline.__main__ import main
 from pipeline.cli import commands
 from pipeline.cli.config import finetuning, pretraining
@@ -200,6 +201,14 @@ def test_a_refused_run_leaves_no_new_folder(tmp_path: Path) -> None:
             run("pretrain", "--out", out, *SMALL, "--data.length=64")
     assert not (tmp_path / "new").exists()
     assert (tmp_path / "mine").is_dir()
+
+
+def test_the_version_and_what_a_command_without_words_says() -> None:
+    done = command("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, pipeline.__version__)
+    done = command()
+    assert done.returncode == 2
+    assert "COMMAND" in done.stdout
 
 
 def test_the_last_message_has_a_line_of_its_own(

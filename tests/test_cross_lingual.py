@@ -229,6 +229,9 @@ def test_counted_translations_are_found(tmp_path: Path, pairs: Path, capsys: pyt
     run("retrieval", "--from", str(encoder), "--task", "multi30k", "--data", str(pairs), "--out", str(found_in))
     shown, found = capsys.readouterr().out, json.loads(found_in.read_text())
     assert found["texts"] == 48
+    few = ["--task", "multi30k", "--data", str(pairs), "--out", str(tmp_path / "few.json"), "--texts", "8"]
+    run("retrieval", "--from", str(encoder), *few)
+    assert json.loads((tmp_path / "few.json").read_text())["texts"] == 8
     assert found["languages"] == ["en", "de"]
     assert found["best"] == found["layers"][found["chosen"]]
     assert f"layer {found['chosen']} (best in validation) | {found['best']['there']:.1%}" in shown

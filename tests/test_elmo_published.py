@@ -15,6 +15,7 @@ from pipeline.errors import UserError
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.options import HeadOptions
 from pipeline.interop.elmo_hdf5 import import_elmo
+from tests.conftest import run
 
 SENTENCES = [["The", "soup", "was", "good", "."], ["Zürich", "日本", "🙂"], ["a"], ["x" * 70, "short", "words", "here"]]
 OPTIONS = {
@@ -150,6 +151,16 @@ def test_imported_weights_carry_their_state_as_the_original(tmp_path: Path) -> N
         first = elmo(batch)
         second = elmo(batch, first.state)
     assert (first.layers[2] - second.layers[2]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("flags", "state"), [([], "reset"), (["--state", "carry"], "carry")])
+def test_the_command_imports_weights(tmp_path: Path, flags: list[str], state: str) -> None:
+    options, hdf5, _ = write_published(tmp_path)
+    run("import-elmo", "--options", str(options), "--weights", str(hdf5), "--out", str(tmp_path / "encoder"), *flags)
+    encoder = pipeline.encoders.load(tmp_path / "encoder")
+    assert encoder.config["state"] == state
+    expected = import_elmo(options, hdf5).encode(SENTENCES).layers[2]
+    torch.testing.assert_close(encoder.encode(SENTENCES).layers[2], expected)
 
 
 def test_a_folder_that_does_not_name_skip_connections_has_them(tmp_path: Path) -> None:

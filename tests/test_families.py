@@ -12,6 +12,7 @@ import transformers
 from safetensors.torch import load_file
 
 from pipeline.errors import UserError
+from pipeline.models.generation import Search
 from tests.conformance import flags
 from tests.conftest import figures, run
 
@@ -130,8 +131,24 @@ def test_evaluate_takes_rows_as_long_as_those_of_pretraining(
             shown(folder)
 
 
-def test_try(encoders: dict[str, Path], pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prompt_for_a_last_word_has_no_baseline_of_words(encoders: dict[str, Path], tmp_path: Path) -> None:
+    files = ["--data", str(tmp_path), "--unigram", str(tmp_path), "--out", str(tmp_path / "run")]
+    with pytest.raises(UserError, match="a last_word prompt has only one"):
+        run("zeroshot", "--task", "lambada", "--from", str(encoders["gpt"] / "encoder"), *files)
+    assert not (tmp_path / "run").exists()
+
+
+def test_try(
+    encoders: dict[str, Path], pretrained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpt = ["try", "--model", "gpt", "--from", str(encoders["gpt"] / "encoder")]
+    with monkeypatch.context() as patch:
+        seen: list[tuple[bool, Search]] = []
+        patch.setattr("pipeline.inspection.show.show", lambda _, __, *, score, how: seen.append((score, how)) or "")
+        how = "--tokens 7 --beam 3 --temperature 0.5 --top-k 4 --top-p 0.6 --seed 9"
+        run(*gpt, "--prompt", "a", "--score", *how.split())
+        assert seen == [(True, Search(tokens=7, beam=3, temperature=0.5, top_k=4, top_p=0.6, seed=9))]
+    capsys.readouterr()
     run(*gpt, "--prompt", "The soup", "--tokens", "8")
     first = capsys.readouterr().out
     assert first.startswith("The soup")

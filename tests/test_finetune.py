@@ -223,6 +223,14 @@ def test_lightning_alone_trains_and_tests(
 ) -> None:
     """Without our commands: the trainer asks the modules for data and network."""
     seeds: list[int] = []
+    built: list[tuple[int, int]] = []
+    build = base_module.optimizers.build
+
+    def noted(options: Optimization, *args: Any, total: int, **more: Any) -> Any:
+        built.append((options.warmup_steps, total))
+        return build(options, *args, total=total, **more)
+
+    monkeypatch.setattr(base_module.optimizers, "build", noted)
     monkeypatch.setattr(base_module, "seed_generators", lambda seed, device: seeds.append(seed))
     rates = Optimization(1e-3, warmup_steps=0, schedule="linear", weight_decay=0.01, betas=(0.9, 0.98), eps=1e-6)
     folder = str(pretrained / "encoder")
@@ -234,6 +242,7 @@ def test_lightning_alone_trains_and_tests(
     trainer.fit(module, data)
     assert trainer.global_step == limit.get("max_steps", 2 * 5)
     assert len(set(seeds)) == len(seeds) == trainer.global_step  # the dropout of each epoch is another
+    assert built == [(round(0.2 * trainer.global_step), trainer.global_step)]
     assert rates.warmup_steps == 0  # the settings that were given stay as they were
     trainer.test(module, data, verbose=False)
     assert {"test/loss", "test/accuracy", "test/macro_f1"} <= set(trainer.callback_metrics)

@@ -170,6 +170,9 @@ def test_lightning_alone_trains_the_weights_of_the_command(tmp_path: Path) -> No
     module, data = modules()
     fit = trainer(6)
     fit.fit(module, data)
+    decay = {id(p): group["weight_decay"] for group in fit.optimizers[0].param_groups for p in group["params"]}
+    for name, parameter in module.named_parameters():
+        assert decay[id(parameter)] == (0.1 if parameter.dim() > 1 else 0), name  # neither biases nor norms
     ours = load_file(tmp_path / "run/encoder/model.safetensors")
     assert all(torch.equal(value, ours[name]) for name, value in module.encoder.export_state().items())
     assert float(fit.callback_metrics["val/lm_loss"]) == pytest.approx(figures(tmp_path / "run")["val/lm_loss"])

@@ -19,7 +19,7 @@ from pipeline.training.resume import check_same_run
 from tests.conftest import SMALL, run
 
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-2, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.1}
-SETTINGS |= {"betas": (0.9, 0.95), "eps": 1e-8}
+SETTINGS |= {"betas": (0.9, 0.95), "eps": 1e-2}  # another eps than torch's own
 
 
 def network(hidden: int = 24) -> nn.ModuleDict:
@@ -53,10 +53,17 @@ def test_muon_is_torchs_and_the_rest_is_adamws() -> None:
     decayed = [{"params": [p], "weight_decay": 0.1 * (p.dim() > 1)} for p in others]
     pair = [
         torch.optim.Muon(weights, lr=1e-2, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(decayed, lr=1e-2, betas=(0.9, 0.95), eps=1e-8),
+        torch.optim.AdamW(decayed, lr=1e-2, betas=(0.9, 0.95), eps=SETTINGS["eps"]),
     ]
     for one, other in zip(learn(ours, muon(ours, half=True), steps=5), learn(theirs, *pair, steps=5), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_the_cosine_schedule_is_that_of_transformers() -> None:
+    unused = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    [theirs] = transformers.get_cosine_schedule_with_warmup(unused, 4, 20).lr_lambdas
+    ours = [schedules.rate_at(step, warmup=4, total=20, schedule="cosine") for step in range(4, 21)]
+    assert ours == pytest.approx([theirs(step) for step in range(4, 21)])
 
 
 def test_cautious_decay_leaves_the_weights_that_grow() -> None:

@@ -11,7 +11,9 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,6 +142,21 @@ def test_nothing_secret_is_logged(tmp_path: Path) -> None:
     assert tables
     assert "xylograph" in tables[0].read_text()
     assert [artifact.name for artifact in artifacts(tmp_path / "run")] == ["bert-private-folder"]
+
+
+def test_answers_about_private_texts_stay_here(pretrained: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    rows = "text\tlabel\nThe xylograph was fine.\tpositive\nThe soup was cold.\tnegative\n"
+    (texts / "test.tsv").write_text(rows)
+    flags = ["zeroshot", "--task", "sentiment", "--from", str(pretrained / "encoder"), "--data", str(texts)]
+    for name, more in (("kept", []), ("sent", ["--log-text"])):
+        run(*flags, "--out", str(tmp_path / name), *more)
+        files = [file for file in (tmp_path / name / "wandb").rglob("*") if file.is_file()]
+        content = b"".join(file.read_bytes() for file in files)
+        assert content
+        assert (b"xylograph" in content) == (name == "sent")
+        assert "xylograph" in (tmp_path / name / "predictions.jsonl").read_text()
 
 
 def test_what_of_a_configuration_is_public() -> None:
@@ -399,6 +416,49 @@ def test_verify_resume_sees_a_difference(tmp_path: Path) -> None:
     found = " ".join(verify_resume.compare(tmp_path / "one", tmp_path / "two", "encoder"))
     for what in ("content of batch 0", "loss of batch 0", "metrics.csv", "last checkpoints", "weights in encoder"):
         assert what in found
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_sync_uploads_what_is_there(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no offline run of Weights & Biases under runs and results"):
+        run("sync")
+    for name in ("runs/z/wandb/offline-run-1", "results/a/wandb/offline-run-2"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    asked: list[tuple[list[str], dict[str, str]]] = []
+
+    def upload(words: list[str], env: dict[str, str]) -> SimpleNamespace:
+        asked.append((words[3:], env))
+        return SimpleNamespace(returncode=status)
+
+    monkeypatch.setattr("pipeline.cli.commands.sync.subprocess.run", upload)
+    with pytest.raises(UserError, match="Not all of the 2 offline runs") if status else nullcontext():
+        run("sync")
+    [(words, environment)] = asked
+    assert words == ["sync", "--yes", "runs/z/wandb/offline-run-1", "results/a/wandb/offline-run-2"]
+    assert "WANDB_MODE" not in environment
+    assert ("Uploaded 2 runs." in capsys.readouterr().out) == (not status)
+
+
+@pytest.mark.parametrize(("flags", "count"), [([], 20), (["--count", "3"], 3), (["--count", "0"], None)])
+def test_a_sweep_runs_as_many_as_are_asked_for(
+    flags: list[str], count: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_MODE", "offline")  # would keep the runs of the sweep here
+    agents: list[tuple[str, int | None]] = []
+    monkeypatch.setattr("wandb.sweep", lambda content, **_: f"id-of-{content['name']}")
+    monkeypatch.setattr("wandb.agent", lambda name, count=None, **_: agents.append((name, count)))
+    run("sweep", "--name", "pretrain", *flags)
+    [(name, asked)] = agents
+    assert name.endswith("id-of-pretrain")
+    assert asked == count
+    assert "WANDB_MODE" not in os.environ
+    assert f"wandb agent {name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["sweep", "sync"])

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from torch.nn.functional import cross_entropy
 
 import pipeline
 from pipeline.errors import UserError
@@ -29,10 +31,12 @@ from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo
 from pipeline.models.gpt import Gpt
 from pipeline.models.llama import Llama
+from pipeline.models.losses import classification_loss
+from pipeline.objectives.batch import Batch, Target
 from pipeline.presets import REPOSITORY
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training import schedules
-from pipeline.training.finetuning import balanced
+from pipeline.training.finetuning import FineTuning, balanced
 from pipeline.training.fresh_layers import refresh
 from pipeline.training.task_data import TaskData
 from tasks.base import Example
@@ -302,6 +306,20 @@ def test_weights_of_rare_classes_are_larger() -> None:
     assert balanced(data).tolist() == pytest.approx([*expected, 0.0])
 
 
+def test_weights_and_smoothing_are_of_training_alone() -> None:
+    torch.manual_seed(0)
+    logits, labels, weight = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([0.5, 1.0, 2.0])
+    batch = Batch({"mask": torch.ones(6, 1)}, {"task": Target(labels, torch.tensor(6))}, torch.arange(6))
+    head = SimpleNamespace(loss=classification_loss)
+    model = Mock(side_effect=lambda inputs, whole: (logits, None), head=head)
+    for training, options in ((True, {"weight": weight, "label_smoothing": 0.1}), (False, {})):
+        recipe = SimpleNamespace(lm_weight=0, label_smoothing=0.1)
+        module: Any = SimpleNamespace(model=model, recipe=recipe, class_weights=weight, training=training)
+        loss, outputs, _ = FineTuning.loss(module, batch)
+        assert outputs is logits
+        torch.testing.assert_close(loss.sum, cross_entropy(logits, labels, reduction="sum", **options))
+
+
 DATA: dict[str, Any] = {"batch_size": 4, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
 MUON = ["--model.optimization.layer_decay=0.8", "--model.optimization.optimizer=muon"]
 CRAFT = [
@@ -341,25 +359,49 @@ def test_layers_join_from_the_top() -> None:
     assert [schedules.unfreezes_at(depth, 4, 100, 0.0) for depth in range(4)] == [0, 0, 0, 0]
 
 
-def test_frozen_layers_do_not_move(pretrained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("share", "expected"), [(3, [False, False, False]), (1, [False, True, True])])
+def test_frozen_layers_do_not_move(pretrained: Path, tmp_path: Path, share: int, expected: list[bool]) -> None:
+    """Of four steps; a layer joins after a third of the share, the top one first."""
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
-    flags = ["--model.recipe.unfreeze_share=3", "--data.epochs=2"]  # the lowest layers would join after the end
-    run("finetune", *where, *TINY, *flags)
+    run("finetune", *where, *TINY, f"--model.recipe.unfreeze_share={share}", "--data.epochs=2")
     before = pipeline.encoders.load(pretrained / "encoder").layer_groups()
-    after = pipeline.load(tmp_path / "run/model").encoder.layer_groups()
+    encoder = pipeline.load(tmp_path / "run/model").encoder
+    last = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    own = "model.encoder."
+    encoder.load_state_dict({name[len(own) :]: value for name, value in last.items() if name.startswith(own)})
+    after = encoder.layer_groups()
     moved = [any(not torch.equal(a, b) for a, b in zip(*pair, strict=True)) for pair in zip(before, after, strict=True)]
-    assert moved == [False, False, False]
+    assert moved == expected
     assert figures(tmp_path / "run")["steps"] == 4
 
 
-def test_the_auxiliary_lm_loss_has_all_positions(toys: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_auxiliary_lm_loss_has_all_positions(
+    toys: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions: list[int] = []
+    expected: list[tuple[int, int]] = []
+    token_loss, weighted = Gpt.token_loss, FineTuning.weighted
+
+    def counted(encoder: Any, hidden: torch.Tensor, labels: torch.Tensor) -> Any:
+        positions.append(len(labels))
+        return token_loss(encoder, hidden, labels)
+
+    def noted(module: Any, losses: Any, batch: Any) -> Any:
+        expected.append((int(batch.inputs["mask"][:, 1:].sum()), int(batch.targets["lm"].count)))
+        return weighted(module, losses, batch)
+
+    monkeypatch.setattr(Gpt, "token_loss", counted)
+    monkeypatch.setattr(FineTuning, "weighted", noted)
     flags = ["--data.epochs=1", "--model.recipe.lm_weight=0.5", "--trainer.log_every_n_steps=1"]
     run("finetune", "--model", "gpt", "--from", str(toys("gpt") / "encoder"), "--out", str(tmp_path), *TINY, *flags)
-    losses = [
-        float(row["train/lm_loss"]) for row in csv.DictReader((tmp_path / "metrics.csv").open()) if row["train/lm_loss"]
-    ]
-    assert len(losses) == 2
-    assert all(0 < loss < 7 for loss in losses)
+    rows = [row for row in csv.DictReader((tmp_path / "metrics.csv").open()) if row["train/lm_loss"]]
+    assert len(rows) == 2
+    for row in rows:
+        total, task, lm = (float(row[f"train/{name}loss"]) for name in ("", "task_", "lm_"))
+        assert 0 < lm < 7
+        assert total == pytest.approx(task + 0.5 * lm, rel=1e-4)
+    assert expected == [(count, count) for count in positions]
+    assert len(positions) == 2
 
 
 def test_what_does_not_go_together(pretrained: Path, tmp_path: Path) -> None:
