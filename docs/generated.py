@@ -159,7 +159,7 @@ def resolved(cli: Any) -> dict[str, Any]:
 
 def sections(stages: dict[str, Any]) -> Iterator[str]:
     """A table for each section of the configurations."""
-    from pipeline.training.resume import flat
+    from pipeline.presets import flat
 
     values = {column: {**flat(resolved(cli)), **BY_USE} for column, cli in stages.items()}
     known_types = {column: typed(cli) for column, cli in stages.items()}

@@ -110,15 +110,10 @@ def content_of(file: Path) -> dict[str, Any]:
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested configuration -> dotted names."""
+    """Nested configuration -> dotted names, where some may be written as sections too."""
     if not isinstance(config, dict) or not config:
-        return {prefix[:-1]: config}
+        return {prefix[:-1]: config} if prefix else {}
     return {name: value for key, part in config.items() for name, value in flat(part, f"{prefix}{key}.").items()}
-
-
-def dotted(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by dotted names, where some are written as sections too."""
-    return flat(settings) if settings else {}
 
 
 def first_sentence(message: str) -> str:

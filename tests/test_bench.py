@@ -109,6 +109,20 @@ def test_output_layers_by_vocabulary(
         assert [row["against"] for row in csv.DictReader(file)] == ["full output", "adaptive output"]
 
 
+def test_a_row_says_where_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with a GPU: output layers where --device says, commands there, token stores on the processor."""
+    measured = {"against": "another", "ratio": 1.0, "ours": 1.0, "theirs": 1.0, "unit": "s"}
+    for name in ("output", "pretraining", "token-store"):
+        monkeypatch.setitem(bench.WHOLE, name, lambda options, name=name: [{"work": name, **measured}])
+    monkeypatch.setattr(bench, "best_precision", lambda: "bf16-mixed")  # would ask the GPU
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("sys.argv", ["bench", "output", "pretraining", "token-store", "--out", str(tmp_path)])
+    assert bench.main() == 0
+    with open(tmp_path / "bench.csv", newline="") as file:
+        devices = {row["work"]: row["device"] for row in csv.DictReader(file)}
+    assert devices == {"output": "cpu", "pretraining": "cuda", "token-store": "cpu"}
+
+
 @pytest.mark.parametrize("name", ["bert-base", "gpt2-small", "bart", "elmo"])
 def test_a_row_of_steps(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

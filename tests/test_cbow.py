@@ -109,6 +109,13 @@ def test_vectors_of_others_become_an_encoder(header: str, tmp_path: Path, capsys
     assert word2vec.readable(pipeline.encoders.load(out), ["the", "café", "new york", "rock-n-roll"]) == 2
     with pytest.raises(UserError, match="no probabilities"):
         encoder.check_lm()
+    lines = list(word2vec.as_text(encoder))
+    assert not any(line.startswith("new york") for line in lines)  # other readers split at spaces
+    assert lines[0] == f"{len(lines) - 1} 3\n"
+    assert {len(line.split(" ")) for line in lines[1:]} == {4}
+    (tmp_path / "odd.txt").write_text("b\u00a0c 1 2 3\nthe 4 5 6\n")
+    words, vectors = word2vec.read(tmp_path / "odd.txt", most=9)
+    assert (words, vectors.shape) == (["b\u00a0c", "the"], (2, 3))
 
 
 @pytest.mark.parametrize(

@@ -405,6 +405,7 @@ def shown(encoder: Any, *, prompt: str = "The film", score: bool = False, **chan
         ("gpt", {"prompt": "a \udcff"}, r"The prompt is not UTF-8 text: 'a \\udcff'"),
         ("gpt", {"prompt": "a \udcff", "score": True}, "The prompt is not UTF-8 text"),
         ("bert", {"prompt": "\udcff [MASK]"}, "The prompt is not UTF-8 text"),
+        ("gpt", {"beam": 2, "length_penalty": 200.0}, "length-penalty is 200.0; it must be from -50 to 50"),
     ],
 )
 def test_what_cannot_be_tried(encoder_folders: Path, name: str, changes: dict[str, Any], message: str) -> None:

@@ -247,6 +247,20 @@ def test_a_run_that_counts_is_a_run(toys: Callable[[str], Path], capsys: pytest.
     assert (folder / "metrics.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("text", ["sun", "red sun"])
+def test_texts_that_are_shorter_than_the_order_are_counted(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "short.jsonl"
+    file.write_text(f"{json.dumps({'text': text})}\n" * 300)
+    flags = ["--model", "ngram", "--corpus", str(file)]
+    run("pretrain", *flags, "--out", str(tmp_path / "run"), "--data.tokenizer.scheme=whole-words")
+    encoder = pipeline.encoders.load(tmp_path / "run/encoder")
+    assert len(encoder.config["ngrams"]) == len(text.split()) + 2  # with the end of text on both sides
+    run("evaluate", *flags, "--from", str(tmp_path / "run/encoder"))
+    assert "bits_per_byte" in capsys.readouterr().out
+
+
 def test_what_a_counting_run_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = ["pretrain", "--out", str(tmp_path / "run")]
     for setting, said in (

@@ -383,12 +383,21 @@ def test_axes_have_round_ticks() -> None:
 
 
 def test_energy_is_read_or_marked_as_an_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=SimpleNamespace(type="cpu", index=None)))
+    device = SimpleNamespace(type="cpu", index=None)
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=device), num_devices=1)
     monkeypatch.setattr(energy, "RAPL", tmp_path)
     meter = energy.Energy()
     assert meter.metrics() == {}  # nothing was trained
     meter.on_train_start(trainer, None)
     assert meter.metrics()["energy_source"] == "estimate"
+    with monkeypatch.context() as patch:
+        patch.setattr(energy.time, "process_time", iter([10.0, 3610.0, 20.0, 3620.0]).__next__)
+        meter.on_train_start(trainer, None)
+        alone = meter.metrics()["energy_wh"]
+        trainer.num_devices = 2  # processes, of which this one sees itself alone
+        meter.on_train_start(trainer, None)
+        assert meter.metrics()["energy_wh"] == pytest.approx(2 * alone)
+        assert alone > 0
     zones = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:1": "psys"}  # a part, and the whole
     for name, zone in zones.items():
         (tmp_path / name).mkdir()

@@ -65,7 +65,7 @@ def test_a_hub_column_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_hub_at_another_port_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTPS_PROXY", "https_proxy"):
+    for name in hub.PROXIES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(datasets, "load_dataset", lambda path, **_: f"rows of {path}")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -77,6 +77,16 @@ def test_a_hub_at_another_port_is_reached(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
         with pytest.raises(UserError, match=r"The hub \(127\.0\.0\.1:\w+\) cannot be reached"):
             hub.open_hub(path="some/corpus", streaming=True)
+    monkeypatch.setenv("HF_ENDPOINT", f"http://{host}")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")  # which would reach it
+    assert hub.open_hub(path="some/corpus", streaming=True) == "rows of some/corpus"
+
+    def needs_socks(path: str, **_: object) -> None:
+        raise ImportError("Using SOCKS proxy, but the 'socksio' package is not installed.")
+
+    monkeypatch.setattr(datasets, "load_dataset", needs_socks)
+    with pytest.raises(UserError, match=r"cannot be read from the hub .*socksio"):
+        hub.open_hub(path="some/corpus", streaming=True)
 
 
 class Breaking:

@@ -217,7 +217,8 @@ def measure(options: argparse.Namespace) -> int:
             print(f"Not measured: {error}")
             continue
         for row in rows:
-            row["device"] = options.device if name in STEPS else "cuda" if torch.cuda.is_available() else "cpu"
+            found = "cuda" if torch.cuda.is_available() and name != "token-store" else "cpu"  # of whole commands
+            row["device"] = options.device if name in STEPS or name == "output" else found
         write(options.out / "bench.csv", rows)
         measured += rows
         for row in rows:

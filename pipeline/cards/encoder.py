@@ -163,13 +163,13 @@ def scores(record: TrainingRecord, main: str) -> str:
     )
 
 
-def imported_card(encoder: Encoder, name: str, origin: str) -> str:
+def imported_card(encoder: Encoder, origin: str) -> str:
     """The README.md of an encoder whose weights come from elsewhere.
 
     Args:
         origin: a sentence about them.
     """
-    record, library = TrainingRecord(name, {}, {}, []), library_of(encoder)
+    record, library = TrainingRecord(encoder.model_type, {}, {}, []), library_of(encoder)
     tag = "feature-extraction"
     data = sections.front_matter(
         record, library=library, pipeline_tag=tag, tags=[encoder.variant(encoder.config), LIBRARY], results=[]
@@ -180,4 +180,4 @@ def imported_card(encoder: Encoder, name: str, origin: str) -> str:
         "Limits": sections.limits(record, [SEES[encoder.scoring]]),
         "License": "The license is that of the weights that were imported.",
     }
-    return sections.card(data, name, parts)
+    return sections.card(data, encoder.model_type, parts)

@@ -17,6 +17,7 @@ from tasks.dataset import listed
 
 RETRIES = 5  # in a row, without a row between them
 PAUSE = 2.0  # seconds before the first retry, doubled for each further one
+PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 NETWORK = ("httpx", "httpx2", "httpcore", "aiohttp", "urllib3", "huggingface_hub")  # not all their errors are OSErrors
 
 
@@ -68,7 +69,8 @@ def _reading(path: str, *, streaming: bool = False) -> Iterator[Any]:
 
     try:
         yield datasets
-    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+    except (OSError, ValueError, ImportError, datasets.exceptions.DatasetNotFoundError) as error:
+        # An ImportError: a proxy of SOCKS needs a package.
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(f"'{path}' cannot be read from the hub ({reason}); {local_instead()}") from None
 
@@ -81,7 +83,7 @@ def _check_connection(path: str) -> None:
     try:
         port = address.port or (80 if address.scheme == "http" else 443)
         # A proxy resolves names itself; without one a failing look-up here returns at once.
-        if not (os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")):
+        if not any(os.environ.get(name) for name in PROXIES):
             socket.create_connection((address.hostname or "", port), timeout=5).close()
     except (OSError, ValueError):  # nothing listens there, or the port is no number
         host = address.netloc.rpartition("@")[2]

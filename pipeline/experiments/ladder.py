@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeline.errors import UserError
-from pipeline.presets import dotted, named_config, unknown
+from pipeline.presets import flat, named_config, unknown
 from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]
@@ -45,7 +45,7 @@ class Rung:
     axes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.settings = dotted(self.settings)
+        self.settings = flat(self.settings)
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Ladder:
     blimp: str | None = None
 
     def __post_init__(self) -> None:
-        self.settings = dotted(self.settings)
+        self.settings = flat(self.settings)
 
     def rates_of(self, rung: Rung) -> list[float]:
         return rung.rates or self.rates

@@ -23,7 +23,7 @@ from pipeline.presets import task_file, task_of
 from pipeline.prompting.evaluate import evaluate
 from pipeline.prompting.report import metrics_of_run
 from pipeline.prompting.run import read
-from pipeline.storage.atomic import open_atomically, write_atomically
+from pipeline.storage.atomic import open_atomically, write_json
 from pipeline.storage.validation import read_json
 from pipeline.tokenization.base import PARTIAL, Tokenizer, printable
 from pipeline.tracking.groups import THEIRS, by_column, published
@@ -53,7 +53,7 @@ class Kept:
         except (UserError, KeyError):  # missing or damaged
             pass
         value = make()
-        write_atomically(file, json.dumps({"key": key, "value": value}) + "\n")
+        write_json(file, {"key": key, "value": value}, indent=None)
         return value
 
     def scores(self, make: Callable[[], TokenLogProbs]) -> TokenLogProbs:

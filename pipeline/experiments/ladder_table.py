@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.experiments import ladder_plot
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.tracking.tables import markdown_table
 
 Rows = Sequence[dict[str, Any]]
@@ -25,7 +24,7 @@ LEAST = 0.0005  # bits per byte, a gain that is shown
 
 def write(results: dict[str, Any], out: Path) -> None:
     """Writes ladder.json, ladder.md and ladder.png into `out`."""
-    write_atomically(out / "ladder.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_json(out / "ladder.json", results, indent=1, allow_nan=False)
     write_atomically(out / "ladder.md", markdown(results))
     ladder_plot.plot(results, out / "ladder.png")
 

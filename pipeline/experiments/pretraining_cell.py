@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from pipeline.errors import UserError
 from pipeline.experiments.many_runs import check_many_runs
 from pipeline.experiments.run_cache import Cell, with_contents
 from pipeline.presets import CONFIGS, content_of, flat, named_config
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest
 from pipeline.storage.validation import read_json
 from pipeline.training.corpus_data import CorpusData
@@ -83,7 +82,7 @@ def check_shared(file: Path, shared: dict[str, Any], what: str, *, overwrite: bo
 def note_shared(file: Path, shared: dict[str, Any], what: str, *, overwrite: bool) -> None:
     """Notes in a file what the runs of its folder share; see `check_shared`."""
     check_shared(file, shared, what, overwrite=overwrite)
-    write_atomically(file, json.dumps(shared, indent=1) + "\n")
+    write_json(file, shared, indent=1)
 
 
 def check_out(out: Path, sign: str, what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pipeline.console.rank import is_main
 from pipeline.errors import UserError
 from pipeline.interop import arpa
 from pipeline.models.outputs import LoadReport
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.amounts import count
@@ -186,7 +185,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         write_atomically(out / "data.txt", report + "\n")
         if load_report:
             write_atomically(out / "load_report.txt", load_report + "\n")
-        write_atomically(out / "corpus.json", json.dumps(corpus_facts(data, corpus), indent=1) + "\n")
+        write_json(out / "corpus.json", corpus_facts(data, corpus), indent=1)
     # Rank 0 initializes and DDP broadcasts; with sharded weights every rank initializes its own shard.
     if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
         module.begin(data)

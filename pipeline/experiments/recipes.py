@@ -14,7 +14,7 @@ from pydantic import Field
 
 from pipeline.errors import UserError
 from pipeline.experiments.recipes_report import BASE
-from pipeline.presets import dotted
+from pipeline.presets import flat
 from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]
@@ -40,7 +40,7 @@ class Ingredient:
     source: str = ""
 
     def __post_init__(self) -> None:
-        self.settings = dotted(self.settings)
+        self.settings = flat(self.settings)
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Recipes:
     base: Name = "its configuration"
 
     def __post_init__(self) -> None:
-        self.settings = dotted(self.settings)
+        self.settings = flat(self.settings)
 
     def all(self) -> dict[str, Ingredient]:
         """Every recipe by its name, the model's own first."""

@@ -26,7 +26,7 @@ import yaml
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
 from pipeline.experiments.finetuning_run import between_validations
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import damage, sha256
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.training import checkpoints
@@ -253,7 +253,7 @@ def _add(content: Any, value: Any) -> None:
 def certificate(out: Path, results: dict[str, dict[str, Any]], **about: Any) -> str:
     """Writes resume.json into `out`; returns what it says in a few lines."""
     content = {**about, "torch": torch.__version__, "threads": torch.get_num_threads(), **results}
-    write_atomically(out / "resume.json", json.dumps(content, indent=2) + "\n")
+    write_json(out / "resume.json", content)
     lines = []
     for stage, result in results.items():
         verdict = "PASS" if result["passed"] else "FAIL"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from pipeline.errors import Interrupted, UserError
 from pipeline.experiments.feasible import task_as_run
 from pipeline.models.folder import FILES
 from pipeline.presets import FRESH, named_config, task_file, task_hash
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
@@ -167,7 +166,7 @@ def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken,
         remove(aside)
         folder.rename(aside)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / NOTE, json.dumps(cell) + "\n")
+    write_json(folder / NOTE, cell, indent=None)
     try:
         with quiet(folder / "log.txt"):
             run(resume=resume)

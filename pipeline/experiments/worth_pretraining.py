@@ -6,7 +6,6 @@ smaller ones, has each class in its share, and is the same for both arms; valida
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from pipeline.experiments.few_rows import check_settings, crossing, settings_for
 from pipeline.experiments.grid import FineTune
 from pipeline.experiments.run_cache import cell_of, finite, once, starting
 from pipeline.presets import ArmName
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking.metric_names import baselines_of
 from pipeline.tracking.tables import markdown_table
@@ -242,7 +241,7 @@ def report(found: LabelsSaved, out: Path) -> None:
     write_atomically(out / "worth.csv", csv_table([*RUN[:-1], found.metric], found.runs))
     write_atomically(out / "worth.md", table(found))
     worth_plot.plot([found], out / "worth.png", title=found.title)
-    write_atomically(out / "metrics.json", json.dumps(figures(found), indent=2) + "\n")
+    write_json(out / "metrics.json", figures(found))
 
 
 def figures(found: LabelsSaved) -> dict[str, Any]:

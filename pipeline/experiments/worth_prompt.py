@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from pipeline.experiments.grid import FineTune
 from pipeline.experiments.run_cache import Cell, Runs, cell_of, finite, once, starting
 from pipeline.presets import task_file, task_of
 from pipeline.prompting.run import check_prompts
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_json
 from pipeline.tracking import plots
 from pipeline.tracking.history import read_metrics
 from pipeline.training.requests import FineTuneRequest, ZeroShotRequest, overrides_of
@@ -91,7 +90,7 @@ def measure(
         "finetuned": {str(n): scores for n, scores in line.items()},
     }
     figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)
-    write_atomically(out / "worth.json", json.dumps(figures, indent=2) + "\n")
+    write_json(out / "worth.json", figures)
     plot(line, prompt, figures["labels"], out / "worth.png", title=f"{request.model} on {file.stem}")
     return figures
 

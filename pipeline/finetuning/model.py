@@ -124,8 +124,7 @@ class FineTunedModel(nn.Module):
         begins = range(0, len(order), batch_size)
         for begin in progress(begins, total=len(begins), desc="predict", unit="batch", leave=False, delay=1):
             rows = order[begin : begin + batch_size]
-            batch = self.head.inputs(self.encoder, [features[i] for i in rows])
-            batch = {name: value.to(self.encoder.device) for name, value in batch.items()}
+            batch = self.encoder.on_device(self.head.inputs(self.encoder, [features[i] for i in rows]))
             result += zip(rows, self.head.decode(self(batch, whole=False)[0], batch), strict=True)
         return predictions_of(result, features, texts, join=self.head.join)
 

@@ -17,9 +17,7 @@ import torch
 
 from pipeline.finetuning.heads.translation import TranslationHead
 from pipeline.finetuning.model import FineTunedModel
-from pipeline.models.base import Encoder
 from pipeline.models.encoder_decoder import EncoderDecoder
-from pipeline.models.inputs import Batch
 from pipeline.tracking.tables import markdown_table
 from tasks.translation import score, word_precision
 
@@ -106,7 +104,7 @@ def with_right_words(model: FineTunedModel, sources: Sequence[str], references: 
         features = model.features(sources[begin : begin + BATCH])
         labels, _ = head.collate(encoder, references[begin : begin + BATCH], features)
         batch = head.inputs(encoder, features) | {"decoder_input_ids": encoder.shifted(labels)}
-        best = encoder.logits(encoder.teacher_forced(_on_device(encoder, batch))).argmax(-1).cpu()
+        best = encoder.logits(encoder.teacher_forced(encoder.on_device(batch))).argmax(-1).cpu()
         rows = [row[there].tolist() for row, there in zip(best, labels >= 0, strict=True)]
         outputs += [encoder.tokenizer.decode(encoder.without_special(row)).strip() for row in rows]
     return outputs
@@ -119,12 +117,8 @@ def mean_log_probability(model: FineTunedModel, sources: Sequence[str], outputs:
     for begin in range(0, len(sources), BATCH):
         batch = model.head.inputs(encoder, model.features(sources[begin : begin + BATCH]))
         targets = encoder.collate_targets(encoder.tokenize(outputs[begin : begin + BATCH]))
-        total += float(encoder.log_probs(_on_device(encoder, batch | targets)).sum())
+        total += float(encoder.log_probs(encoder.on_device(batch | targets)).sum())
     return total / len(sources)
-
-
-def _on_device(encoder: Encoder, batch: Batch) -> Batch:
-    return {name: value.to(encoder.device) for name, value in batch.items()}
 
 
 def table(found: Sequence[Decoded]) -> str:

@@ -98,7 +98,7 @@ def run(encoder: Encoder, tasks: list[str], *, limit: int, include: Path | None)
     try:
         results = simple_evaluate(model=PipelineLM(encoder), tasks=tasks, **options)
     except (OSError, ValueError) as error:
-        raise UserError(f"lm-eval cannot run this: {str(error).splitlines()[0]}") from None
+        raise UserError(f"lm-eval cannot run this: {(str(error) or type(error).__name__).splitlines()[0]}") from None
     return table(results)
 
 

@@ -28,14 +28,15 @@ WINDOW, LONGEST_TEXT = 5, 512  # of an encoder with such vectors: of word2vec; t
 
 
 def as_text(encoder: Encoder) -> Iterator[str]:
-    """The vectors of an encoder's tokens, without special ones, as the lines of a word2vec file.
+    """The vectors of an encoder's tokens as the lines of a word2vec file, without special ones and those with spaces.
 
     Raises:
         UserError: it has no vector for each token.
     """
     if encoder.token_embedding is None:
         raise UserError(f"A {encoder.model_type} has no table with a vector for each token.")
-    ids, spell = encoder.tokenizer.ordinary_ids.tolist(), encoder.tokenizer.backend.id_to_token
+    spell = encoder.tokenizer.backend.id_to_token
+    ids = [index for index in encoder.tokenizer.ordinary_ids.tolist() if " " not in str(spell(index))]
     vectors = encoder.token_embedding.weight.detach().float().cpu()
     yield f"{len(ids)} {vectors.shape[1]}\n"
     for index in ids:
@@ -53,7 +54,7 @@ def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
     words: dict[str, int] = {}
     rows: list[np.ndarray] = []
     with _lines(path) as lines:
-        first = next(lines, "").split()
+        first = next(lines, "").rstrip().split(" ")
         header = len(first) == 2 and all(part.isdecimal() for part in first)
         size = int(first[1]) if header else len(first) - 1
         if size < 1:

@@ -280,6 +280,10 @@ class Encoder(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    def on_device(self, batch: Batch) -> Batch:
+        """A batch on the device of the encoder."""
+        return {name: value.to(self.device) for name, value in batch.items()}
+
     @property
     @abstractmethod
     def num_layers(self) -> int:
@@ -457,7 +461,7 @@ class Encoder(nn.Module):
         with eval_mode(self):
             for begin in range(0, len(order), batch_size):
                 rows = order[begin : begin + batch_size]
-                batch = {name: value.to(self.device) for name, value in self.collate([ids[i] for i in rows]).items()}
+                batch = self.on_device(self.collate([ids[i] for i in rows]))
                 encoded = self(batch, state)
                 state = encoded.state if self.carries else None
                 encoded = replace(encoded, logits=self.logits(encoded.layers[-1]) if logits else None)

@@ -175,7 +175,7 @@ class EncoderDecoder(Encoder):
 
     def generate(self, prompt: Sequence[int], **how: Any) -> list[int]:
         """The target of one source, both as ids without special ones; see `generation.Search`."""
-        batch = {name: value.to(self.device) for name, value in self.collate([list(prompt)]).items()}
+        batch = self.on_device(self.collate([list(prompt)]))
         return self.write(batch, Search(**how))[0]
 
     def encode(self, texts: Any, *, logits: bool = False, **options: Any) -> Encoded:

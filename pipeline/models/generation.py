@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pipeline.models.base import Encoder
 
 COLDEST = 1e-6  # a temperature below would divide logits beyond what float32 holds
+MOST_PENALTY = 50  # of length: its power of a long text would be beyond what a float holds
 
 # All tokens of rows (R, U), how many of them are new, and the state before these -> logits of the next token (R, V),
 # and the state behind.
@@ -56,6 +57,9 @@ class Search:
             if not low <= (value := getattr(self, name)) < math.inf:  # nan is neither
                 bound = "that is finite" if low == -math.inf else f"of at least {low}"
                 raise UserError(f"{name.replace('_', '-')} must be a number {bound}, not {value}.")
+        if abs(self.length_penalty) > MOST_PENALTY:
+            most = MOST_PENALTY
+            raise UserError(f"length-penalty is {self.length_penalty}; it must be from -{most} to {most}.")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top-p is {self.top_p}; it is a share, above 0 and at most 1.")
 

@@ -242,7 +242,7 @@ class Ngram(Encoder):
             levels.append(level)
         self._hold(levels)
         names = self.export_state()
-        new = [] if len(levels) == self.order else [f"{len(levels) + 1}.tokens"]
+        new = [] if levels else ["1.tokens"]  # short texts have no n-grams of the highest orders
         return LoadReport(loaded=list(names), new=new, unused=sorted(state.keys() - names.keys()))
 
 

@@ -15,7 +15,6 @@ import torch
 from pipeline.data.token_store import TokenStore
 from pipeline.models.base import Encoder, eval_mode
 from pipeline.models.encoder_decoder import EncoderDecoder
-from pipeline.models.inputs import Batch
 from pipeline.objectives.infilling import Infilled
 
 COUNT = 12  # samples
@@ -51,7 +50,8 @@ def filled_masks(encoder: Encoder, store: TokenStore) -> Table:
         for sentence in sentences:
             place = len(sentence) // 2
             ids = [*sentence[:place], encoder.tokenizer.id("mask"), *sentence[place + 1 :]]
-            logits = encoder.logits(encoder(_batch(encoder, ids)).layers[-1])[0, encoder.special.prefix + place]
+            top = encoder(encoder.on_device(encoder.collate([ids]))).layers[-1]
+            logits = encoder.logits(top)[0, encoder.special.prefix + place]
             guesses = [encoder.unit_text(i) for i in logits.topk(SHOWN).indices.tolist()]
             text = encoder.tokenizer.backend.decode(ids, skip_special_tokens=False)
             rows.append([text, encoder.unit_text(sentence[place]), ", ".join(guesses)])
@@ -101,14 +101,10 @@ def guessed_words(encoder: Encoder, store: TokenStore) -> Table:
         for words in sentences:
             place = len(words) // 2
             at = encoder.special.prefix + place
-            logits = encoder.logits(encoder(_batch(encoder, words)).layers[-1])[0]
+            logits = encoder.logits(encoder(encoder.on_device(encoder.collate([words]))).layers[-1])[0]
             # Forward, the position before predicts the word; backward, the one behind.
             likeliest = [logits[at - 1, 0], logits[at + 1, 1]]
             guesses = [", ".join(names.get(i, "[UNK]") for i in one.topk(SHOWN).indices.tolist()) for one in likeliest]
             shown = [encoder.unit_text(word) for word in words]
             rows.append([" ".join([*shown[:place], "____", *shown[place + 1 :]]), shown[place], *guesses])
     return ["text", "word", "guesses forward", "guesses backward"], rows
-
-
-def _batch(encoder: Encoder, units: list[Any]) -> Batch:
-    return {name: value.to(encoder.device) for name, value in encoder.collate([units]).items()}

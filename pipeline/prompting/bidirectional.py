@@ -38,7 +38,7 @@ class BidirectionalScorer(Scorer):
         return results
 
     def token_scores(self, tokens: Sequence[Any]) -> dict[str, list[float]]:
-        batch = {name: value.to(self.encoder.device) for name, value in self.encoder.collate([tokens]).items()}
+        batch = self.encoder.on_device(self.encoder.collate([tokens]))
         begin = self.encoder.special.prefix
         ahead, back = self.encoder.log_probs(batch)[0, begin : begin + len(tokens)].T.tolist()
         return {"given those before": ahead, "given those after": back}
@@ -46,7 +46,7 @@ class BidirectionalScorer(Scorer):
     def _score_batch(self, texts: list[list[Any]], bounds: list[tuple[int, int, bool]], results: list[Scored]) -> None:
         """Writes `total` and `greedy` of texts that are scored from one bound to the other, or whole, into results."""
         encoder, begin = self.encoder, self.encoder.special.prefix
-        batch = {name: value.to(encoder.device) for name, value in encoder.collate(texts).items()}
+        batch = encoder.on_device(encoder.collate(texts))
         encoded = encoder(batch)
         scores = encoder.log_probs(batch, encoded=encoded).cpu().double()
         for number, ((first, last, whole), result) in enumerate(zip(bounds, results, strict=True)):

@@ -46,7 +46,7 @@ class CausalScorer(ContinuationScorer):
         return "log-likelihood of what follows the context"
 
     def token_scores(self, tokens: Sequence[Any]) -> dict[str, list[float]]:
-        batch = {name: value.to(self.encoder.device) for name, value in self.encoder.collate([tokens]).items()}
+        batch = self.encoder.on_device(self.encoder.collate([tokens]))
         begin = self.encoder.special.prefix
         return {"given those before": self.encoder.log_probs(batch)[0, begin : begin + len(tokens)].tolist()}
 
@@ -96,7 +96,7 @@ class CausalScorer(ContinuationScorer):
         device = self.encoder.device
         length = batch["mask"].shape[1]
         at = torch.tensor([row * length + place for row, columns in places for place in columns])
-        batch = {name: value.to(device) for name, value in self.encoder.asked(batch, at.unique()).items()}
+        batch = self.encoder.on_device(self.encoder.asked(batch, at.unique()))
         encoded = self.encoder(batch, copies(state, len(rows), device))
         labels = torch.tensor([token for row in rows for target in row.targets for token in target], device=device)
         log_probs, greedy = log_probs_of(self.encoder, encoded.layers[-1].flatten(0, 1)[at.to(device)], labels)

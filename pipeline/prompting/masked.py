@@ -110,7 +110,7 @@ def score_masks(
     """
     special, device = encoder.special, encoder.device
     for chosen in length_batches(encoder, [len(copy) + special.count() for copy in copies]):
-        batch = {name: value.to(device) for name, value in encoder.collate([copies[i] for i in chosen]).items()}
+        batch = encoder.on_device(encoder.collate([copies[i] for i in chosen]))
         columns = torch.tensor([special.prefix + places[i][0] for i in chosen], device=device)
         labels = torch.tensor([places[i][1] for i in chosen], device=device)
         rows, length = batch["mask"].shape

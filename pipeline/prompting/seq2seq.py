@@ -54,7 +54,7 @@ class Seq2SeqScorer(ContinuationScorer):
         """Of each target the nats of its tokens, and which of them are the likeliest."""
         encoder, device = self.encoder, self.encoder.device
         firsts, which = distinct([tuple(context) for context in contexts])
-        sources = {name: value.to(device) for name, value in encoder.collate([contexts[i] for i in firsts]).items()}
+        sources = encoder.on_device(encoder.collate([contexts[i] for i in firsts]))
         state = select(encoder.begin(encoder.read(sources)), torch.tensor(which, device=device))
         batch = encoder.collate_targets(targets)
         hidden = encoder.decode(batch["decoder_input_ids"].to(device), state)

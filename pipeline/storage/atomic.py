@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,15 @@ def write_atomically(path: Path, text: str) -> None:
     """
     with open_atomically(path) as file:
         file.write(text)
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2, **options: Any) -> None:
+    """Writes a value as a JSON file atomically; `options` are those of json.dumps.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_atomically(path, json.dumps(value, indent=indent, **options) + "\n")
 
 
 @contextlib.contextmanager

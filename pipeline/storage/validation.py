@@ -115,8 +115,9 @@ class _StrictLoader(yaml.SafeLoader):
         for key, _ in node.value:  # before merge keys (<<) add theirs
             if not isinstance(key, yaml.ScalarNode):
                 continue
-            what = "is a date; write it in quotes" if key.tag.endswith(":timestamp") else "is a duplicate key"
-            if key.value in seen or "date" in what:
+            kind = {"timestamp": "a date", "binary": "binary"}.get(key.tag.rpartition(":")[2])
+            what = "is a duplicate key" if kind is None else f"is {kind}; write it in quotes"
+            if key.value in seen or kind is not None:
                 raise yaml.constructor.ConstructorError(None, None, f"the key '{key.value}' {what}", key.start_mark)
             seen.add(key.value)
         return node
@@ -146,7 +147,7 @@ def read_yaml(file: Path, kind: Any = Any) -> Any:
             raise UserError(f"{file} is not valid: by its aliases it contains itself, or very many values.")
     except RecursionError:
         raise UserError(f"{file} is nested too deeply.") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:  # the last two: a tag that does not fit
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1},"
         message = getattr(error, "problem", None) or str(error).splitlines()[0]

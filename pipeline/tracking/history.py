@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 
 from pipeline.console.rank import is_main
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.csv_table import csv_table
 from pipeline.storage.validation import read_json
 
@@ -28,7 +27,7 @@ def current_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
     """Writes `metrics.json`, flat. It is the last file of a run: a run folder with it is finished."""
-    write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    write_json(folder / "metrics.json", metrics)
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:

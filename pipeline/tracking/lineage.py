@@ -6,7 +6,6 @@ offline. It holds no paths outside the run: files have their name and the hash o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from pipeline import former_names
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest, sha256
 from pipeline.storage.validation import read_json
 from pipeline.version import __version__
@@ -122,4 +121,4 @@ def run_stage(
 
 
 def write(folder: Path, stages: list[Stage]) -> None:
-    write_atomically(folder / FILE, json.dumps(stages, indent=2) + "\n")
+    write_json(folder / FILE, stages)

@@ -50,12 +50,12 @@ class WholeCheckpoints(TorchCheckpointIO):
 
     Args:
         written: is called when there is a new `last.ckpt`.
-        write: writes a checkpoint to an open file.
     """
 
-    def __init__(self, written: Callable[[], None], write: Callable[[dict[str, Any], Any], None] = torch.save) -> None:
+    def __init__(self, written: Callable[[], None]) -> None:
         super().__init__()
-        self.written, self.write = written, write
+        self.written = written
+        self.write: Callable[[dict[str, Any], Any], None] = torch.save
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         file = Path(path)

@@ -24,6 +24,7 @@ class Energy(lightning.Callback):
 
     def __init__(self) -> None:
         self.begin: float | None = None  # seconds of the processor
+        self.processes = 1  # of this machine, which all do the same work
         self.gpus: list[int] = []
         self.before: dict[str, Counter] = {}
         self.joules = 0.0
@@ -33,6 +34,7 @@ class Energy(lightning.Callback):
         kind = trainer.strategy.root_device.type
         if kind in ("cpu", "cuda"):  # no counter, and no estimate, of other devices
             self.gpus = list(trainer.device_ids) if kind == "cuda" else []
+            self.processes = trainer.num_devices if kind == "cpu" else 1
             self.begin, self.before, self.joules = time.process_time(), counters(self.gpus), 0.0
 
     def _read(self) -> None:
@@ -52,7 +54,7 @@ class Energy(lightning.Callback):
         source = ("nvml" if self.gpus else "rapl") if self.joules else "estimate"
         if not self.joules and self.gpus:
             return {}
-        joules = self.joules or (time.process_time() - self.begin) * WATTS_PER_CORE
+        joules = self.joules or (time.process_time() - self.begin) * WATTS_PER_CORE * self.processes
         source = "estimate" if "estimate" in (source, self.earlier.get("energy_source")) else source
         return {"energy_wh": self.earlier.get("energy_wh", 0.0) + round(joules / 3600, 4), "energy_source": source}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from pipeline.console import typed
 from pipeline.errors import Diverged
-from pipeline.storage.atomic import write_atomically
+from pipeline.storage.atomic import write_json
 
 if TYPE_CHECKING:
     from pipeline.training.base_module import Training
@@ -59,7 +58,7 @@ class NonFiniteGuard(StepCallback):
         if trainer.is_global_zero:
             texts = [text for batch in self.batches for text in module.texts_of(batch)]
             content = {"step": module.global_step, "what": what, "rows": rows, "texts": texts}
-            write_atomically(file, json.dumps(content, indent=2) + "\n")
+            write_json(file, content)
         raise Diverged(
             f"{where}; the state before this step is in {module.checkpoint_file}, the rows of its batch in {file}. "
             f"{remedy}, and continue with {typed.flag('resume')}."

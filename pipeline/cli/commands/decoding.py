@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from pipeline.cli.arguments import INPUT, OUTPUT, Parser, check_free, number, place, positive
@@ -33,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.finetuning import model as models
     from pipeline.inspection import decoding
     from pipeline.inspection.decoding import Way
-    from pipeline.storage.atomic import write_atomically
+    from pipeline.storage.atomic import write_json
 
     check_free(options.out)
     sources, references = tested(options.folder)
@@ -44,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
     )
     print(f"{len(sources):,} texts of {options.folder}\n\n{decoding.table(found)}", end="")
     if options.out is not None:
-        write_atomically(options.out, json.dumps(decoding.figures(found), indent=2) + "\n")
+        write_json(options.out, decoding.figures(found))
         print(f"\nSaved {options.out}")
 
 

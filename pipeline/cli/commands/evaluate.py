@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from pipeline.cli.arguments import (
@@ -59,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.inspection import context_loss
     from pipeline.inspection import evaluate as evaluating
     from pipeline.inspection.token_report import Wanted, check_models, token_report
-    from pipeline.storage.atomic import write_atomically
+    from pipeline.storage.atomic import write_json
     from pipeline.version import __version__
 
     for name, words in by_setting(options.overrides):
@@ -96,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
     if options.out is not None:
         about = {"encoder": str(folder), "corpus": options.corpus, "data": options.data, "version": __version__}
         figures = {**about, **metrics, **(report.figures() if report else {})}
-        write_atomically(options.out, json.dumps(figures, indent=2) + "\n")
+        write_json(options.out, figures)
         print(f"Saved {options.out}")
     if plot is not None and report is not None:
         context_loss.plot(report.by_context, plot, title=f"Loss by context on {Path(options.corpus).name}")

@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> None:
     check_free(options.out)
     encoder = elmo_hdf5.import_elmo(options.options, options.weights, state=options.state)
     origin = f"Imported from {options.options.name} and {options.weights.name}; it has no output layer."
-    card = imported_card(encoder, encoder.model_type, origin)
+    card = imported_card(encoder, origin)
     write_folder(options.out, lambda folder: encoder.save(folder, card=card))
     count = sum(p.numel() for p in encoder.parameters())
     print(f"Saved {options.out}: {count:,} parameters, layers of {encoder.size}, state {options.state}.")

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     words, vectors = word2vec.read(options.vectors, most=options.words)
     encoder = word2vec.encoder_of(words, vectors)
     origin = f"Imported from {options.vectors.name}; it has no output layer."
-    card = imported_card(encoder, encoder.model_type, origin)
+    card = imported_card(encoder, origin)
     write_folder(options.out, lambda folder: encoder.save(folder, card=card))
     found, size = word2vec.readable(encoder, words), f"{len(words):,} words, {vectors.shape[1]} numbers each"
     print(f"Saved {options.out}: {size}; {found:,} of the words are found in texts, others have punctuation or spaces")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from pipeline.cli.arguments import INPUT, OUTPUT, Parser, add_encoder, add_model, check_free, place, positive
@@ -29,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.data import labeled
     from pipeline.inspection import retrieval
     from pipeline.presets import task_file, trained_task
-    from pipeline.storage.atomic import write_atomically
+    from pipeline.storage.atomic import write_json
     from pipeline.version import __version__
 
     plot = None if options.out is None else options.out.with_suffix(".png")
@@ -49,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"\n{found.truncated:,} texts are longer than the encoder reads, and were cut.")
     if options.out is not None and plot is not None:
         about = {"encoder": str(folder), "task": name, "data": options.data, "version": __version__}
-        write_atomically(options.out, json.dumps(about | retrieval.figures(found), indent=2) + "\n")
+        write_json(options.out, about | retrieval.figures(found))
         retrieval.plot(found, plot, title=f"Translations of {name} found by {folder}")
         print(f"\nSaved {options.out} and {plot}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -33,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.finetuning import model as models
     from pipeline.finetuning import scoring
     from pipeline.presets import task_file, trained_task
-    from pipeline.storage.atomic import write_atomically
+    from pipeline.storage.atomic import write_atomically, write_json
     from pipeline.storage.json_lines import json_line
     from pipeline.tracking import lineage, plots
     from pipeline.version import __version__
@@ -65,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
         return
     about = {"model": str(folder), "weights": lineage.made("model", folder)["sha256"][:12], "version": __version__}
     about |= {"task": task_file(name).stem, "data": options.data, "part": options.part, "rows": len(examples)}
-    write_atomically(out, json.dumps({**about, **found.scores.figures, **found.scores.details}, indent=2) + "\n")
+    write_json(out, {**about, **found.scores.figures, **found.scores.details})
     write_atomically(rows, "".join(map(json_line, found.rows(task, examples))))
     figures = task.plots(examples, [prediction.label for prediction in found.predictions])
     for picture, figure in figures.items():

@@ -118,10 +118,10 @@ class TranslationHead(Head):
         drawn: list[tuple[Tensor, list[str], list[str]]] = []
         decode = model.tokenizer.backend.decode
         for feature in features:
-            batch = {name: value.to(model.device) for name, value in self.inputs(model, [feature]).items()}
+            batch = model.on_device(self.inputs(model, [feature]))
             with torch.no_grad():
                 [target] = model.write(batch, Search(tokens=2 * batch["input_ids"].shape[1] + LONGER))
-                targets = {name: value.to(model.device) for name, value in model.collate_targets([target]).items()}
+                targets = model.on_device(model.collate_targets([target]))
                 weights = model.alignment({**batch, **targets})[0].float().cpu()
             written, read = (
                 [printable(decode([token], skip_special_tokens=False)) for token in ids.tolist()]

@@ -76,7 +76,7 @@ def count(
     neighbors: bool,
     passes: Callable[[range], Iterable[int]] = iter,
 ) -> list[Level]:
-    """The n-grams of each order up to `order`; one sort of the stream an order.
+    """The n-grams of each order up to `order`, or to that of the longest text; one sort of the stream an order.
 
     No context reaches beyond the end of text, which is an event like any other. The first one is none.
 
@@ -92,6 +92,8 @@ def count(
     here = stream  # (L,) place of the n-gram that ends here; -1: none
     for n in passes(range(2, order + 1)):
         ends = np.flatnonzero((here[:-1] >= 0) & ((stream[:-1] != end) | (n == 2)))  # of contexts
+        if not len(ends):  # no text is that long
+            break
         unsorted = torch.from_numpy(here[ends] * np.int64(vocab_size) + stream[ends + 1])
         keys, sorting = (part.numpy() for part in torch.sort(unsorted))  # several times as fast as numpy's
         ends = ends[sorting]
