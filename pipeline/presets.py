@@ -28,7 +28,6 @@ FROZEN = ("frozen", "random")  # a head alone is trained
 FRESH = ("scratch", "random")  # on fresh weights
 DEFAULT_MODEL = "bert"  # of MODEL=
 LARGEST_SEED = 2**32 - 1
-INPUTS = ("lines", "csv", "tsv", "json", "jsonl", "parquet")  # what predict reads
 
 set_parsing_settings(subclasses_enabled=[DataSet, Task])  # a YAML names the kind of task, a dataclass
 _load_yaml = get_loader("yaml")

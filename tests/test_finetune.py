@@ -17,8 +17,9 @@ import pipeline
 from pipeline.errors import UserError
 from pipeline.models.layers.dropout import Dropout
 from pipeline.training import base_module
-from pipeline.training.finetuning import FineTuning, Recipe
+from pipeline.training.finetuning import FineTuning
 from pipeline.training.optimizers import Optimization
+from pipeline.training.recipe import Recipe
 from pipeline.training.task_data import Buckets, TaskData
 from tasks.sentiment import Sentiment
 from tests.conftest import assert_plot, figures, run

@@ -48,6 +48,7 @@ from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb import WandbOptions
 from pipeline.tracking.words_seen import Points
 from pipeline.training import loggers
+from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import OF_TASK, CorpusData
 from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
@@ -65,7 +66,6 @@ from pipeline.training.requests import (
     overrides_of,
     settings_in,
 )
-from pipeline.training.run import Configuration
 from pipeline.training.task_data import TaskData
 
 PRECISION = "auto: bf16-mixed where it is native, else 16-mixed on a CUDA GPU and 32-true on a processor"

@@ -17,8 +17,8 @@ from pipeline.objectives.base import Objective
 from pipeline.objectives.distillation import about_teacher, check_positions, check_student, teacher_config
 from pipeline.presets import flat
 from pipeline.tokenization import registry as tokenizers
+from pipeline.training.configuration import Configuration
 from pipeline.training.requests import Overrides, settings_in
-from pipeline.training.run import Configuration
 
 SIZES = "model.encoder.init_args."
 LAYERS = f"{SIZES}layers"

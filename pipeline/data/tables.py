@@ -210,4 +210,5 @@ READERS: dict[str, Callable[[IO[str], Path, Refuse], Rows]] = {
     **dict.fromkeys(("conll", "conllu", "txt", "bio", "iob", "iob2"), read_conll),
 }
 TABLES = ("csv", "tsv", "json", "jsonl", "parquet")
+INPUTS = ("lines", *TABLES)  # what predict reads
 SUFFIXES = (*READERS, "json", "parquet")

@@ -18,9 +18,10 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage
 from pipeline.training import advice
+from pipeline.training.configuration import Configuration, Record, group_of
 from pipeline.training.finetuning_report import finish, format_load_report
 from pipeline.training.requests import FineTuneRequest
-from pipeline.training.run import Configuration, Record, Run, group_of
+from pipeline.training.run import Run
 from pipeline.training.run_folder import check_run_folder, run_folder
 from pipeline.training.trainer import enough_memory, shards_weights
 

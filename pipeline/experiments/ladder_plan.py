@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +11,12 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.ladder import Ladder, Rung
-from pipeline.experiments.pretraining_cell import EVERY, STEPS, WARMUP, cell_of, check_settings, of_steps
-from pipeline.experiments.run_cache import Cell
+from pipeline.experiments.pretraining_cell import EVERY, STEPS, WARMUP, Configure, check_settings, of_steps
 from pipeline.tracking.history import read_metrics
+from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import CorpusData
-from pipeline.training.requests import CorpusRequest, Overrides, PretrainRequest, overrides_of, settings_in
-from pipeline.training.run import Configuration
+from pipeline.training.requests import Overrides, PretrainRequest, overrides_of, settings_in
 
-Configure = Callable[[CorpusRequest], Configuration]
 POINTS = 20  # of a validation curve
 BITS = "val/bits_per_byte"
 RATE = "model.optimization.learning_rate"
@@ -98,10 +96,6 @@ class Plan:
         whole = len(self.seeds) - (trials > 0 and self.ladder.trial == 1)
         steps = trials * self.steps(self.ladder.trial) + whole * self.steps()
         return steps * self.step_tokens
-
-    def cell(self, request: PretrainRequest) -> Cell:
-        """What the metrics of a run depend on; the data are prepared."""
-        return cell_of(request, self.data)
 
 
 def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides) -> dict[str, Plan]:

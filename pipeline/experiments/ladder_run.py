@@ -15,10 +15,10 @@ from pipeline.console.messages import inform
 from pipeline.console.progress import progress, write
 from pipeline.errors import UserError
 from pipeline.experiments.ladder import Ladder
-from pipeline.experiments.ladder_plan import Configure, Plan, plans
+from pipeline.experiments.ladder_plan import Plan, plans
 from pipeline.experiments.ladder_results import Found, Results
 from pipeline.experiments.ladder_training import Unfinished, train
-from pipeline.experiments.pretraining_cell import check_out, note_shared
+from pipeline.experiments.pretraining_cell import Configure, check_out, note_shared
 from pipeline.storage.paths import path_of
 from pipeline.training.requests import Overrides
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pipeline.console.progress import write
 from pipeline.errors import Diverged, UserError
-from pipeline.experiments.ladder_plan import BITS, Configure, Plan
-from pipeline.experiments.pretraining_run import pretrain
+from pipeline.experiments.ladder_plan import BITS, Plan
+from pipeline.experiments.pretraining_cell import Configure, cell_of, training_of
 from pipeline.experiments.run_cache import finished, finite, once, starting
 from pipeline.training.requests import PretrainRequest
 
@@ -61,16 +61,14 @@ def train(
         Unfinished: a run is not finished, where nothing is to be trained.
     """
 
-    def begin(request: PretrainRequest) -> None:
-        pretrain(request, configure(request))
-
+    begin = training_of(configure)
     done: dict[Path, dict[str, Any]] = {}  # a trial on all tokens is the whole run too
 
     def run(request: PretrainRequest) -> dict[str, Any]:
         assert request.out is not None
         if request.out in done:
             return done[request.out]
-        cell = plan.cell(request)
+        cell = cell_of(request, plan.data)
         before = not overwrite and finished(request.out, cell, validated)[0] is not None
         if only_finished and not before:
             raise Unfinished(request.out.name)

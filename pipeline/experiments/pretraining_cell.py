@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.many_runs import check_many_runs
+from pipeline.experiments.pretraining_run import pretrain
 from pipeline.experiments.run_cache import Cell, with_contents
 from pipeline.presets import CONFIGS, content_of, flat, named_config
 from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest
 from pipeline.storage.validation import read_json
+from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import CorpusData
-from pipeline.training.requests import PretrainRequest, settings_in
-from pipeline.training.run import Configuration
+from pipeline.training.requests import CorpusRequest, PretrainRequest, settings_in
 from pipeline.training.run_folder import check_place
 
+Configure = Callable[[CorpusRequest], Configuration]
 STEPS, EVERY, WARMUP = "trainer.max_steps", "validate_every", "model.optimization.warmup_steps"
+
+
+def training_of(configure: Configure) -> Callable[[PretrainRequest], None]:
+    """What trains a request with its configuration."""
+    return lambda request: pretrain(request, configure(request))
 
 
 def of_steps(

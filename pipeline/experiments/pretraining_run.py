@@ -23,11 +23,12 @@ from pipeline.tracking.history import WALL_CLOCK
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import FOLDER, saved_in
 from pipeline.training import advice
+from pipeline.training.configuration import Configuration, Record, group_of
 from pipeline.training.corpus_data import OF_TASK
 from pipeline.training.corpus_facts import corpus_facts
 from pipeline.training.progress import formatted, validated
 from pipeline.training.requests import PretrainRequest
-from pipeline.training.run import Configuration, Record, Run, group_of
+from pipeline.training.run import Run
 from pipeline.training.run_folder import check_run_folder, run_folder
 from pipeline.training.saved_encoders import SavedEncoders
 from pipeline.training.throughput import Profile, Speed

@@ -5,7 +5,7 @@ All runs are on the same tokens. Runs of the same seed have the same order of ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,25 @@ from pipeline.experiments import recipes_report
 from pipeline.experiments.pretraining_cell import (
     EVERY,
     STEPS,
+    Configure,
     cell_of,
     check_out,
     check_settings,
     check_shared,
     note_shared,
     of_steps,
+    training_of,
 )
-from pipeline.experiments.pretraining_run import pretrain
 from pipeline.experiments.recipes import Recipes
 from pipeline.experiments.recipes_report import BASE, Measured
 from pipeline.experiments.run_cache import finished, once, starting
 from pipeline.tracking.tables import markdown_table
 from pipeline.training.corpus_data import CorpusData
-from pipeline.training.requests import CorpusRequest, Overrides, PretrainRequest, overrides_of, settings_in
-from pipeline.training.run import Configuration
+from pipeline.training.requests import Overrides, PretrainRequest, overrides_of, settings_in
 
 SIGN = "recipes.json"  # what all runs of a folder share
 VALIDATIONS = 10  # of a run
 OF_RECIPES = "the `tokens` of the recipes"
-Configure = Callable[[CorpusRequest], Configuration]
 Key = tuple[str, int]  # recipe and seed
 
 
@@ -131,12 +130,8 @@ class RecipesRun:
 
     def _train(self, key: Key) -> dict[str, Any]:
         request = self.runs[key]
-
-        def begin(request: PretrainRequest) -> None:
-            pretrain(request, self.configure(request))
-
         assert request.out is not None
-        run = starting(begin, request)
+        run = starting(training_of(self.configure), request)
         return self._taken(once(request.out, cell_of(request, self.data), run, overwrite=self.overwrite))
 
     def _finished(self, key: Key) -> dict[str, Any] | None:

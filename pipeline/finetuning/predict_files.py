@@ -13,11 +13,10 @@ from typing import IO, Any
 from pipeline.console import typed
 from pipeline.data.delimited import table
 from pipeline.data.files import COMPRESSIONS
-from pipeline.data.tables import kind_of, lines_of, read_json, read_jsonl, read_parquet
+from pipeline.data.tables import INPUTS, kind_of, lines_of, read_json, read_jsonl, read_parquet
 from pipeline.errors import UserError
 from pipeline.finetuning.answers import json_writer, table_writer
 from pipeline.finetuning.model import FineTunedModel
-from pipeline.presets import INPUTS
 from pipeline.storage.atomic import open_atomically, reason
 from tasks.dataset import is_plain_list, listed, shortened
 

@@ -24,6 +24,7 @@ from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import CHUNK, Loss
 from pipeline.models.outputs import Encoded, LoadReport, join_batches
 from pipeline.tokenization.base import Place, Tokenizer
+from tasks.dataset import listed
 
 Scoring = Literal["causal", "masked", "bidirectional", "seq2seq"]
 Side = Literal["left", "right", "full"]
@@ -367,7 +368,7 @@ class Encoder(nn.Module):
     def check_lm(self) -> None:
         """Raises UserError where `logits` would be random."""
         if lacking := self.untrained_lm:
-            names = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
+            names = listed(lacking, most=3)
             raise UserError(f"This encoder has no {names}: it gives vectors, but no probabilities.")
 
     def texts_of(self, batch: Batch) -> list[str]:

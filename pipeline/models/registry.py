@@ -27,6 +27,7 @@ from pipeline.models.outputs import LoadReport
 from pipeline.storage.validation import checked
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
+from tasks.dataset import listed
 
 
 class PretrainingConfig(TypedDict, total=False):
@@ -129,7 +130,7 @@ def load_with_heads(folder: Path) -> Encoder:
     if report.new:
         if "head" in read_config(folder):
             raise UserError(f"{folder} is a fine-tuned model without a language model; name its pretrained encoder.")
-        names = ", ".join(report.new[:3]) + (", ..." if len(report.new) > 3 else "")
+        names = listed(report.new, most=3)
         raise UserError(f"{folder} has no {names}: it gives vectors, but no probabilities.")
     return encoder
 

@@ -50,7 +50,7 @@ class BidirectionalLM(Objective):
 
     @classmethod
     def compared_losses(cls) -> tuple[str, ...]:
-        return ("forward", "backward")
+        return DIRECTIONS
 
     @property
     def model_options(self) -> dict[str, Any]:

@@ -38,8 +38,8 @@ from pipeline.tracking.history import write_metrics
 from pipeline.tracking.wandb import ResumableWandb, closing_run, wandb_logger
 from pipeline.tracking.wandb_artifacts import use_artifact
 from pipeline.training import advice
+from pipeline.training.configuration import group_of
 from pipeline.training.requests import ZeroShotRequest
-from pipeline.training.run import group_of
 from pipeline.training.run_folder import begun, clear
 from tasks.base import Task
 from tasks.dataset import DataSet, Row

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
+from pipeline.reporting.label_placement import Point
 from pipeline.tracking.amounts import rounded
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 74, 22, 14, 48
 MOST_POINTS = 400  # of a line; more are thinned out
 LABEL_GAP = 15  # least distance of two labels of baselines
-
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from pipeline.objectives.batch import Batch
 from pipeline.storage.checksums import digest
 from pipeline.tracking.history import History
 from pipeline.training import checkpoints, optimizers
+from pipeline.training.energy import Energy
 from pipeline.training.hardware import keep_memory
 from pipeline.training.loss_sums import EMPTY, LossSums
 from pipeline.training.optimizers import Optimization
@@ -253,6 +254,13 @@ class Training(lightning.LightningModule):
         """Trains to the last step, from a checkpoint if there is one."""
         keep_memory()
         trainer.fit(self, data, ckpt_path=checkpoint, weights_only=True)
+
+    def begin_counting(self, trainer: lightning.Trainer) -> None:
+        """What `Trainer.fit` begins, for a run without steps: the clock, and the counters of energy."""
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, Energy):
+                callback.on_train_start(trainer, self)
+        self.started = time.monotonic()
 
     def on_train_start(self) -> None:
         self._compare_processes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from pipeline.models.base import Encoder
 from pipeline.objectives.base import Objective
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training.corpus_data import CorpusData
-from pipeline.training.energy import Energy
 from pipeline.training.hardware import memory
 from pipeline.training.pretraining import Pretraining
 
@@ -43,9 +41,8 @@ class Counting(Pretraining):
 
     def learn(self, trainer: lightning.Trainer, data: Any, checkpoint: Path | None) -> None:
         assert isinstance(data, CorpusData)
-        for energy in (callback for callback in trainer.callbacks if isinstance(callback, Energy)):  # type: ignore[attr-defined]
-            energy.on_train_start(trainer, self)
-        self.started, store = time.monotonic(), data.train
+        self.begin_counting(trainer)
+        store = data.train
         self.tokens_seen += len(store.tokens) + len(store.documents) - 1  # each document has an end
         self.parameter_count = self.encoder.fit(store.tokens, store.document_starts)
         try:

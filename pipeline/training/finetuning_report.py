@@ -62,8 +62,7 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
     notes = {} if module.arm == "scratch" else {"new in": report.new, "unused in": report.unused}
     for name, tensors in {**notes, "never trained, so not saved with": module.model.unsaved()}.items():
         if tensors:
-            shown = ", ".join(tensors[:4]) + (", ..." if len(tensors) > 4 else "")
-            lines.append(f"            {name} the encoder: {shown}")
+            lines.append(f"            {name} the encoder: {listed(tensors, most=4)}")
     return "\n".join(lines)
 
 

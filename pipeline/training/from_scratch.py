@@ -10,8 +10,9 @@ from pipeline.models.base import Encoder
 from pipeline.models.outputs import LoadReport
 from pipeline.presets import ArmName
 from pipeline.tokenization.base import Tokenizer
-from pipeline.training.finetuning import FineTuning, Recipe
+from pipeline.training.finetuning import FineTuning
 from pipeline.training.optimizers import Optimization
+from pipeline.training.recipe import Recipe
 from pipeline.training.task_data import TaskData
 
 

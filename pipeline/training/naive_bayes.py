@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from pipeline.presets import ArmName
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
-from pipeline.training.energy import Energy
-from pipeline.training.finetuning import FineTuning, Recipe
+from pipeline.training.finetuning import FineTuning
+from pipeline.training.recipe import Recipe
 from pipeline.training.task_data import TaskData
 
 RECIPE = Recipe(**PLAIN, dropout=0, mix_dropout=0, lm_weight=0, unfreeze_share=0, reinit_layers=0)
@@ -46,9 +45,8 @@ class NaiveBayes(FineTuning):
     def learn(self, trainer: lightning.Trainer, data: Any, checkpoint: Path | None) -> None:
         assert isinstance(data, TaskData)
         assert isinstance(self.model.head, NaiveBayesHead)
-        for energy in (callback for callback in trainer.callbacks if isinstance(callback, Energy)):  # type: ignore[attr-defined]
-            energy.on_train_start(trainer, self)
-        self.started, features = time.monotonic(), data.features["train"]
+        self.begin_counting(trainer)
+        features = data.features["train"]
         self.tokens_seen += sum(map(len, features))
         labels = [example.label for example in data.examples["train"]]
         self.parameter_count = self.model.head.fit(features, labels)

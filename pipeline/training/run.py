@@ -9,12 +9,10 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from pydoc import locate
-from typing import Any, cast
+from typing import Any
 
 import lightning
 import yaml
@@ -25,11 +23,9 @@ from pipeline.cards.sections import TrainingRecord
 from pipeline.console.messages import inform
 from pipeline.console.rank import is_main
 from pipeline.errors import Interrupted
-from pipeline.models.base import Encoder
 from pipeline.presets import flat
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
-from pipeline.tokenization.base import Tokenizer
 from pipeline.tracking import lineage
 from pipeline.tracking.history import History, write_metrics
 from pipeline.tracking.wandb import ResumableWandb, WandbOptions, closing_run, public, wandb_logger
@@ -38,6 +34,7 @@ from pipeline.tracking.wandb_environment import tolerated
 from pipeline.training import checkpoints, loggers
 from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks, check_blocks
 from pipeline.training.checkpoints import Latest
+from pipeline.training.configuration import Configuration, Record
 from pipeline.training.energy import Energy
 from pipeline.training.hardware import announce_nodes, device_name
 from pipeline.training.header import header
@@ -48,65 +45,7 @@ from pipeline.training.trainer import make_trainer, plain_error
 from pipeline.training.weight_mean import product
 from pipeline.version import __version__
 
-
-@dataclass
-class Configuration:
-    """What configuration files and settings say of a run.
-
-    Args:
-        module: the LightningModule, not yet built.
-        data: its data, not yet read.
-        resolved: every setting as plain values.
-        settings: the same with the objects that they name: settings.trainer.max_steps, ...
-        make_trainer: takes arguments of `lightning.Trainer` beside the configured ones.
-        given: YAML files among the user's own settings.
-        descriptions: dotted name of a setting -> what it does, where that is written.
-    """
-
-    module: Any
-    data: Any
-    resolved: dict[str, Any]
-    settings: Any
-    make_trainer: Callable[..., lightning.Trainer]
-    given: Sequence[Path] = ()
-    descriptions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def encoder_class(self) -> type[Encoder]:
-        return cast(type[Encoder], locate(self.resolved["model"]["encoder"]["class_path"]))
-
-
 LOCAL = ("device", "date")  # metrics.json has them, Weights & Biases does not: they are about the machine
-
-
-@dataclass
-class Record:
-    """How a run is recorded in its folder and in Weights & Biases.
-
-    Args:
-        job_type: the stage.
-        group: of W&B.
-        tags: of W&B.
-        seed: of the run.
-        stages: where its input comes from (see lineage).
-        uses: folders of the models that it begins with or learns from.
-        pictures: the files of the plots that its kind of task has.
-        command: that makes the same run.
-    """
-
-    job_type: str
-    group: str
-    tags: list[str]
-    seed: int
-    stages: list[lineage.Stage]
-    uses: Sequence[Path] = ()
-    pictures: Sequence[str] = ()
-    command: str = ""
-
-
-def group_of(model: str, tokenizer: Tokenizer) -> str:
-    """The group of a run in Weights & Biases: an encoder and what grew from it share the tokenizer."""
-    return f"{model}-{tokenizer.hash[:12]}"
 
 
 class Run:

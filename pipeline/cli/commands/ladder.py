@@ -1,4 +1,4 @@
-"""`make ladder`: language models from counting to GPT on one text, and one report."""
+"""`make ladder`: language models from counting to Llama on one text, and one report."""
 
 from __future__ import annotations
 

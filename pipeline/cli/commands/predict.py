@@ -10,8 +10,8 @@ from functools import partial
 
 from pipeline.cli.arguments import Parser, place, positive
 from pipeline.console import typed
+from pipeline.data.tables import INPUTS
 from pipeline.errors import UserError
-from pipeline.presets import INPUTS
 
 HELP = "labels, tags, scores, answers or translations of new texts"
 
