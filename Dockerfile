@@ -1,7 +1,7 @@
 # The pipeline in an image; every package is compared with its hash in requirements/.
 #     docker build -t pretrain-finetune .
-#     docker run --rm --gpus all -v "$PWD:/work" pretrain-finetune pretrain --corpus my-texts
-# Without a GPU a smaller image: --build-arg LOCK=linux-cpu, and --build-arg PIP_EXTRA_INDEX_URL= the address of PyTorch's
+#     docker run --rm --gpus all --user "$(id -u):$(id -g)" -e HOME=/tmp -v "$PWD:/work" pretrain-finetune pretrain --corpus my-texts
+# Without a GPU leave --gpus out, and take a smaller image: --build-arg LOCK=linux-cpu, and --build-arg PIP_EXTRA_INDEX_URL= the address of PyTorch's
 # wheels for CPUs, as its installation page has it.
 FROM python:3.11-slim-bookworm AS build
 ARG LOCK=default

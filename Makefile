@@ -8,7 +8,7 @@ FLAGS := MODEL--model CORPUS--corpus TASK--task ARM--arm SEED--seed DATA--data F
 	PROMPT--prompt WORD--word REPO--repo RECIPES--recipes ARGS--args
 SWITCHES := RESUME OVERWRITE
 VARIABLES := $(foreach flag,$(FLAGS),$(firstword $(subst --, ,$(flag)))) ROWS LOCK PYTHON
-PASSED_ON := WANDB_% PIPELINE_% HF_% CUDA_% OMP_% GOMP_% MKL_% TORCH_% NCCL_% TOKENIZERS_% MASTER_% SLURM_% NODE_RANK SHELL# environment variables that may stand behind make too
+PASSED_ON := WANDB_% PIPELINE_% HF_% PIP_% UV_% PYTEST_ADDOPTS CUDA_% OMP_% GOMP_% MKL_% TORCH_% NCCL_% TOKENIZERS_% MASTER_% SLURM_% NODE_RANK SHELL# environment variables that may stand behind make too
 
 # Only the command line counts: an environment has variables of these names for other purposes.
 set = $(and $(filter command,$(firstword $(origin $(1)))),$(strip $(value $(1))))# an empty one is not given
@@ -83,7 +83,7 @@ help: ## this list
 	@echo "  WORD       for try: a word whose neighbors in two contexts are shown, layer by layer (elmo)"
 	@echo "  REPO       for push: its name on the hub, USER/NAME"
 	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
-	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv"
+	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv; where there is one already, remove .venv first"
 	@echo "Also: .venv/bin/python -m pipeline lm-eval, import-elmo, import-vectors, completion, each with --help"
 
 # One stamp for each set of packages, made again when its sources change.

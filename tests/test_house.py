@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import os
 import re
 import subprocess
 from collections import UserList
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from pipeline.cli.commands import sweep
 from pipeline.cli.config import CLI, FineTuneCLI, module_for, parse, pretraining
@@ -32,7 +34,7 @@ from pipeline.training.counting import Counting
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.optimizers import Optimization
 from pipeline.training.pretraining import Pretraining
-from pipeline.training.requests import CorpusRequest
+from pipeline.training.requests import CorpusRequest, PretrainRequest
 from pipeline.training.task_data import TaskData
 from tasks.sentiment import Sentiment
 from tests.conftest import PAGES, check_task, run
@@ -235,6 +237,36 @@ def test_every_machine_builds(machine: Path) -> None:
     cli = CLI(Pretraining, CorpusData, [part for file in files for part in ("--config", str(file))])
     assert cli.config_init.trainer.devices == 8
     assert cli.datamodule.batch_size % 8 == 0
+
+
+PUBLISHED = {  # on a named corpus, whose own number of steps gives way
+    "bert-base": ("openwebtext", "wikipedia"),
+    "bert-small": ("openwebtext", "wikipedia"),
+    "gpt2-small": ("openwebtext", "wikipedia"),
+    "smollm-135m": ("openwebtext", "wikipedia"),
+    "elmo-paper": ("wikipedia",),
+    "llama-15m": ("tinystories",),
+}
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_published_sizes_have_the_published_steps(model: str) -> None:
+    steps = yaml.safe_load((CONFIGS / f"pretrain/{model}.yaml").read_text())["trainer"]["max_steps"]
+    for corpus in PUBLISHED[model]:
+        found = pretraining(PretrainRequest(model=model, corpus=corpus)).settings.trainer.max_steps
+        assert found == steps, corpus
+
+
+@pytest.mark.parametrize(("status", "requeued"), [(0, False), (2, False), (130, True)])
+def test_a_job_of_slurm_ends_as_its_training(tmp_path: Path, status: int, requeued: bool) -> None:
+    for name, code in (("srun", f"exit {status}"), ("scontrol", f'echo "$@" > {tmp_path}/asked')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash", str(CONFIGS / "machines/slurm.sh")], env=environment)
+    assert done.returncode == status
+    assert (tmp_path / "asked").exists() == requeued
+    assert not requeued or (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
 def test_a_sweep_looks_at_the_metric_that_a_setting_gives_the_task(monkeypatch: pytest.MonkeyPatch) -> None:

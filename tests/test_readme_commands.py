@@ -31,7 +31,7 @@ ELSEWHERE = {
     r"make (install|test|lint|docs|bench|bench-lm-eval|verify-resume|scaling)\b": "a test of its own, or this one",
     r"make wikipedia-sample": "the hub; a test of its own",
     r"make ladder\b": "a test of its own",
-    r"(torchrun|sbatch) ": "several machines",
+    r"(\.venv/bin/torchrun|sbatch) ": "several machines",
     r"make pretrain ARGS=\"--trainer.devices=2": "test_processes",
     r"\.venv/bin/pip ": "the package registry",
     r".*\blm-eval\b": "an extra",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import tomllib
@@ -40,7 +41,8 @@ LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
 def test_every_python_has_one_version_of_each_package(python: str) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     known = versions(CONSTRAINTS, python)
-    for needed in map(Requirement, project["dependencies"]):
+    extras = itertools.chain.from_iterable(project["optional-dependencies"].values())
+    for needed in map(Requirement, [*project["dependencies"], *extras]):
         assert needed.specifier.contains(known[canonicalize_name(needed.name)]), needed
 
 

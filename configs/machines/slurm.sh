@@ -8,6 +8,8 @@
 #SBATCH --time=04:00:00
 #SBATCH --signal=USR1@120
 #SBATCH --requeue
-srun .venv/bin/python -m pipeline pretrain --model gpt2-small --corpus openwebtext --out runs/gpt2-small --resume \
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" .venv/bin/python -m pipeline pretrain --model gpt2-small --corpus openwebtext --out runs/gpt2-small --resume \
     --config configs/machines/gpus-8.yaml --trainer.num_nodes=2
-if [ $? -eq 130 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+status=$?
+if [ $status -eq 130 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit $status
