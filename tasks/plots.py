@@ -28,8 +28,14 @@ def plain(texts: Sequence[str]) -> list[str]:
     return [text.replace("$", r"\$") for text in texts]
 
 
-def confusion(gold: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> dict[str, Figure]:
-    """Rows: true labels, columns: predicted ones; colored by the share of the true label. None of very many labels."""
+def confusion(
+    gold: Sequence[int], predicted: Sequence[int], labels: Sequence[str], *, unit: str = "rows"
+) -> dict[str, Figure]:
+    """Rows: true labels, columns: predicted ones; colored by the share of the true label. None of very many labels.
+
+    Args:
+        unit: what has the labels.
+    """
     if len(labels) > MOST_LABELS:
         return {}
     counts = confusion_counts(gold, predicted, len(labels))
@@ -47,9 +53,9 @@ def confusion(gold: Sequence[int], predicted: Sequence[int], labels: Sequence[st
     totals = [f"{name} ({count:,})" for name, count in zip(labels, counts.sum(axis=1).tolist(), strict=True)]
     place.set_yticks(range(len(labels)), plain(totals))
     place.set_xlabel("predicted label")
-    place.set_ylabel("true label (rows)")
+    place.set_ylabel(f"true label ({unit})")
     bar = place.figure.colorbar(image, ax=place, shrink=0.8, format=lambda share, _: f"{share:.0%}")
-    bar.set_label("share of the rows with the true label")
+    bar.set_label(f"share of the {unit} with the true label")
     return {"confusion": place.figure}
 
 

@@ -200,7 +200,7 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
             by_type = metrics.span_scores(self._tags(gold), self._tags(predicted))
             return plots.types({name: scores for name, scores in by_type.items() if isinstance(scores, dict)})
         sides = [label for labels in gold for label in labels], [label for labels in predicted for label in labels]
-        return plots.confusion(*sides, self.label_names)
+        return plots.confusion(*sides, self.label_names, unit="words")
 
 
 def _tag_guesses(train: Sequence[Example], test: Sequence[Example]) -> dict[str, list[list[int]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 from base64 import b64decode
 from collections.abc import Callable
@@ -15,6 +16,8 @@ import pytest
 from huggingface_hub import ModelCard
 
 from pipeline import encoders
+from pipeline.cards import sections
+from pipeline.cards.encoder import beginning
 from pipeline.cards.publish import published_card
 from pipeline.errors import UserError
 from tests.conftest import command, figures, run
@@ -125,6 +128,22 @@ def test_push_lists_what_it_would_upload_and_wants_a_token(
         run(*flags)
     with pytest.raises(UserError, match="USER/NAME"):
         run("push", "--from", str(folder), "--repo", "bert-sample")
+    for flag, value in (("--license", "MIT License"), ("--language", "English")):
+        with pytest.raises(UserError, match=f"{flag} is {value}; the hub takes codes"):
+            run(*flags, "--dry-run", flag, value)
+
+
+def test_a_card_says_how_the_weights_began_and_what_is_known(pretrained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(pretrained / "encoder", tmp_path / "encoder")
+    content = (folder / "README.md").read_text()
+    assert beginning(sections.TrainingRecord("x", {}, {"model": {"embeddings": "random"}}, [])) == "from random weights"
+    counted = sections.TrainingRecord("x", {}, {"model": {"embeddings": "cooccurrence"}}, [])
+    assert beginning(counted) == "from random weights and embeddings that were counted in its text"
+    assert "On the validation text (at most 64 of its rows), losses in nats" in content
+    (folder / "README.md").write_text(content + f"- {sections.NO_LANGUAGE}\n")
+    assert sections.NO_LANGUAGE in published_card(folder, "anna/x", {"language": None})
+    (folder / "README.md").write_text(content.replace("language: en\n", "") + f"- {sections.NO_LANGUAGE}\n")
+    assert sections.NO_LANGUAGE not in published_card(folder, "anna/x", {"language": "de"})
 
 
 @pytest.mark.parametrize("public", [False, True])

@@ -144,7 +144,8 @@ def test_the_plot_of_labels_has_each_legend_once_and_apart(monkeypatch: pytest.M
     (figure,) = drawn
     figure.canvas.draw()
     names = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    assert len(names) == len(set(names)) == 6
+    assert len(names) == len(set(names)) == 7
+    assert "(2 seeds, scores ± standard deviation)" in figure._suptitle.get_text()
     assert not any(axes.get_legend() for axes in figure.axes)
     places = [part.get_window_extent() for part in (*figure.legends, *(axes.yaxis.label for axes in figure.axes))]
     title = figure._suptitle.get_window_extent()
@@ -156,11 +157,20 @@ def test_bounds_do_not_look_like_numbers_of_labels() -> None:
     full = {10: [0.5, 0.5], 100: [0.65, 0.65], 1000: [0.95, 0.95], 10_000: [0.4, 0.4]}
     worth_plot.draw_needs(axes, measured(full, SCRATCH))
     marks, names = axes.get_legend_handles_labels()
-    drawn = {name: mark.get_ydata() for mark, name in zip(marks, names, strict=True)}
-    needed = drawn["needed"]
-    assert [math.isnan(value) for value in needed] == [True, False, True, True]
-    assert len(drawn["more than were tried"]) == 1
-    assert list(drawn["no more than the fewest tried"]) == [10, 10]
+    drawn = [(name, mark.get_ydata()[0]) for mark, name in zip(marks, names, strict=True) if len(mark.get_ydata()) == 1]
+    assert [name for name, _ in drawn].count("needed") == [name for name, _ in drawn].count("more than were tried") == 1
+    assert [height for name, height in drawn if name == "no more than the fewest tried"] == [10, 10]
+    [line] = [line for line in axes.lines if len(line.get_ydata()) == 4 and line.get_linestyle() == "-"]
+    assert [math.isnan(value) for value in line.get_ydata()] == [True, False, True, True]
+
+
+def test_what_is_saved_below_a_baseline_is_drawn_hollow() -> None:
+    _, axes = worth_plot.plots.subplots()
+    full = {10: [0.5, 0.5], 100: [0.65, 0.65], 1000: [0.8, 0.8], 10_000: [0.9, 0.9]}
+    found = measured(full, SCRATCH, baselines={10: 0.1, 100: 0.7, 1000: 0.7, 10_000: 0.95})
+    worth_plot.draw_needs(axes, found)
+    hollow = [line.get_xdata()[0] for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert hollow == [size for size in found.sizes if not found.beats_baseline(size)] == [100, 10_000]
 
 
 def test_labels_below_the_best_baseline_are_no_headline() -> None:

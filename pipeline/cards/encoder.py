@@ -95,7 +95,10 @@ def beginning(record: TrainingRecord) -> str:
     taught = trained_on([str(teacher["name"])] if "name" in teacher else [])
     if start is not None and teacher and start == distillation["teacher"]:
         return f"from some layers of a teacher{taught}"
-    begins = "from random weights" if start is None else f"from the weights of an encoder{origin}"
+    begins = f"from the weights of an encoder{origin}"
+    if start is None:
+        counted = record.setting("model.embeddings") not in (None, "random", "one-vector")
+        begins = "from random weights" + " and embeddings that were counted in its text" * counted
     return f"{begins} with a teacher{taught}" if teacher else begins
 
 
@@ -154,7 +157,9 @@ def scores(record: TrainingRecord, main: str) -> str:
     if not rows:
         return ""
     uniform, unigram = metrics.get("baseline/uniform"), metrics.get("baseline/unigram")
-    text = f"On the validation text, losses in nats:\n\n{markdown_table(['metric', 'value'], rows)}"
+    most = record.setting("data.validation_rows")
+    where = "On the validation text" + ("" if most is None else f" (at most {most:,} of its rows)")
+    text = f"{where}, losses in nats:\n\n{markdown_table(['metric', 'value'], rows)}"
     if uniform is None or unigram is None:
         return text
     return text + (

@@ -71,6 +71,8 @@ def published_card(folder: Path, repo: str, about: Mapping[str, str | None], bra
     content = sections.replaced(content, "loading", lines)
     if data.license:
         content = content.replace(sections.LICENSE, f"{data.license}.")
+    if data.language:
+        content = content.replace(f"- {sections.NO_LANGUAGE}\n", "")
     return with_scratch(content, folder)
 
 

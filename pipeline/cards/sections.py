@@ -199,7 +199,7 @@ def limits(record: TrainingRecord, own: Sequence[str], *, pretrained: bool = Tru
     if pretrained and corpus.get("synthetic"):
         lines.append("Its pretraining text is synthetic: it knows a small made-up world, and no real text.")
     elif pretrained and not corpus.get("language") and record.stage("encoder"):
-        lines.append("The language of its pretraining text is not recorded here.")
+        lines.append(NO_LANGUAGE)
     lines.append(
         "It is a small model for study and comparison. Nobody has tested it for bias, for toxic output or for how much "
         "of its training text it repeats: do not let it decide about people."
@@ -207,6 +207,7 @@ def limits(record: TrainingRecord, own: Sequence[str], *, pretrained: bool = Tru
     return "".join(f"- {line}\n" for line in lines)
 
 
+NO_LANGUAGE = "The language of its pretraining text is not recorded here."
 LICENSE = "No license has been chosen for these weights. Choose one before you share them: `push --license NAME`."
 
 

@@ -41,12 +41,15 @@ def plot(results: dict[str, Any], file: Path) -> None:
     if counting:
         best = min(counting, key=lambda row: row["validation_rows_bits_per_byte"])
         value = best["validation_rows_bits_per_byte"]
-        seconds.axhline(value, linestyle=(0, (4, 3)), color=LOOKS["counting"][1], linewidth=1)
+        seconds.axhline(value, linestyle=(0, (4, 3)), color=LOOKS["counting"][1], linewidth=1, label="best by counting")
     years.margins(x=0.05)
     name_points(years, [(row["year"], row["bits_per_byte"], row) for row in models])
     ends = [(row["seconds"], last_of(row), row) for row in models if row["seconds"]]
     seconds.margins(x=0.04)
     name_points(seconds, ends)
+    for kind in (kind for kind in MARKERS if any(row["kind"] == kind for row in models)):
+        years.plot([], [], LOOKS[kind][0], color=LOOKS[kind][1], label=kind)
+    figure.legend(loc="outside lower center", ncols=6, fontsize="small", frameon=False)
     figure.suptitle(f"Language models on {results['corpus']}")
     plots.save_figure(figure, file)
 
@@ -99,7 +102,7 @@ def name_points(axes: Any, points: list[tuple[float, float, dict[str, Any]]]) ->
             textcoords="axes fraction",
             fontsize="small",
             va="center",
-            color=LOOKS[row["kind"]][1],
+            color="#333333",
             arrowprops={"arrowstyle": "-", "color": "#cccccc", "linewidth": 0.7, "relpos": (0, 0.5)},
             annotation_clip=False,
         )

@@ -145,7 +145,10 @@ def p_text(change: Change) -> str:
 def plot(measured: Measured, file: Path) -> None:
     """The change of each recipe with its interval: a certain loss has another look than a gain; hollow: not certain."""
     names = list(measured.changes)
-    labels = [textwrap.fill(measured.titles[name][0], 36) for name in names]  # a long one leaves no room for the plot
+    runs = {name: len(measured.runs[name]) for name in names}
+    labels = [
+        textwrap.fill(f"{measured.titles[name][0]} (n\u00a0=\u00a0{runs[name]})", 36) for name in names
+    ]  # leaves room
     lines = sum(1 + label.count("\n") for label in labels)
     figure, axes = plots.subplots(1, 1, figsize=(8.5, 1.8 + 0.2 * (len(names) + lines)))
     for height, name in enumerate(names):
@@ -157,7 +160,10 @@ def plot(measured: Measured, file: Path) -> None:
     axes.set_yticks(range(len(names)), labels)
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.grid(axis="y", visible=False)
-    orange = "orange squares: losses; " * any(change.is_loss for change in measured.changes.values())
-    axes.set_xlabel(f"change of {measured.metric}: to the left is better;\n{orange}hollow: uncertain, or one seed")
+    metric = plots.readable(measured.metric.removeprefix("val/"))
+    unit = " (nats)" * measured.metric.endswith("loss")
+    orange = "orange squares: losses, " * any(change.is_loss for change in measured.changes.values())
+    notes = f"bars: 95 % intervals over seeds\n{orange}hollow: uncertain, or one seed"
+    axes.set_xlabel(f"change of the validation {metric}{unit}: to the left is better;\n{notes}")
     axes.set_title(f"{measured.title}, compared with: {measured.titles[BASE][0]}", loc="left")
     plots.save_figure(figure, file)

@@ -178,10 +178,10 @@ def groups_of(curves: Sequence[Curve], column: str | None) -> list[str]:
 
 
 def phenomenon(curves: Sequence[Curve], columns: Sequence[str]) -> str | None:
-    """The column with the most groups that can be shown side by side; None: none has several."""
+    """The column with the most groups that can be shown side by side, the last of several; None: none has several."""
     sizes = {column: len(groups_of(curves, column)) for column in columns}
     shown = [column for column in columns if 1 < sizes[column] <= MOST]
-    return max(shown, key=lambda column: sizes[column], default=None)
+    return max(reversed(shown), key=lambda column: sizes[column], default=None)
 
 
 def csv_of(curves: Sequence[Curve]) -> str:

@@ -28,13 +28,16 @@ def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
             axes.set_xscale("log")
             axes.set_xticks(found.sizes, [f"{size:,}" for size in found.sizes], rotation=30)
             axes.minorticks_off()
-            axes.set_xlabel("labels")
+            axes.set_xlabel("labelled rows (a sentence with tags is one)")
         if len(tasks) > 1:
             pair[0].set_title(found.title, loc="left")
     for row, place in zip(zip(*pairs, strict=True), ("outside lower left", "outside lower right"), strict=True):
         names = {label: mark for axes in row for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.legend(names.values(), names.keys(), loc=place, fontsize="small", frameon=False)
-    figure.suptitle(f"{title}: the labels that pretraining saves")
+        columns = -(-len(names) // 3) if len(tasks) > 2 else 1
+        figure.legend(names.values(), names.keys(), loc=place, ncols=columns, fontsize="small", frameon=False)
+    seeds = len(tasks[0].full[tasks[0].sizes[0]])
+    spread = f"{seeds} seeds, scores ± standard deviation" if seeds > 1 else "one seed"
+    figure.suptitle(f"{title}: the labels that pretraining saves ({spread})")
     plots.save_figure(figure, file)
 
 
@@ -50,23 +53,29 @@ def draw_scores(axes: Any, found: LabelsSaved) -> None:
 
 
 def draw_needs(axes: Any, found: LabelsSaved) -> None:
-    """Labels needed over labels given, above the line of equals; triangles: more or fewer than were tried."""
+    """Labels needed over labels given, above the line of equals; triangles: more or fewer than were tried.
+
+    Marks are hollow where a baseline is as good as `full`: what is saved there is worth nothing.
+    """
     sizes, ceiling = found.sizes, found.sizes[-1] * 1.6
     axes.plot(sizes, sizes, color=plots.GREY, linewidth=1.0, linestyle=(0, (4, 3)), label="as many: nothing saved")
     needs = {size: need.labels for size, need in found.needs.items()}
     tried = [need if sizes[0] < need < math.inf else math.nan for need in needs.values()]
     if not all(map(math.isnan, tried)):
-        axes.plot(sizes, tried, "o-", color=plots.COLORS[1], label="needed")
-    for bound, height, mark, label in (
-        ([size for size, need in needs.items() if need == math.inf], ceiling, "^", "more than were tried"),
-        ([size for size, need in needs.items() if need <= sizes[0]], sizes[0], "v", "no more than the fewest tried"),
-    ):
-        if bound:
-            axes.plot(bound, [height] * len(bound), mark, color=plots.COLORS[1], label=label)
-    for size, need in found.needs.items():
-        if need.interval is not None:
-            low, high = (min(value, ceiling) for value in need.interval)
-            axes.plot([size, size], [low, high], color=plots.COLORS[1], linewidth=1.2, alpha=0.6)
+        axes.plot(sizes, tried, "-", color=plots.COLORS[1])
+    for size, need in needs.items():
+        mark, height, label = "o", need, "needed"
+        if need == math.inf:
+            mark, height, label = "^", ceiling, "more than were tried"
+        elif need <= sizes[0]:
+            mark, height, label = "v", float(sizes[0]), "no more than the fewest tried"
+        fill = {} if found.beats_baseline(size) else {"markerfacecolor": "white"}
+        label += "; a baseline is as good" if fill else ""
+        axes.plot(size, height, mark, color=plots.COLORS[1], label=label, zorder=3, **fill)
+    for size, given in found.needs.items():
+        if given.interval is not None:
+            low, high = (min(value, ceiling) for value in given.interval)
+            axes.plot([size, size], [low, high], color=plots.COLORS[1], linewidth=1.2, alpha=0.6, label="95 % interval")
     axes.set_yscale("log")
     axes.set_yticks(sizes, [f"{size:,}" for size in sizes])
-    axes.set_ylabel("labels that scratch needs\nfor the score of full")
+    axes.set_ylabel("labelled rows that scratch\nneeds for the score of full")

@@ -273,9 +273,11 @@ def table(found: LabelsSaved) -> str:
 
 def note(found: LabelsSaved) -> str:
     """What the scores and brackets of a table are."""
+    rows = "A label is that of a row: all tags of a sentence are one."
     if len(found.full[found.sizes[0]]) == 1:
-        return "on the test part, of one seed, so how far another would lie from it is not known."
-    return "on the test part, mean ± standard deviation over seeds; brackets: 95 %,\nfrom paired t-tests over seeds."
+        return f"on the test part, of one seed, so how far another would lie from it is not known. {rows}"
+    spread = "mean ± standard deviation over seeds; brackets: 95 %,\nfrom paired t-tests over seeds."
+    return f"on the test part, {spread} {rows}"
 
 
 def lines(found: LabelsSaved) -> list[list[str]]:

@@ -19,6 +19,7 @@ from pipeline.objectives.infilling import Infilled
 
 COUNT = 12  # samples
 SHOWN = 4  # guesses
+BETWEEN = " · "  # guesses, of which many are commas
 LENGTHS = (8, 48)  # tokens of a sentence that is taken
 SHORTEST = 4  # where none is of these lengths
 
@@ -54,7 +55,7 @@ def filled_masks(encoder: Encoder, store: TokenStore) -> Table:
             logits = encoder.logits(top)[0, encoder.special.prefix + place]
             guesses = [encoder.unit_text(i) for i in logits.topk(SHOWN).indices.tolist()]
             text = encoder.tokenizer.backend.decode(ids, skip_special_tokens=False)
-            rows.append([text, encoder.unit_text(sentence[place]), ", ".join(guesses)])
+            rows.append([text, encoder.unit_text(sentence[place]), BETWEEN.join(guesses)])
     return ["text", "masked", "guesses"], rows
 
 
@@ -104,7 +105,9 @@ def guessed_words(encoder: Encoder, store: TokenStore) -> Table:
             logits = encoder.logits(encoder(encoder.on_device(encoder.collate([words]))).layers[-1])[0]
             # Forward, the position before predicts the word; backward, the one behind.
             likeliest = [logits[at - 1, 0], logits[at + 1, 1]]
-            guesses = [", ".join(names.get(i, "[UNK]") for i in one.topk(SHOWN).indices.tolist()) for one in likeliest]
+            guesses = [
+                BETWEEN.join(names.get(i, "[UNK]") for i in one.topk(SHOWN).indices.tolist()) for one in likeliest
+            ]
             shown = [encoder.unit_text(word) for word in words]
             rows.append([" ".join([*shown[:place], "____", *shown[place + 1 :]]), shown[place], *guesses])
     return ["text", "word", "guesses forward", "guesses backward"], rows

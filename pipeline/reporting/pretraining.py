@@ -105,7 +105,9 @@ def metrics_section(run: RunRecord) -> Section:
         for name, value in run.metrics.items()
         if name.startswith(("val/", "baseline/")) and isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
-    text = "Metrics of the validation text, and baselines of the loss: the uniform guess and the unigram frequencies."
+    most = (former_names.current(run.config).get("data") or {}).get("validation_rows")
+    where = "the validation text" + ("" if most is None else f" (at most {most:,} of its rows)")
+    text = f"Metrics of {where}, and baselines of the loss: the uniform guess and the unigram frequencies."
     return Section("Metrics", [Table(["metric", "value"], rows, text)] if rows else [])
 
 

@@ -127,7 +127,9 @@ def _draw_panel(place: Any, history: History, panel: Panel) -> None:
     place.set_ylabel(panel.label)
     place.margins(x=0.01)
     if labeled > 1:
-        place.legend(fontsize="small", frameon=False)
+        beside = len(panel.curves) > 1 and not panel.baselines  # where no baseline is named
+        where: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if beside else {}
+        place.legend(fontsize="small", frameon=False, **where)
 
 
 def draw_baselines(place: Any, baselines: Mapping[str, float]) -> None:
@@ -162,7 +164,7 @@ def _mark_step(place: Any, history: History, panel: Panel, chosen: int) -> None:
     for name in panel.curves:
         steps, values = history.series(f"val/{name}")
         if chosen in steps:
-            place.plot(chosen, values[steps.index(chosen)], "*", color="black", markersize=13, zorder=5)
+            place.plot(chosen, values[steps.index(chosen)], "*", color="black", markersize=13, zorder=5, clip_on=False)
     place.axvline(chosen, color="black", linestyle=":", linewidth=1.0, label=f"tested checkpoint (step {chosen:,})")
     place.legend(fontsize="small", frameon=False)
 

@@ -15,6 +15,7 @@ from pipeline.errors import UserError
 
 HELP = "upload an encoder or model folder to the Hugging Face hub"
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
+CODES = {"license": r"[a-z0-9][a-z0-9.-]*", "language": r"[a-z]{2,3}(-[A-Za-z0-9]+)*"}  # that the hub takes
 Files = dict[str, Path | bytes]  # name on the hub -> the file, or its content
 Commits = Mapping[str | None, Files]  # by branch; None: the main one
 
@@ -39,6 +40,9 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"--repo is {options.repo}; it must be USER/NAME.")
     read_config(folder)  # refuses what is damaged
     about = {name: getattr(options, name) for name in ("license", "language", "base_model")}
+    for name, code in CODES.items():
+        if about[name] is not None and not re.fullmatch(code, about[name]):
+            raise UserError(f"--{name} is {about[name]}; the hub takes codes in small letters, as in --help.")
     commits: dict[str | None, Files] = {None: files_of(folder, options.repo, about)}
     for saved in saved_in(folder.parent / FOLDER) if folder.name == "encoder" else ():
         read_config(saved.folder)
