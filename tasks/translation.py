@@ -26,6 +26,9 @@ NAMES = {  # of columns
 }
 
 
+MOST_PENALTY = 50  # of length: its power of a long text would be beyond what a float holds
+
+
 @dataclass
 class Translation(Task):
     """A source text and its translation, in the columns of the roles `source` and `target`.
@@ -57,6 +60,10 @@ class Translation(Task):
             raise TaskError(f"columns must name source and target, and has {', '.join(self.columns) or 'nothing'}")
         if self.beam < 1:
             raise TaskError(f"beam is {self.beam}; it must be at least 1")
+        if not abs(self.length_penalty) <= MOST_PENALTY:
+            raise TaskError(
+                f"length_penalty is {self.length_penalty}; it must be from -{MOST_PENALTY} to {MOST_PENALTY}"
+            )
 
     @property
     def outputs(self) -> list[str]:

@@ -131,6 +131,8 @@ def test_push_lists_what_it_would_upload_and_wants_a_token(
     for flag, value in (("--license", "MIT License"), ("--language", "English")):
         with pytest.raises(UserError, match=f"{flag} is {value}; the hub takes codes"):
             run(*flags, "--dry-run", flag, value)
+    for license, language in (("openrail++", "zh-Hans"), ("cc-by-4.0", "multilingual"), ("llama3.1", "code")):
+        run(*flags, "--dry-run", "--license", license, "--language", language)
 
 
 def test_a_card_says_how_the_weights_began_and_what_is_known(pretrained: Path, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_vectors_of_an_encoder_are_a_file_of_word2vec(toys: Callable[[str], Path
         run("vectors", "--model", "elmo", "--from", str(toys("elmo") / "encoder"), "--out", str(out))
 
 
-@pytest.mark.parametrize("header", ["", "5 3\n"])
+@pytest.mark.parametrize("header", ["", "5 3\n", " 5\t3 \n"])
 def test_vectors_of_others_become_an_encoder(header: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "glove.txt.gz", tmp_path / "glove"
     with gzip.open(file, "wt") as text:

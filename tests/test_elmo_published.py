@@ -225,7 +225,7 @@ def test_import_refuses(tmp_path: Path) -> None:
     refused("n_characters is 100", char_cnn__n_characters=100)
     refused("activation is 'gelu'", char_cnn__activation="gelu")
     refused("has no char_cnn.filters.0.1", char_cnn__filters=[[1]])
-    refused("max_characters is 6; the widest of the filters", char_cnn__max_characters_per_token=6)
+    refused("max_characters is 6; with these filters it must be at least 7", char_cnn__max_characters_per_token=6)
     refused("cell_clip is '3'", lstm__cell_clip="3")
     for size in ("2", -3):
         refused(f"lstm.dim is {size!r}", lstm__dim=size)

@@ -377,7 +377,7 @@ def test_merge_keys_are_no_keys_given_twice(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("tasks: {2020-01-01: x}\n")
     with pytest.raises(UserError, match=r"mine\.yaml, line 1, .*the key '2020-01-01' is a date"):
         read_yaml(tmp_path / "mine.yaml")
-    for text in ("train: !!bool x\n", "train: !!timestamp x\n", "!!binary eA==: x\n"):
+    for text in ("train: !!bool x\n", "train: !!timestamp x\n", "train: !!int ''\n", "!!binary eA==: x\n"):
         (tmp_path / "mine.yaml").write_text(text)
         with pytest.raises(UserError, match=r"mine\.yaml.* is not valid YAML"):
             read_yaml(tmp_path / "mine.yaml")

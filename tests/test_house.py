@@ -259,12 +259,16 @@ def test_published_sizes_have_the_published_steps(model: str) -> None:
 
 @pytest.mark.parametrize(("status", "requeued"), [(0, False), (2, False), (130, True)])
 def test_a_job_of_slurm_ends_as_its_training(tmp_path: Path, status: int, requeued: bool) -> None:
-    for name, code in (("srun", f"exit {status}"), ("scontrol", f'echo "$@" > {tmp_path}/asked')):
+    for name, code in (
+        ("srun", f'echo "$@" > {tmp_path}/run; exit {status}'),
+        ("scontrol", f'echo "$@" > {tmp_path}/asked'),
+    ):
         (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n")
         (tmp_path / name).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_ID": "7"}
     done = subprocess.run(["bash", str(CONFIGS / "machines/slurm.sh")], env=environment)
     assert done.returncode == status
+    assert (tmp_path / "run").read_text().startswith("--cpus-per-task=8 ")
     assert (tmp_path / "asked").exists() == requeued
     assert not requeued or (tmp_path / "asked").read_text() == "requeue 7\n"
 

@@ -65,8 +65,9 @@ def test_a_hub_column_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_hub_at_another_port_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in hub.PROXIES:
-        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        for spelled in (name, name.upper()):
+            monkeypatch.delenv(spelled, raising=False)
     monkeypatch.setattr(datasets, "load_dataset", lambda path, **_: f"rows of {path}")
     with socket.create_server(("127.0.0.1", 0)) as server:
         host = f"127.0.0.1:{server.getsockname()[1]}"

@@ -252,7 +252,11 @@ def test_a_table_is_read_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"beam": 0}, "beam is 0; it must be at least 1"), ({"columns": {"source": "en"}}, "must name source and target")],
+    [
+        ({"beam": 0}, "beam is 0; it must be at least 1"),
+        ({"length_penalty": 200.0}, "must be from -50 to 50"),
+        ({"columns": {"source": "en"}}, "must name source and target"),
+    ],
 )
 def test_wrong_settings(settings: dict, message: str) -> None:
     with pytest.raises(TaskError, match=message):

@@ -158,7 +158,7 @@ def scores(record: TrainingRecord, main: str) -> str:
         return ""
     uniform, unigram = metrics.get("baseline/uniform"), metrics.get("baseline/unigram")
     most = record.setting("data.validation_rows")
-    where = "On the validation text" + ("" if most is None else f" (at most {most:,} of its rows)")
+    where = "On the validation text" + (f" (at most {most:,} of its rows)" if isinstance(most, int) else "")
     text = f"{where}, losses in nats:\n\n{markdown_table(['metric', 'value'], rows)}"
     if uniform is None or unigram is None:
         return text

@@ -17,7 +17,6 @@ from tasks.dataset import listed
 
 RETRIES = 5  # in a row, without a row between them
 PAUSE = 2.0  # seconds before the first retry, doubled for each further one
-PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 NETWORK = ("httpx", "httpx2", "httpcore", "aiohttp", "urllib3", "huggingface_hub")  # not all their errors are OSErrors
 
 
@@ -77,13 +76,14 @@ def _reading(path: str, *, streaming: bool = False) -> Iterator[Any]:
 
 def _check_connection(path: str) -> None:
     import socket
+    from urllib.request import getproxies
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     address = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
     try:
         port = address.port or (80 if address.scheme == "http" else 443)
         # A proxy resolves names itself; without one a failing look-up here returns at once.
-        if not any(os.environ.get(name) for name in PROXIES):
+        if not {address.scheme or "https", "all"} & getproxies().keys():
             socket.create_connection((address.hostname or "", port), timeout=5).close()
     except (OSError, ValueError):  # nothing listens there, or the port is no number
         host = address.netloc.rpartition("@")[2]

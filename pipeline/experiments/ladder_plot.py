@@ -49,7 +49,8 @@ def plot(results: dict[str, Any], file: Path) -> None:
     name_points(seconds, ends)
     for kind in (kind for kind in MARKERS if any(row["kind"] == kind for row in models)):
         years.plot([], [], LOOKS[kind][0], color=LOOKS[kind][1], label=kind)
-    figure.legend(loc="outside lower center", ncols=6, fontsize="small", frameon=False)
+    if models:
+        figure.legend(loc="outside lower center", ncols=6, fontsize="small", frameon=False)
     figure.suptitle(f"Language models on {results['corpus']}")
     plots.save_figure(figure, file)
 

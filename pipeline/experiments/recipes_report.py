@@ -145,7 +145,7 @@ def p_text(change: Change) -> str:
 def plot(measured: Measured, file: Path) -> None:
     """The change of each recipe with its interval: a certain loss has another look than a gain; hollow: not certain."""
     names = list(measured.changes)
-    runs = {name: len(measured.runs[name]) for name in names}
+    runs = {name: len(measured.runs[name].keys() & measured.runs[BASE].keys()) for name in names}
     labels = [
         textwrap.fill(f"{measured.titles[name][0]} (n\u00a0=\u00a0{runs[name]})", 36) for name in names
     ]  # leaves room
@@ -163,7 +163,7 @@ def plot(measured: Measured, file: Path) -> None:
     metric = plots.readable(measured.metric.removeprefix("val/"))
     unit = " (nats)" * measured.metric.endswith("loss")
     orange = "orange squares: losses, " * any(change.is_loss for change in measured.changes.values())
-    notes = f"bars: 95 % intervals over seeds\n{orange}hollow: uncertain, or one seed"
+    notes = f"n: seeds, bars: 95 % intervals over them;\n{orange}hollow: uncertain, or one seed"
     axes.set_xlabel(f"change of the validation {metric}{unit}: to the left is better;\n{notes}")
     axes.set_title(f"{measured.title}, compared with: {measured.titles[BASE][0]}", loc="left")
     plots.save_figure(figure, file)

@@ -55,7 +55,7 @@ def draw_scores(axes: Any, found: LabelsSaved) -> None:
 def draw_needs(axes: Any, found: LabelsSaved) -> None:
     """Labels needed over labels given, above the line of equals; triangles: more or fewer than were tried.
 
-    Marks are hollow where a baseline is as good as `full`: what is saved there is worth nothing.
+    Marks are hollow where a baseline is as good as `full`, or better: what is saved there is worth nothing.
     """
     sizes, ceiling = found.sizes, found.sizes[-1] * 1.6
     axes.plot(sizes, sizes, color=plots.GREY, linewidth=1.0, linestyle=(0, (4, 3)), label="as many: nothing saved")
@@ -70,7 +70,7 @@ def draw_needs(axes: Any, found: LabelsSaved) -> None:
         elif need <= sizes[0]:
             mark, height, label = "v", float(sizes[0]), "no more than the fewest tried"
         fill = {} if found.beats_baseline(size) else {"markerfacecolor": "white"}
-        label += "; a baseline is as good" if fill else ""
+        label += "; a baseline is as good or better" if fill else ""
         axes.plot(size, height, mark, color=plots.COLORS[1], label=label, zorder=3, **fill)
     for size, given in found.needs.items():
         if given.interval is not None:

@@ -54,12 +54,13 @@ def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
     words: dict[str, int] = {}
     rows: list[np.ndarray] = []
     with _lines(path) as lines:
-        first = next(lines, "").rstrip().split(" ")
-        header = len(first) == 2 and all(part.isdecimal() for part in first)
-        size = int(first[1]) if header else len(first) - 1
+        first = next(lines, "")
+        parts = first.split()
+        header = len(parts) == 2 and all(part.isdecimal() for part in parts)
+        size = int(parts[1]) if header else len(first.rstrip().split(" ")) - 1
         if size < 1:
             raise UserError(f"{path} has no word vectors: a word and its numbers on each line.")
-        texts = lines if header else itertools.chain([" ".join(first)], lines)
+        texts = lines if header else itertools.chain([first], lines)
         for number, line in enumerate(texts, 2 if header else 1):
             if len(words) == most:
                 break

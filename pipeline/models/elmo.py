@@ -114,8 +114,9 @@ class Elmo(Encoder):
             raise UserError(f"ELMo needs a tokenizer of scheme words, not {tokenizer.scheme}.")
         if not filters or not all(0 < width <= WIDEST and count > 0 for width, count in filters):
             raise UserError(f"filters must be pairs of a width from 1 to {WIDEST} and a count, not {filters}.")
-        if max_characters < max(3, *(width for width, _ in filters)):  # begin, a character, end
-            raise UserError(f"max_characters is {max_characters}; the widest of the filters {filters} needs more.")
+        least = max(3, *(width for width, _ in filters))  # begin, a character, end
+        if max_characters < least:
+            raise UserError(f"max_characters is {max_characters}; with these filters it must be at least {least}.")
         if cutoffs is not None and cutoffs != sorted({c for c in cutoffs if c > 0}):
             raise UserError(f"cutoffs must be positive and rise, not {cutoffs}.")
         self.tokenizer, self.size, self.max_length = tokenizer, 2 * projection, max_length

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import UserError
+from tasks.translation import MOST_PENALTY
 
 if TYPE_CHECKING:
     from pipeline.models.base import Encoder
 
 COLDEST = 1e-6  # a temperature below would divide logits beyond what float32 holds
-MOST_PENALTY = 50  # of length: its power of a long text would be beyond what a float holds
 
 # All tokens of rows (R, U), how many of them are new, and the state before these -> logits of the next token (R, V),
 # and the state behind.

@@ -106,7 +106,7 @@ def metrics_section(run: RunRecord) -> Section:
         if name.startswith(("val/", "baseline/")) and isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
     most = (former_names.current(run.config).get("data") or {}).get("validation_rows")
-    where = "the validation text" + ("" if most is None else f" (at most {most:,} of its rows)")
+    where = "the validation text" + (f" (at most {most:,} of its rows)" if isinstance(most, int) else "")
     text = f"Metrics of {where}, and baselines of the loss: the uniform guess and the unigram frequencies."
     return Section("Metrics", [Table(["metric", "value"], rows, text)] if rows else [])
 

@@ -147,7 +147,9 @@ def read_yaml(file: Path, kind: Any = Any) -> Any:
             raise UserError(f"{file} is not valid: by its aliases it contains itself, or very many values.")
     except RecursionError:
         raise UserError(f"{file} is nested too deeply.") from None
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:  # the last two: a tag that does not fit
+    except (LookupError, AttributeError):
+        raise UserError(f"{file} is not valid YAML: a tag (!!) does not fit its value.") from None
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1},"
         message = getattr(error, "problem", None) or str(error).splitlines()[0]

@@ -17,7 +17,7 @@ from pipeline.training.base_module import Training
 
 # Configuration keys that may change on resume; any other change is refused. Files are compared by content.
 FREE = (
-    *("version", "model.optimization.", "model.warmup_share"),
+    *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),  # the last before 0.10
     *("trainer.", "precision", "compile", "activation_checkpointing", "valid", "patience", "log_text"),
     *("data.workers", "data.verify", "data.epochs", "data.characters", "data.files", "data.hub.", "data.tokenizer."),
     *("data.language", "wandb.", "model.start", "model.distillation.teacher"),

@@ -15,7 +15,10 @@ from pipeline.errors import UserError
 
 HELP = "upload an encoder or model folder to the Hugging Face hub"
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
-CODES = {"license": r"[a-z0-9][a-z0-9.-]*", "language": r"[a-z]{2,3}(-[A-Za-z0-9]+)*"}  # that the hub takes
+CODES = {  # that the hub takes, with an example
+    "license": (r"[a-z0-9][a-z0-9.+-]*", "apache-2.0"),
+    "language": (r"multilingual|code|[a-z]{2,3}(-[A-Za-z0-9]+)*", "en"),
+}
 Files = dict[str, Path | bytes]  # name on the hub -> the file, or its content
 Commits = Mapping[str | None, Files]  # by branch; None: the main one
 
@@ -40,9 +43,9 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"--repo is {options.repo}; it must be USER/NAME.")
     read_config(folder)  # refuses what is damaged
     about = {name: getattr(options, name) for name in ("license", "language", "base_model")}
-    for name, code in CODES.items():
+    for name, (code, example) in CODES.items():
         if about[name] is not None and not re.fullmatch(code, about[name]):
-            raise UserError(f"--{name} is {about[name]}; the hub takes codes in small letters, as in --help.")
+            raise UserError(f"--{name} is {about[name]}; the hub takes codes, as {example}.")
     commits: dict[str | None, Files] = {None: files_of(folder, options.repo, about)}
     for saved in saved_in(folder.parent / FOLDER) if folder.name == "encoder" else ():
         read_config(saved.folder)
@@ -93,7 +96,7 @@ def upload(commits: Commits, repo: str, public: bool) -> str:
             operations = [CommitOperationAdd(name, file) for name, file in commits[branch].items()]
             api.create_commit(repo, operations, commit_message="Weights, tokenizer and card", revision=branch)
     except Exception as error:
-        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in NETWORK:
+        if not isinstance(error, (OSError, ImportError)) and type(error).__module__.partition(".")[0] not in NETWORK:
             raise
         message = " ".join(str(error).split())[:300]
         raise UserError(f"The hub did not take {repo}: {message or type(error).__name__}") from None
