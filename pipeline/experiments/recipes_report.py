@@ -146,9 +146,8 @@ def plot(measured: Measured, file: Path) -> None:
     """The change of each recipe with its interval: a certain loss has another look than a gain; hollow: not certain."""
     names = list(measured.changes)
     runs = {name: len(measured.runs[name].keys() & measured.runs[BASE].keys()) for name in names}
-    labels = [
-        textwrap.fill(f"{measured.titles[name][0]} (n\u00a0=\u00a0{runs[name]})", 36) for name in names
-    ]  # leaves room
+    titles = [f"{measured.titles[name][0]} (n\u00a0=\u00a0{runs[name]})" for name in names]
+    labels = [textwrap.fill(title, 36) for title in titles]  # a long one leaves no room for the plot
     lines = sum(1 + label.count("\n") for label in labels)
     figure, axes = plots.subplots(1, 1, figsize=(8.5, 1.8 + 0.2 * (len(names) + lines)))
     for height, name in enumerate(names):
