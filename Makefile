@@ -128,7 +128,7 @@ zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, withou
 
 predict: $(BIN)/.installed-core ## labels, tags, scores, answers or translations of new texts: FROM=run or model folder of a fine-tune, DATA=file, OUT=file
 	$(call uses,FROM DATA OUT ARGS)
-	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,FROM,--model) $(call flag,DATA,--input) $(call flags,OUT ARGS)
+	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,DATA,--input) $(call flags,FROM OUT ARGS)
 
 score: $(BIN)/.installed-core ## scores of a fine-tuned model on other labelled texts, as of another source or language: FROM=run or model folder, TASK, DATA; OUT=file.json
 	$(call run,FROM TASK DATA OUT ARGS)

@@ -115,8 +115,16 @@ def flat(config: Any, prefix: str = "") -> dict[str, Any]:
     return {name: value for key, part in config.items() for name, value in flat(part, f"{prefix}{key}.").items()}
 
 
+NO_TEXT = (  # of a mapping of texts, as the names of labels
+    r"Parser key \"(?P<key>[\w.]+)\":\s+Does not validate.*dict\[str, str\].*"
+    r"Expected a <class 'str'>\. Got value: (?P<value>[^\n]+)"
+)
+
+
 def first_sentence(message: str) -> str:
     message = message[max(0, message.rfind("Parser key")) :]  # what is before it speaks of types in Python
+    if found := re.search(NO_TEXT, message, flags=re.DOTALL):
+        return f"{found['key']} has {found['value']} where a text is needed: put it in quotes."
     message = re.sub(r"Expected an instantiatable class, but (\S+) is abstract", _lacking, message)
     message = re.sub(r"\s*Got value: Namespace\(.*", "", message, flags=re.DOTALL)  # the value itself is before it
     lines = [line.strip(" -") for line in message.replace("error: ", "").splitlines() if line.strip()]

@@ -91,11 +91,19 @@ def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
 
     Returns:
         `precision`, `recall` and `f1` over all spans, `support` (gold spans), and under the name of each type the
-        same for it. A figure without a span to divide by is 0.
+        same for it, but for a type with one of these names. A figure without a span to divide by is 0.
 
     Raises:
         ValueError: sentences or tags do not match in number.
     """
+    total, by_type = span_figures(gold, predicted)
+    return {**by_type, **total}
+
+
+def span_figures(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """As `span_scores`: the figures over all spans, and those of each type."""
     if len(gold) != len(predicted):
         raise ValueError(f"{len(gold)} sentences of gold tags, {len(predicted)} of predicted ones")
     counts: dict[str, list[int]] = {}  # type -> right, predicted, gold
@@ -107,7 +115,7 @@ def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
             for kind, _, _ in side:
                 counts.setdefault(kind, [0, 0, 0])[place] += 1
     total = [sum(values) for values in zip(*counts.values(), strict=True)] or [0, 0, 0]
-    return {**_f1(*total), **{kind: _f1(*values) for kind, values in sorted(counts.items())}}
+    return _f1(*total), {kind: _f1(*values) for kind, values in sorted(counts.items())}
 
 
 def _f1(right: int, predicted: int, gold: int) -> dict[str, float]:

@@ -124,6 +124,8 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
 
     def example(self, row: Row) -> Example:
         words, tags = self.column(row, "words"), self.label(row)
+        if not all(word.strip() for word in words):
+            raise RowError(row[0], "has an empty word", kind="an empty word")
         if len(words) != len(tags):
             problem = f"has {len(words)} words but {len(tags)} tags"
             raise RowError(row[0], problem, kind="more or fewer tags than words")
@@ -147,8 +149,8 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         if not self.spans:
             right = [sum(map(int.__eq__, *pair)) for pair in zip(gold, predicted, strict=True)]
             return Scores({**figures, "standard_error": metrics.clustered_error(right, [*map(len, gold)])})
-        by_type = metrics.span_scores(self._tags(gold), self._tags(predicted))
-        over_all = {f"span_{name}": by_type.pop(name) for name in ("precision", "recall", "f1", "support")}
+        total, by_type = metrics.span_figures(self._tags(gold), self._tags(predicted))
+        over_all = {f"span_{name}": value for name, value in total.items()}
         details = {f"{kind}/{name}": value for kind, scores in by_type.items() for name, value in scores.items()}
         return Scores({**over_all, "token_accuracy": figures["token_accuracy"]}, details)
 
@@ -197,8 +199,8 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
     def plots(self, examples: Sequence[Example], predicted: Sequence[list[int]]) -> dict[str, Figure]:
         gold = [example.label for example in examples]
         if self.spans:
-            by_type = metrics.span_scores(self._tags(gold), self._tags(predicted))
-            return plots.types({name: scores for name, scores in by_type.items() if isinstance(scores, dict)})
+            _, by_type = metrics.span_figures(self._tags(gold), self._tags(predicted))
+            return plots.types(by_type)
         sides = [label for labels in gold for label in labels], [label for labels in predicted for label in labels]
         return plots.confusion(*sides, self.label_names, unit="words")
 

@@ -189,7 +189,7 @@ def pretrained(toys: Callable[[str], Path]) -> Path:
 def check_task(name: str, *, toys: Callable[[str], Path], folder: Path) -> None:
     """A task, by its name in configs/tasks or its file, reads its columns, keeps its labels, is scored and trains."""
     from pipeline import presets
-    from pipeline.cli import config as conf
+    from pipeline.cli.lightning_cli import FineTuneCLI, parse
     from pipeline.finetuning.heads import head_class
     from pipeline.training.finetuning import FineTuning
     from pipeline.training.task_data import TaskData
@@ -203,7 +203,7 @@ def check_task(name: str, *, toys: Callable[[str], Path], folder: Path) -> None:
     if not isinstance(alone, Task):
         check_prompts(alone, name, encoder=encoder, folder=folder)
         return
-    built = conf.parse(FineTuning, TaskData, [presets.CONFIGS / "finetune.yaml", file], [], cli_class=conf.FineTuneCLI)
+    built = parse(FineTuning, TaskData, [presets.CONFIGS / "finetune.yaml", file], [], cli_class=FineTuneCLI)
     task, flags = built.data.task, ["--data.train_rows=8"]
     if task.prompts:
         check_prompts(task, name, encoder=encoder, folder=folder)

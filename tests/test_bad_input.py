@@ -100,14 +100,14 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--data.sample_documents=-5"], "sample_documents is -5; it must be at least 1"),
         (["--model.optimization.learning_rate=-1"], "learning_rate is -1.0; it must be above 0"),
         (["--model.optimization.betas=[2,3]"], "betas is"),
-        (["--model.objective=pipeline.objectives.CausalLM"], "CausalLM needs a causal model, and Bert is masked"),
+        (["--model.objective=pipeline.objectives.CausalLM"], "CausalLM needs a model that can do causal; Bert does"),
         (
             ["--data.batches=pipeline.batches.WordRows", "--data.batches.carry=false"],
-            "BidirectionalLM needs a bidirectional model",
+            "BidirectionalLM needs a model that can do bidirectional",
         ),
         (["--model.encoder.init_args.next_sentence=false"], "set model.objective.init_args.next_sentence"),
         (["--model.encoder.init_args.max_length=-1"], "max_length is -1; it must be at least 1"),
-        (["--trainer.default_root_dir=x"], "default_root_dir is not used here; set OUT"),
+        (["--trainer.default_root_dir=x"], "default_root_dir is not used here; leave it out: it is the run folder"),
         (["--data.sample_documents=null", "--data.hub={name: x}"], "data.hub needs a `path`"),
         (["--model.optimization.learning_rate=1e30", "--validate_every=1"], "not finite at step 1"),
     ],
@@ -201,6 +201,31 @@ def test_prompts_are_refused(pretrained: Path, tmp_path: Path, old: str, new: st
     (tmp_path / "mine.yaml").write_text(text.replace(old, new))
     with pytest.raises(UserError, match=message):
         run("zeroshot", "--task", str(tmp_path / "mine.yaml"), "--from", str(pretrained / "encoder"), "--limit", "2")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "labels: {negative: negative",
+            "labels: {negative: 0",
+            "labels has 0 where a text is needed: put it in quotes",
+        ),
+        (
+            "  epochs: 30\n",
+            "",
+            r"^data.epochs is set nowhere: give it a value in a YAML file, or as --data.epochs=VALUE\.$",
+        ),
+    ],
+)
+def test_a_task_that_is_not_whole_is_refused(
+    pretrained: Path, tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    text = (REPOSITORY / "configs/tasks/sentiment.yaml").read_text()
+    assert old in text
+    (tmp_path / "mine.yaml").write_text(text.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        run("finetune", "--task", str(tmp_path / "mine.yaml"), "--from", str(pretrained / "encoder"), "--steps", "2")
 
 
 def test_another_kind_of_model_or_no_fitting_tensor(pretrained: Path, tmp_path: Path) -> None:

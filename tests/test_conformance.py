@@ -64,6 +64,17 @@ def test_every_registered_model_has_a_toy() -> None:
 # ---------------------------------------------------------------------- what it says of itself
 
 
+def test_fine_tuning_may_set_its_dropout(fresh: Encoder) -> None:
+    """Where it records a rate, its vectors are drawn: else a dropout of another kind would stay as it is."""
+    fresh.set_dropout(0.5)
+    if not [name for name, value in fresh.config.items() if "drop" in name and value == 0.5]:
+        pytest.skip("it has no dropout")
+    fresh.train()
+    batch = fresh.collate(fresh.tokenize(["The soup was good."]))
+    one, other = (fresh(batch).layers[-1] for _ in range(2))
+    assert not torch.equal(one, other)
+
+
 def test_it_says_what_it_can_do(encoder: Encoder, model: str) -> None:
     assert registry.encoder_class(encoder.config["model_type"]) is type(encoder)
     assert registry.family(encoder.config["model_type"]) == model

@@ -71,6 +71,9 @@ TABLES: list[tuple[str, str | bytes, str]] = [
     ("a.tsv", "text\t\tlabel\na\tb\t1\n", "line 1: column 2 of the header has no name"),
     ("a.csv", "text;label;;\na;b;;\n", "line 1: column 3 of the header has no name"),
     ("a.tsv", "\n\n", "has no header"),
+    ("a.json", '{"columns": 5, "data": [["a", "b"]]}', "is not a table"),
+    ("a.json", '{"columns": [["x", "text"], ["x", "label"]], "data": [["a", "b"]]}', "is not a table"),
+    ("a.json", '{"columns": ["text", "text"], "data": [["a", "b"]]}', "has two columns named 'text'"),
     ("a.jsonl", '{"n": ' + "9" * 5000 + "}", "line 1 has a number of too many digits"),
     ("a.jsonl.gz", damaged(gzip.compress(TEXT)), "a.jsonl.gz"),
 ]
@@ -457,4 +460,4 @@ def test_prompts_that_are_refused(options: dict, message: str) -> None:
 
 def test_answers_do_not_go_into_the_folder_of_the_model(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lies in the folder of the model"):
-        run("predict", "--model", str(tmp_path), "--out", str(tmp_path / "model.safetensors"))
+        run("predict", "--from", str(tmp_path), "--out", str(tmp_path / "model.safetensors"))

@@ -139,7 +139,7 @@ def test_no_run_goes_among_the_files_of_another(tmp_path: Path, place: str, mess
 @pytest.mark.parametrize("command", ["import-elmo", "predict"])
 def test_no_other_file_goes_there_either(tmp_path: Path, command: str) -> None:
     place = str(run_of(tmp_path / "run", "pretrain", "encoder") / "encoder/new")
-    given = {"import-elmo": ["--options", "o", "--weights", "w"], "predict": ["--model", "m", "--format", "lines"]}
+    given = {"import-elmo": ["--options", "o", "--weights", "w"], "predict": ["--from", "m", "--format", "lines"]}
     with pytest.raises(UserError, match="encoder, which is a part of a run"):
         run(command, *given[command], "--out", place)
 

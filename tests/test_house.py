@@ -19,7 +19,8 @@ import torch
 import yaml
 
 from pipeline.cli.commands import sweep
-from pipeline.cli.config import CLI, FineTuneCLI, module_for, parse, pretraining
+from pipeline.cli.config import module_for, pretraining
+from pipeline.cli.lightning_cli import CLI, FineTuneCLI, parse
 from pipeline.errors import UserError
 from pipeline.experiments import grid as compare
 from pipeline.experiments import ladder, ladder_plan, recipes, recipes_run

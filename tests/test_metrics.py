@@ -62,6 +62,8 @@ def test_span_scores() -> None:
     assert scores["LOC"]["f1"] == 1
     assert scores["ORG"] == {"precision": 0, "recall": 0, "f1": 0, "support": 0}
     assert span_scores([["O"]], [["O"]])["f1"] == 0
+    odd = span_scores([["B-f1", "O", "B-PER"]], [["B-f1", "O", "O"]])
+    assert (odd["f1"], odd["support"]) == (pytest.approx(2 / 3), 2)
     with pytest.raises(ValueError, match="2 gold tags and 1 predicted"):
         span_scores([["O", "O"]], [["O"]])
 

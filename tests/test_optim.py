@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,10 @@ def test_a_run_of_before_muon_names_the_optimizer_to_set() -> None:
     now = {"model.optimization.optimizer": "muon", "version": "0.9.0"}
     with pytest.raises(UserError, match=r"optimizer adamw, not muon.*Set --model\.optimization\.optimizer=adamw"):
         check_same_run(Path("last.ckpt"), now, {"version": "0.8.0"})
+    now |= {"model.optimization.learning_rate": 2e-3, "model.objective.init_args.first_mask_rate": 0.3}
+    flags = "--model.objective.init_args.first_mask_rate=null --model.optimization.learning_rate=0.001 "
+    with pytest.raises(UserError, match=f"Set {re.escape(flags)}--model.optimization.optimizer=adamw, or set"):
+        check_same_run(Path("last.ckpt"), now, {"version": "0.8.0", "model.optimization.learning_rate": 1e-3})
 
 
 def test_warm_up_is_one_step_ahead_of_transformers() -> None:

@@ -220,6 +220,16 @@ def test_a_column_may_say_which_part_a_row_is_of(tmp_path: Path) -> None:
     found = labeled.read(Sentiment(), str(tmp_path / "a.csv"))
     assert [len(part.rows) for part in found.parts.values()] == [39, 9, 10]
     assert found.made["valid"] == "by the column split; 2 rows of no part left out (TRIAL, nothing)"
+    frame.assign(split="test").to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(UserError, match="The column split says which part a row belongs to, and no row has 'train'"):
+        labeled.read(Sentiment(), str(tmp_path / "a.csv"))
+
+
+def test_labels_that_no_two_rows_share_are_no_lack_of_rows(tmp_path: Path) -> None:
+    lines = [f"text {number},name {number}" for number in range(30)]
+    (tmp_path / "a.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+    with pytest.raises(UserError, match="Each of the 30 training rows has a label of its own"):
+        labeled.read(Sentiment(), str(tmp_path / "a.csv"))
 
 
 def test_a_split_of_few_texts_says_how_large_it_is(tmp_path: Path) -> None:
@@ -464,15 +474,23 @@ def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.Cap
     assert tested < set(frame["Review Text"])
     for name in ("reviews.csv", "reviews.parquet"):
         frame.to_parquet("reviews.parquet")
-        run("predict", "--model", "0/model", "--input", name, "--out", f"{name}.csv")
+        run("predict", "--from", "0/model", "--input", name, "--out", f"{name}.csv")
     for name, why in (("reviews.csv.csv", "is there already"), ("new.xlsx", "no table of that kind")):
         with pytest.raises(UserError, match=why):
-            run("predict", "--model", "0/model", "--input", "reviews.csv", "--out", name)
+            run("predict", "--from", "0/model", "--input", "reviews.csv", "--out", name)
     answers = pd.read_csv("reviews.csv.csv")
     assert answers["Review Text"].tolist() == frame["Review Text"].tolist()
     assert set(answers["predicted_label"]) <= {"good", "bad"}
     assert answers[["probability_good", "probability_bad"]].sum(axis=1).tolist() == pytest.approx([1] * 60)
     assert Path("reviews.parquet.csv").read_text() == Path("reviews.csv.csv").read_text()
+    for name in ("reviews.csv.csv", "reviews.csv.csv.csv"):  # answers of other models, beside those that are there
+        run("predict", "--from", "0/model", "--input", name, "--out", f"{name}.csv")
+    header = Path("reviews.csv.csv.csv.csv").read_text().partition("\n")[0].split(",")
+    assert len(header) == len({*header}) == len(frame.columns) + 3 * (len(answers.columns) - len(frame.columns))
+    Path("empty.csv").write_text("Review Text\n")
+    with pytest.raises(UserError, match=r"empty.csv has no texts, so there is no table to write"):
+        run("predict", "--from", "0/model", "--input", "empty.csv", "--out", "answers.csv")
+    assert not Path("answers.csv").exists()
     capsys.readouterr()
     run("score", "--from", "0", "--data", "reviews.csv")
     trained = Path("0/splits.csv").read_text().count("train,")

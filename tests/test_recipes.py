@@ -26,7 +26,7 @@ SETTINGS = {
     **{f"model.encoder.init_args.{name}": value for name, value in (("size", 16), ("layers", 1), ("inner_size", 32))},
 }
 WORSE = {"title": "almost no learning", "source": "a source", "settings": {"model.optimization.learning_rate": 1e-9}}
-STATEFUL = {"title": "state", "settings": {"model.objective.init_args.stateful": True}}
+SENTENCES = {"title": "pairs", "settings": {"model.objective.init_args.next_sentence": "sop"}}
 WHOLE = {"title": "words", "settings": {"model.objective.init_args.whole_word": True}}
 ORDER = {"title": "bigram", "settings": {"model.encoder.init_args.order": 2}}
 HOT = {"title": "hot", "settings": {"model.optimization.learning_rate": 1e9}}
@@ -139,7 +139,7 @@ def test_a_certain_loss_does_not_look_like_a_gain(tmp_path: Path, monkeypatch: p
             [],
             "x sets model.objective.init_args.whole_word, which changes what",
         ),
-        ({"ingredients": {"x": STATEFUL}}, [], "x sets model.objective.init_args.stateful, which changes what"),
+        ({"ingredients": {"x": SENTENCES}}, [], "x sets model.objective.init_args.next_sentence, which changes what"),
         ({"ingredients": {"a": WORSE, "b": WORSE}, "together": [["a", "b"]]}, [], "a and b are together, and both set"),
         ({"ingredients": {"x": {"title": "x", "settings": {"model.encoder.init_args.x": 1}}}}, [], "The recipe x: "),
         ({"settings": {"trainer.max_steps": 7}}, [], "trainer.max_steps follows from the `tokens`"),
@@ -155,6 +155,18 @@ def test_what_cannot_be_run_is_refused(fields: dict[str, Any], flags: list[str],
     with pytest.raises(UserError, match=message):
         run("recipes", "--name", write(tmp_path, **fields), "--out", str(tmp_path / "out"), *flags)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_changes_training_alone_may_be_an_ingredient(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    causal = "pipeline.objectives.causal_rows.MaskedAndCausalLM"
+    changes: list[dict[str, Any]] = [
+        {"model.objective.first_mask_rate": 0.3},
+        {"model.objective": causal, "model.objective.init_args.causal_share": 0.5},
+        {"data.workers": 1},
+    ]
+    found = {f"x{number}": {"title": "x", "settings": settings} for number, settings in enumerate(changes)}
+    run("recipes", "--name", write(tmp_path, ingredients=found), "--out", str(tmp_path / "out"), "--dry-run")
+    assert capsys.readouterr().out.count("0 of 2") == 4
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:

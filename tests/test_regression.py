@@ -71,7 +71,7 @@ def test_the_model_predicts_numbers(tuned: Path, tmp_path: Path) -> None:
     lines = ["sentence1\tsentence2", *("\t".join(row["text"]) for row in rows)]
     (tmp_path / "in.tsv").write_text("\n".join(lines) + "\n")
     files = ["--input", str(tmp_path / "in.tsv"), "--out", str(tmp_path / "out.jsonl")]
-    run("predict", "--model", str(tuned / "model"), *files)
+    run("predict", "--from", str(tuned / "model"), *files)
     said = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [answer["score"] for answer in said] == expected
 

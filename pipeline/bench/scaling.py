@@ -6,7 +6,6 @@ matters for the cost of a batch.
 
 from __future__ import annotations
 
-import csv
 import statistics
 import sys
 import tempfile
@@ -27,9 +26,12 @@ from pipeline.objectives.base import Objective
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import StepBatches
+from pipeline.storage.atomic import write_atomically
+from pipeline.storage.csv_table import csv_table
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.wordpiece import WordPiece
+from pipeline.tracking.plots import save_figure
 
 TOKENS = 4096  # in each step, however long its rows are
 LENGTHS = (128, 256, 512, 1024)
@@ -119,7 +121,7 @@ def plot(rows: list[dict[str, float | str]], file: Path) -> None:
     axes[1].autoscale(axis="y")
     axes[1].set_yscale("log")
     axes[0].set_xscale("log", base=2)
-    figure.savefig(file, dpi=120)
+    save_figure(figure, file)
 
 
 def main() -> int:
@@ -134,10 +136,8 @@ def main() -> int:
     print(f"{torch.get_num_threads()} threads")
     rows = measure(options.rounds)
     options.out.mkdir(parents=True, exist_ok=True)
-    with open(options.out / "scaling.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    names = list(rows[0])
+    write_atomically(options.out / "scaling.csv", csv_table(names, [[row[name] for name in names] for row in rows]))
     plot(rows, options.out / "scaling.png")
     return 0
 

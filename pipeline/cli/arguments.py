@@ -71,6 +71,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises: UserError."""
+        message = re.sub(r"(--[a-z-]+)(/--[a-z-]+)+", r"\1", message)  # a flag is called by its first name
         if argument := re.fullmatch(r"argument ([^:]+): (.*)", message, flags=re.DOTALL):
             flag, problem = argument.groups()
             if choice := re.fullmatch(r"invalid choice: (.+) \(choose from (.+)\)", problem, flags=re.DOTALL):

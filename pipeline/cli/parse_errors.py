@@ -72,6 +72,9 @@ def plain(message: str, keys: Iterable[str], classes: Mapping[str, str]) -> str:
         kind, choices = found["kind"], found["choices"]
         may_be = KINDS.get(kind, kind) if kind else "one of " + ", ".join(map(str, ast.literal_eval(choices)))
         return f"{found['key']} is {found['value']}; it must be {may_be}."
+    if found := re.search(r"following arguments are required: (?P<keys>[\w., -]+)\.$", message):
+        first = found["keys"].partition(",")[0].strip().lstrip("-")
+        return f"{first} is set nowhere: give it a value in a YAML file, or as --{first}=VALUE."
     if found := re.search(NO_CLASS, message):
         return f"{found['key']} is {found['path']}; it must be the name of a class."
     if found := re.search(UNION, message):

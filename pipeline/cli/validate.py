@@ -26,7 +26,7 @@ INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or 
     "enable_checkpointing": f"a checkpoint is written at each validation: {INTERVAL}, to change how often",
     "gradient_clip_algorithm": "set trainer.gradient_clip_val, a limit of the norm",
     "logger": "set WANDB_MODE",
-    "default_root_dir": "set OUT",
+    "default_root_dir": "leave it out: it is the run folder",
     "use_distributed_sampler": "leave it out: the pipeline splits batches over processes itself",
 }
 # Far above any in use: a slip of the hand would take hours, all memory, or every process of the machine.
@@ -62,7 +62,7 @@ def check_settings(config: Any) -> None:
     ranges = shared_ranges(config)
     if "validate_every" in config:
         ranges |= pretraining_ranges(config)
-        check_parts(config)
+        check_derived(config)
     elif "optimization" in config.model:  # what counts has no steps
         if config.model.optimization.warmup_steps:
             raise UserError("model.optimization.warmup_steps is not used in fine-tuning; set model.warmup_share.")
@@ -132,19 +132,9 @@ def check_asked(encoder: type[Encoder], objective: Objective) -> None:
         )
 
 
-def check_parts(config: Any) -> None:
-    """Refuses an encoder and an objective that do not go together.
-
-    Raises:
-        UserError: what the encoder lacks, or a setting that follows from the objective.
-    """
+def check_derived(config: Any) -> None:
+    """Raises: UserError, a setting of the encoder follows from the objective."""
     encoder: Any = locate(config.model.encoder.class_path)
-    objective: Any = locate(config.model.objective.class_path)
-    if lacking := sorted(objective.requires - encoder.capabilities()):
-        raise UserError(
-            f"{objective.__name__} needs a {' and '.join(lacking)} model, and {encoder.__name__} is "
-            f"{encoder.scoring}; leave model.objective as the model's file has it."
-        )
     plain = inspect.signature(encoder).parameters
     for name, instead in DERIVED.items():
         if name in plain and config.model.encoder.init_args[name] != plain[name].default:

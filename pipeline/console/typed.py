@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ VARIABLES = (  # flags that are variables of the Makefile
     *("model", "corpus", "task", "arm", "seed", "data", "from", "teacher", "out", "resume", "overwrite"),
     *("seeds", "shots", "name", "kind", "models", "tasks", "arms", "prompt", "word", "repo", "recipes"),
 )
-OTHERS = {"predict": {"model": "from", "input": "data"}}  # variables of make that are not named as the flag
+OTHERS = {"predict": {"input": "data"}}  # variables of make that are not named as the flag
 
 
 def under_make() -> bool:
@@ -41,7 +42,12 @@ def shown(text: str, command: str = "") -> str:
 
 def setting(name: str, value: Any) -> str:
     """A key of the configuration with its value: `setting("data.length", 64)`."""
-    return further(f"--{name}={'null' if value is None else value}")
+    return settings({name: value})
+
+
+def settings(values: Mapping[str, Any]) -> str:
+    """Several of these."""
+    return further(*(f"--{name}={'null' if value is None else value}" for name, value in values.items()))
 
 
 def further(*flags: str) -> str:

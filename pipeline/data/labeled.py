@@ -85,6 +85,8 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
     made = {}
     if list(rows) == ["train"] and (column := _split_column(rows["train"])) is not None:
         every = rows["train"]
+        if "train" in splits and not _of_part(every, column, "train"):
+            raise UserError(f"The column {column} says which part a row belongs to, and no row has 'train' there.")
         rows = {split: part for split in splits if (part := _of_part(every, column, split))}
         made = dict.fromkeys(rows, f"by the column {column}{_of_no_part(every, column)}")
     _check_parts(task, files, rows, splits, problems)
@@ -312,6 +314,11 @@ def _split_off(task: Task, train: Part, split: str, *, of: str) -> tuple[Part, P
         made = "set aside from training"
         if wanted > count:
             made = f"{count:,} of {rows:,} training rows set aside: {split}_rows {wanted:,} is capped at a fifth"
+    if not chosen and len(set(strata)) == rows > 1:
+        raise UserError(
+            f"Each of the {rows} training rows has a label of its own, so none can be set aside for {split}; does "
+            "`columns` in the task's YAML name the right one?"
+        )
     if not 0 < len(chosen) < rows:
         raise UserError(f"The training part has {rows} rows, too few to set some aside for {split}.")
     return train.at(chosen), train.at(sorted(set(range(rows)) - set(chosen))), made

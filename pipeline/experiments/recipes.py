@@ -18,11 +18,6 @@ from pipeline.presets import flat
 from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]
-# What changes the rows, masks or tokens of validation: the losses of two recipes would not compare ...
-VALIDATED = ("data.", "model.objective")
-# ... but these settings and this objective, which are for training alone.
-IN_TRAINING = ("model.objective.init_args.first_mask_rate", "model.objective.init_args.causal_")
-SAME_VALIDATION = {"model.objective": "pipeline.objectives.causal_rows.MaskedAndCausalLM"}
 
 
 @dataclass
@@ -107,18 +102,7 @@ def load(file: Path, **changes: Any) -> Recipes:
                 if setting in owner:
                     raise UserError(f"{file}: {owner[setting]} and {name} are together, and both set {setting}.")
                 owner[setting] = name
-    for name, ingredient in recipes.ingredients.items():
-        if other := [setting for setting, value in ingredient.settings.items() if is_validated(setting, value)]:
-            raise UserError(
-                f"{file}: {name} sets {other[0]}, which changes what is validated, so its losses would not compare: "
-                "put it under `settings`, for all recipes."
-            )
+    for name in recipes.ingredients:
         if name == BASE or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise UserError(f"{file}: '{name}' names a folder: use letters, digits, `-`, `.` and `_`, and not {BASE}.")
     return recipes
-
-
-def is_validated(setting: str, value: Any) -> bool:
-    """Whether a setting changes what is validated."""
-    harmless = setting.startswith(IN_TRAINING) or SAME_VALIDATION.get(setting) == value
-    return setting.startswith(VALIDATED) and not harmless

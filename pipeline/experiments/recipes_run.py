@@ -28,14 +28,37 @@ from pipeline.experiments.pretraining_cell import (
 from pipeline.experiments.recipes import Recipes
 from pipeline.experiments.recipes_report import BASE, Measured
 from pipeline.experiments.run_cache import finished, once, starting
+from pipeline.objectives.base import Objective
+from pipeline.presets import flat
 from pipeline.tracking.tables import markdown_table
+from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.requests import Overrides, PretrainRequest, overrides_of, settings_in
 
 SIGN = "recipes.json"  # what all runs of a folder share
 VALIDATIONS = 10  # of a run
 OF_RECIPES = "the `tokens` of the recipes"
+OBJECTIVE = "model.objective"
+IN_TRAINING = ("data.workers", "data.verify")
 Key = tuple[str, int]  # recipe and seed
+
+
+def changed_validation(base: Configuration, other: Configuration) -> list[str]:
+    """The settings in which two configurations differ, and with them the rows, masks or tokens of validation."""
+    ours, theirs = validated_settings(base), validated_settings(other)
+    return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+
+
+def validated_settings(configuration: Configuration) -> dict[str, Any]:
+    """Data and objective, without what is for training alone."""
+    objective: Objective = configuration.module.objective
+    training_only = {*IN_TRAINING, *(f"{OBJECTIVE}.init_args.{name}" for name in objective.training_only)}
+    settings = {
+        name: value
+        for name, value in flat(configuration.resolved).items()
+        if name.startswith(("data.", f"{OBJECTIVE}.")) and name not in training_only
+    }
+    return {**settings, f"{OBJECTIVE}.class_path": objective.validates_as or type(objective)}
 
 
 @dataclass
@@ -56,6 +79,7 @@ class RecipesRun:
     overrides: Overrides = ()
     overwrite: bool = False
     chosen: Sequence[str] = ()
+    base: Configuration = field(init=False)  # that of the recipe which the others are compared with
     data: CorpusData = field(init=False)  # the same for all: no ingredient changes it
     runs: dict[Key, PretrainRequest] = field(init=False, default_factory=dict)
 
@@ -88,7 +112,12 @@ class RecipesRun:
         if configuration.module.optimization is None:
             raise UserError(f"{recipes.model} counts, and recipes are of models that are trained in steps.")
         if name == BASE:
-            self.data = configuration.data
+            self.base, self.data = configuration, configuration.data
+        elif changed := changed_validation(self.base, configuration):
+            raise UserError(
+                f"The recipe {name} sets {changed[0]}, which changes what is validated, so its losses would not "
+                "compare: put it under `settings`, for all recipes."
+            )
         steps = max(1, round(recipes.tokens / (self.data.batch_size * self.data.length)))
         return of_steps(request, configuration, steps, every=max(1, steps // VALIDATIONS))
 

@@ -28,6 +28,8 @@ def json_writer(target: IO[str]) -> Write:
 def table_writer(target: IO[str], delimiter: str) -> Write:
     """Writes the columns of the input and those of the answer, `predicted_label`, `probability`, ..., as a table.
 
+    A column of the answer that the input has too, as after an earlier `predict`, gets another `predicted_` in front.
+
     Writing raises UserError for a row with a column that the first one has not: the header is written by then.
     """
     writer = csv.writer(target, delimiter=delimiter, lineterminator="\n")
@@ -37,7 +39,12 @@ def table_writer(target: IO[str], delimiter: str) -> Write:
         cells = columns_of(answer)
         if not header:
             header.extend(row)
-            writer.writerow([*row, *(f"predicted_{name}" if name in row else name for name in cells)])
+            names = [*row]
+            for name in cells:
+                while name in names:
+                    name = f"predicted_{name}"
+                names.append(name)
+            writer.writerow(names)
         if unseen := [name for name in row if name not in header]:
             raise UserError(
                 f"A row has '{unseen[0]}', which the first one has not: a table has the same columns in each row; name "

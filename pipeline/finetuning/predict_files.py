@@ -45,7 +45,7 @@ def predict(
         delimiter: write a table instead of JSON lines: the columns that were read, and those of the answers.
 
     Raises:
-        UserError: a row without what the model reads.
+        UserError: a row without what the model reads, or no row for a table.
     """
     if batch_size < 1:
         raise UserError(f"--batch-size is {batch_size}; it must be at least 1.")
@@ -60,6 +60,8 @@ def predict(
         target.flush()
         empty += [number for number, (_, text) in enumerate(chunk, start=done + 1) if is_empty(text)]
         done += len(chunk)
+    if not done and delimiter is not None:
+        raise UserError(f"{name} has no texts, so there is no table to write.")
     if not done:
         print(f"{name} has no texts.", file=sys.stderr)
     if empty:
@@ -72,9 +74,9 @@ def predict(
 
 
 def is_empty(text: Any) -> bool:
-    """Whether there is nothing in a text, in a text of a pair, or in a list of words."""
-    parts = text if isinstance(text, tuple) else (text,)
-    return not all(part.strip() if isinstance(part, str) else part for part in parts)
+    """Whether there is nothing in a text, in a text of a pair, or in one of a list of words."""
+    parts = text if isinstance(text, (tuple, list)) else (text,)
+    return not parts or not all(part.strip() for part in parts)
 
 
 def records_of(model: FineTunedModel, source: IO[Any], name: str, form: str) -> Iterator[Record]:

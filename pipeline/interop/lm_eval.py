@@ -1,4 +1,4 @@
-"""Any encoder as a model of lm-evaluation-harness: `python -m pipeline lm-eval --tasks ... --encoder DIR`.
+"""Any encoder as a model of lm-evaluation-harness: `python -m pipeline lm-eval --tasks ... --from DIR`.
 
 A causal model gives the log-likelihoods of lm-eval's own `hf` model, a masked one pseudo-log-likelihoods, a
 bidirectional one those of its forward language model.

@@ -380,7 +380,7 @@ class Encoder(nn.Module):
     def set_dropout(self, rate: float) -> None:
         """Another rate for all dropout of the encoder: fine-tuning wants some where pretraining had none."""
         for module in self.modules():
-            if isinstance(module, Dropout):
+            if isinstance(module, (Dropout, nn.Dropout)):
                 module.p = rate
         names = ("dropout_prob", "dropout_rate", "_pdrop", "dropout")
         for key in self.config:

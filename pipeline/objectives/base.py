@@ -46,6 +46,8 @@ class Objective(nn.Module):
         shown: metrics of a validation that the console shows; empty: all.
         consecutive: whether row b of a step continues row b of the step before; otherwise rows are shuffled.
         parallel: whether a document is a text and its translations, a line each, which stay whole.
+        training_only: arguments that change how a run trains, and not what it is validated on.
+        validates_as: the objective whose rows and losses validation has; None: its own.
     """
 
     requires: frozenset[str] = frozenset()
@@ -53,6 +55,8 @@ class Objective(nn.Module):
     shown: ClassVar[tuple[str, ...]] = ()
     consecutive: bool = False
     parallel: ClassVar[bool] = False
+    training_only: ClassVar[frozenset[str]] = frozenset()
+    validates_as: ClassVar[type[Objective] | None] = None
 
     @classmethod
     def compared_losses(cls) -> tuple[str, ...]:
@@ -84,8 +88,8 @@ class Objective(nn.Module):
         kind = model if isinstance(model, type) else type(model)
         if lacking := sorted(self.requires - kind.capabilities()):
             raise UserError(
-                f"{type(self).__name__} needs a model that can do {', '.join(lacking)}; "
-                f"{kind.__name__} does {', '.join(sorted(kind.capabilities()))}."
+                f"{type(self).__name__} needs a model that can do {', '.join(lacking)}; {kind.__name__} does "
+                f"{', '.join(sorted(kind.capabilities()))}. Leave model.objective as the model's file has it."
             )
 
     def check_corpus(self, store: TokenStore, name: str) -> None:

@@ -40,6 +40,8 @@ class MaskedAndCausalLM(MaskedLM):
     """
 
     requires = frozenset({"masked", "causal_rows"})
+    training_only = MaskedLM.training_only | {"causal_share", "causal_until"}
+    validates_as = MaskedLM
 
     def __init__(
         self,

@@ -47,6 +47,7 @@ class MaskedLM(Objective):
     requires = frozenset({"masked"})
     main = "mlm"
     shown = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
+    training_only = frozenset({"first_mask_rate"})
 
     def __init__(
         self,

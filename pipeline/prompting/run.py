@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,13 +36,15 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
-from pipeline.tracking.history import write_metrics
+from pipeline.tracking.history import LOCAL, write_metrics
 from pipeline.tracking.wandb import ResumableWandb, closing_run, wandb_logger
 from pipeline.tracking.wandb_artifacts import use_artifact
 from pipeline.training import advice
 from pipeline.training.configuration import group_of
+from pipeline.training.hardware import device_name
 from pipeline.training.requests import ZeroShotRequest
 from pipeline.training.run_folder import begun, clear
+from pipeline.version import __version__
 from tasks.base import Task
 from tasks.dataset import DataSet, Row
 
@@ -69,12 +73,26 @@ class Prompting:
         """The settings, as config.yaml has them."""
         request = self.request
         return {
+            "model": request.model,
             "task": self.name,
             "encoder": str(self.folder),
             "shots": list(request.shots),
             "seed": request.seed,
             "limit": request.limit,
             "files": request.data,
+            "unigram": request.unigram,
+            "log_text": request.log_text,
+        }
+
+    def conditions(self, seconds: float) -> dict[str, Any]:
+        """What the scores depend on, as in the metrics of training."""
+        return {
+            "encoder": lineage.weights_of(lineage.read(self.folder))[:12],
+            "seconds": round(seconds, 2),
+            "device": device_name(self.encoder.device),
+            "seed": self.request.seed,
+            "version": __version__,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 
 
@@ -98,9 +116,10 @@ def run(prompting: Prompting) -> None:
         f"encoder     {folder}: {method}",
         f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, request.shots))}",
     )
+    began = time.perf_counter()
     with progress(total=requests_of(task, rows) * len(shown), desc="zeroshot", unit="text") as bar:
         results = evaluate(encoder, task, rows, shown, progress=bar.update)
-    metrics = metrics_of_run(task, rows, results)
+    metrics = metrics_of_run(task, rows, results) | prompting.conditions(time.perf_counter() - began)
     if source is not None:
         metrics |= unigram_baseline(source, task, rows, results)
     clear(out)  # only now: a prompt that cannot be scored leaves an earlier run as it was
@@ -201,7 +220,7 @@ def log_to_wandb(wandb_run: Any, out: Path, metrics: dict[str, Any], predictions
     """Metrics, plots and the first of the predictions."""
     import wandb
 
-    wandb_run.summary.update(metrics)
+    wandb_run.summary.update({name: value for name, value in metrics.items() if name not in LOCAL})
     names: list[str | int] = ["context", "candidates", "log_likelihoods", "choice", "gold", "right"]
     if predictions:
         cells = [[str(row[str(name)]) for name in names] for row in predictions[:LOGGED_ROWS]]

@@ -16,6 +16,7 @@ from pipeline.storage.csv_table import csv_table
 from pipeline.storage.validation import read_json
 
 WALL_CLOCK = ("tokens_per_second", "flops_per_second", "share_of_peak", "data_share")  # they differ between equal runs
+LOCAL = ("device", "date")  # metrics.json has them, Weights & Biases does not: they are about the machine
 # Names of versions up to 0.13 -> today's. A loss falls below these baselines, so they were no floors.
 FORMER_NAMES = {"floor/uniform": "baseline/uniform", "floor/unigram": "baseline/unigram"}
 

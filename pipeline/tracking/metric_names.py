@@ -9,11 +9,12 @@ from typing import Any
 # Key -> meaning. A word in capitals stands for any name; the first line that matches a key describes it.
 METRIC_NAMES = {
     # every run
-    "seconds": "seconds of training, without setting up; of a resumed run, all its parts together",
+    "seconds": "seconds of training, without setting up; of a resumed run, all its parts together; of a zero-shot run, "
+    "seconds of scoring",
     "tokens": "tokens that the model read in training, without padding (words for ELMo; for encoder-decoders tokens of "
     "targets)",
     "words": "words of the text that were read in pretraining, what stands between spaces; one counts each time",
-    "tokens_per_second": "`tokens` / `seconds`",
+    "tokens_per_second": "`tokens` / `seconds`; in `metrics.csv` up to that step, with validations",
     "parameters": "number of parameters that are in the model, trained or not; where it counts, the counts it keeps",
     "steps": "optimizer steps",
     "precision": "`32-true`, `bf16-mixed`, ...: what the arithmetic was done in",
@@ -21,7 +22,7 @@ METRIC_NAMES = {
     "seed": "of weights, order, masks and dropout",
     "version": "of this library",
     "date": "when the run ended, UTC",
-    "encoder": "beginning of the SHA-256 of the encoder's weights that a fine-tune began with",
+    "encoder": "beginning of the SHA-256 of the encoder's weights that a fine-tune began with, or that were prompted",
     "energy_wh": "energy of training in watt-hours, of the whole processor or GPU",
     "energy_source": "where `energy_wh` is from: `rapl` or `nvml` (counters of the hardware), or `estimate` "
     "(processor time at 10 watts for a busy core)",
@@ -132,7 +133,7 @@ METRIC_NAMES = {
     "zeroshot/standard_error": "standard error of the accuracy from the number of rows",
     "zeroshot/chance": "accuracy of guessing",
     "zeroshot/majority": "accuracy of the most frequent label",
-    "zeroshot/chosen_LABEL": "share of the rows for which a label is chosen",
+    "zeroshot/chosen_N": "share of the rows for which candidate N is chosen, from 0, in the order of the YAML file",
     "zeroshot/ties": "rows whose best candidates score the same",
     "zeroshot/cut": "rows with a text that was cut on the left",
     "zeroshot/unknown_words": "rows with words that are unknown to the tokenizer",

@@ -189,7 +189,7 @@ def wandb_logger(
 
     return ResumableWandb(
         folder=folder,
-        project=os.environ.get("WANDB_PROJECT", "pretrain-finetune"),
+        project=os.environ.get("WANDB_PROJECT") or "pretrain-finetune",
         save_dir=folder,
         id=id_file.read_text(),
         mode=mode,

@@ -16,8 +16,9 @@ from pipeline.training import checkpoints
 from pipeline.training.base_module import Training
 
 # Configuration keys that may change on resume; any other change is refused. Files are compared by content.
+OPTIMIZATION = "model.optimization."
 FREE = (
-    *("version", "model.optimization.", "model.warmup_share", "model.frozen_learning_rate"),  # the last before 0.10
+    *("version", OPTIMIZATION, "model.warmup_share", "model.frozen_learning_rate"),  # the last before 0.10
     *("trainer.", "precision", "compile", "activation_checkpointing", "valid", "patience", "log_text"),
     *("data.workers", "data.verify", "data.epochs", "data.characters", "data.files", "data.hub.", "data.tokenizer."),
     *("data.language", "wandb.", "model.start", "model.distillation.teacher"),
@@ -46,27 +47,33 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
         UserError: it is of another run: the difference is named.
     """
     before = former_names.current(before)
+    changes = {}
     for name in sorted({*now, *before}, key=lambda name: (name.startswith("content of"), name)):
         old, new = (values.get(name, BEFORE.get(name, now.get(name))) for values in (before, now))
-        if old == new:
-            continue
-        if name.startswith(FREE) and name not in FIXED:
+        if old != new:
+            changes[name] = old, new
+    refused = [name for name in changes if name in FIXED or not name.startswith(FREE)]
+    if not refused:
+        for name, (old, new) in changes.items():
             print(f"Note: {name} is {new} now, and was {old}.")
-            continue
-        if name.startswith("content of"):
-            old, new = str(old)[:12], str(new)[:12]  # hashes
-        if old is None and name.startswith("model.distillation."):
-            raise UserError(
-                f"{file} is of a run without a teacher: leave {typed.flag('teacher')} out, or set "
-                f"{typed.flag('overwrite')} to start over."
-            )
-        back = (
-            "Leave the change out" if name in before else f"Set {typed.setting(name, old)}"
-        )  # the default has changed
-        raise UserError(
-            f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. {back}, "
-            f"or set {typed.flag('overwrite')} to start over."
-        )
+        return
+    typed_now = [name for name in refused if name in before]
+    name = (typed_now or refused)[0]
+    old, new = changes[name]
+    if name.startswith("content of"):
+        old, new = str(old)[:12], str(new)[:12]  # hashes
+    over = f"or set {typed.flag('overwrite')} to start over."
+    if old is None and name.startswith("model.distillation."):
+        raise UserError(f"{file} is of a run without a teacher: leave {typed.flag('teacher')} out, {over}")
+    if typed_now:
+        back = "Leave the change out"
+    else:  # defaults have changed, those of the optimizer's settings too
+        former = {name: changes[name][0] for name in changes if name in refused or name.startswith(OPTIMIZATION)}
+        back = f"Set {typed.settings(former)}"
+    raise UserError(
+        f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. "
+        f"{back}, {over}"
+    )
 
 
 def newest_checkpoint(out: Path, module: Training, identity: dict[str, Any]) -> tuple[Path, dict[str, Any]] | None:

@@ -27,7 +27,7 @@ from pipeline.presets import flat
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.tracking import lineage
-from pipeline.tracking.history import History, write_metrics
+from pipeline.tracking.history import LOCAL, History, write_metrics
 from pipeline.tracking.wandb import ResumableWandb, WandbOptions, closing_run, public, wandb_logger
 from pipeline.tracking.wandb_artifacts import log_artifact, use_artifact
 from pipeline.tracking.wandb_environment import tolerated
@@ -44,8 +44,6 @@ from pipeline.training.run_folder import begun, clear
 from pipeline.training.trainer import make_trainer, plain_error
 from pipeline.training.weight_mean import product
 from pipeline.version import __version__
-
-LOCAL = ("device", "date")  # metrics.json has them, Weights & Biases does not: they are about the machine
 
 
 class Run:

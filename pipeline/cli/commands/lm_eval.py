@@ -12,7 +12,7 @@ HELP = "run lm-evaluation-harness on an encoder (extra lm-eval)"
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--tasks", required=True, help="lm-eval's names, with commas between them")
-    parser.add_argument("--encoder", type=place, required=True, help="encoder folder")
+    parser.add_argument("--from", "--encoder", dest="folder", type=place, required=True, help="encoder folder")
     parser.add_argument("--limit", type=natural, default=0, help="number of items of each task; 0: all")
     parser.add_argument("--include-path", type=place, default=None, help="folder with YAML files of further tasks")
 
@@ -26,5 +26,5 @@ def run(options: argparse.Namespace) -> None:
         if not (error.name or "").startswith("lm_eval"):
             raise
         raise UserError("lm-eval is not installed; .venv/bin/pip install -c constraints.txt -e '.[lm-eval]'.") from None
-    encoder = load_for_prompts(options.encoder)
+    encoder = load_for_prompts(options.folder)
     print(lm_eval.run(encoder, options.tasks.split(","), limit=options.limit, include=options.include_path))

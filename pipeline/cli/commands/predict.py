@@ -17,7 +17,9 @@ HELP = "labels, tags, scores, answers or translations of new texts"
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("--model", type=place, required=True, help="run or model folder of a fine-tune")
+    parser.add_argument(
+        *("--from", "--model"), dest="folder", type=place, required=True, help="run or model folder of a fine-tune"
+    )
     parser.add_argument("--input", default="-", help="file of texts or a table, or - for standard input")
     parser.add_argument("--format", choices=INPUTS, default=None, help="of the input [by its name]")
     parser.add_argument(
@@ -38,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.finetuning.answers import DELIMITERS
     from pipeline.training.run_folder import check_place
 
-    folder = made_in(options.model)
+    folder = made_in(options.folder)
     if options.out is not None:
         check_place(options.out)
         if options.out.resolve().parent == folder.resolve():

@@ -89,7 +89,7 @@ def start(sweep: dict[str, Any], *, count: int) -> str:
     import wandb
 
     os.environ.pop("WANDB_MODE", None)
-    project = os.environ.get("WANDB_PROJECT", "pretrain-finetune")
+    project = os.environ.get("WANDB_PROJECT") or "pretrain-finetune"
     name = wandb.sweep(sweep, project=project)
     wandb.agent(name, project=project, count=count or None)
     return name
