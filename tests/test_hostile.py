@@ -125,7 +125,7 @@ def test_only_the_command_line_sets_variables_of_make() -> None:
         (["pretrain", "--out", " "], "--out is empty"),
         (["pretrain", "--data="], "--data is empty"),
         (["finetune", "--from", ""], "--from is empty"),
-        (["predict", "--from", ""], "--model is empty"),
+        (["predict", "--from", ""], "--from is empty"),
         (["predict", "--from", "nowhere"], r"^There is no folder nowhere of an encoder or model\.$"),
         (["pretrain", "--out", "w/\udcff"], r"The argument 'w/\\udcff' is not valid UTF-8"),
         (["try", "--prompt", "\ud800"], "is not valid UTF-8"),

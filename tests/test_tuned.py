@@ -378,6 +378,7 @@ def test_frozen_layers_do_not_move(pretrained: Path, tmp_path: Path, share: int,
 def test_the_auxiliary_lm_loss_has_all_positions(
     toys: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    encoder = toys("gpt") / "encoder"  # whose pretraining is not counted
     positions: list[int] = []
     expected: list[tuple[int, int]] = []
     token_loss, weighted = Gpt.token_loss, FineTuning.weighted
@@ -393,7 +394,7 @@ def test_the_auxiliary_lm_loss_has_all_positions(
     monkeypatch.setattr(Gpt, "token_loss", counted)
     monkeypatch.setattr(FineTuning, "weighted", noted)
     flags = ["--data.epochs=1", "--model.recipe.lm_weight=0.5", "--trainer.log_every_n_steps=1"]
-    run("finetune", "--model", "gpt", "--from", str(toys("gpt") / "encoder"), "--out", str(tmp_path), *TINY, *flags)
+    run("finetune", "--model", "gpt", "--from", str(encoder), "--out", str(tmp_path), *TINY, *flags)
     rows = [row for row in csv.DictReader((tmp_path / "metrics.csv").open()) if row["train/lm_loss"]]
     assert len(rows) == 2
     for row in rows:
