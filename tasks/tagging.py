@@ -151,7 +151,9 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
             return Scores({**figures, "standard_error": metrics.clustered_error(right, [*map(len, gold)])})
         total, by_type = metrics.span_figures(self._tags(gold), self._tags(predicted))
         over_all = {f"span_{name}": value for name, value in total.items()}
-        details = {f"{kind}/{name}": value for kind, scores in by_type.items() for name, value in scores.items()}
+        details: dict[str, float | str] = {
+            f"{kind}/{name}": value for kind, scores in by_type.items() for name, value in scores.items()
+        }
         return Scores({**over_all, "token_accuracy": figures["token_accuracy"]}, details)
 
     def _tags(self, labels: Sequence[list[int]]) -> list[list[str]]:

@@ -123,9 +123,9 @@ def read_json(
     content = parse_json(text, path)
     content = mended(content) if may_have_surrogates(text) else content
     if isinstance(content, dict) and isinstance(content.get("data"), list):  # of many sets; pandas: "split", "table"
-        names, content = content.get("columns"), content["data"]
-        named = isinstance(names, list) and bool(names) and all(isinstance(name, (str, int)) for name in names)
-        if named and all(isinstance(row, list) and len(row) == len(names) for row in content):
+        columns, content = content.get("columns"), content["data"]
+        names = columns if isinstance(columns, list) and all(isinstance(name, (str, int)) for name in columns) else []
+        if names and all(isinstance(row, list) and len(row) == len(names) for row in content):
             if (twice := repeated(names)) is not None:
                 raise UserError(f"{path} has two columns named '{twice}'.")
             content = [dict(zip(names, row, strict=True)) for row in content]
