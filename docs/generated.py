@@ -107,7 +107,8 @@ def make_targets() -> dict[str, str]:
 
 def configuration() -> str:
     """Every key of both stages, with its type, its default and its description."""
-    from pipeline.cli.config import CLI, FineTuneCLI, module_for
+    from pipeline.cli.config import module_for
+    from pipeline.cli.lightning_cli import CLI, FineTuneCLI
     from pipeline.presets import CONFIGS
     from pipeline.training.corpus_data import CorpusData
     from pipeline.training.finetuning import FineTuning
