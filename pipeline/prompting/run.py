@@ -73,7 +73,7 @@ class Prompting:
         """The settings, as config.yaml has them."""
         request = self.request
         return {
-            "model": request.model,
+            "model": str(request.model),  # YAML knows no kinds of text
             "task": self.name,
             "encoder": str(self.folder),
             "shots": list(request.shots),
