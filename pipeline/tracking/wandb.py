@@ -140,7 +140,7 @@ def public(value: Any, name: str = "") -> Any:
     if not isinstance(value, str) or "/" not in value:
         return value
     with contextlib.suppress(OSError):  # a text longer than any path
-        if name == "files" or value[0] in "/~." or Path(value).exists():
+        if name in ("files", "unigram") or value[0] in "/~." or Path(value).exists():
             return Path(value).name
     return value
 
