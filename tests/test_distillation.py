@@ -243,7 +243,7 @@ def test_a_teacher_lowers_the_loss_of_a_small_student(toys: Callable[[str], Path
         (["--model", "elmo"], "needs a student that predicts each token once"),
         (["--model", "bart"], "needs a student that predicts each token once"),
         (["--data.length=64"], "data.length is 64, but the teacher in .* has 48 positions: lower data.length"),
-        (["--model", "ngram"], "ngram counts its text anew: leave FROM and TEACHER out"),
+        (["--model", "ngram"], "ngram counts its text anew: leave --from and --teacher out"),
         (["--model.distillation.temperature=abc"], r"distillation\.temperature is abc; it must be a finite number"),
         (["--model.distillation.temprature=2"], r"Did you mean model\.distillation"),
         (["--model.distillation=null"], "model.distillation is null, and --teacher .* sets it"),
