@@ -96,6 +96,7 @@ def files(folder: Path) -> dict[str, bytes]:
         (["--trainer.strategy=foo"], "trainer cannot be made"),
         (["--data.tokenizer.vocab_size=-5"], "vocab_size is -5"),
         (["--model.encoder.init_args.size=0"], "size is 0; it must be at least 1"),
+        (["--model", "t5", "--model.encoder.init_args.buckets=0"], "buckets is 0; it must be at least 1"),
         (["--data.sample_documents=0"], "sample_documents is 0; it must be at least 1"),
         (["--data.sample_documents=-5"], "sample_documents is -5; it must be at least 1"),
         (["--model.optimization.learning_rate=-1"], "learning_rate is -1.0; it must be above 0"),
@@ -123,7 +124,24 @@ def test_pretraining_refuses(tmp_path: Path, args: list[str], message: str) -> N
     assert not (tmp_path / "out/metrics.json").exists()
 
 
-@pytest.mark.parametrize(("highways", "bound"), [(-1, "at least 0"), (100_000, "at most 1,000")])
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--model.encoder.init_args.heads=5"], "multiple of the number of heads"),
+        (["--data.length=64"], "only 48 positions"),
+        (["--model.encoder.init_args.size=4000000", "--model.encoder.init_args.heads=1"], "weights alone would need"),
+    ],
+)
+def test_sizes_are_refused_before_the_text_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str
+) -> None:
+    files(tmp_path)
+    monkeypatch.setattr("pipeline.data.store_builder.build", lambda *args, **settings: pytest.fail("reads the text"))
+    with pytest.raises(UserError, match=message):
+        run("pretrain", "--out", "out", "--trainer.max_steps=2", *SMALL, *args)
+
+
+@pytest.mark.parametrize(("highways", "bound"), [(-1, "at least 0"), (100_000_000, "at most 10,000,000")])
 def test_highways_are_bounded(highways: int, bound: str) -> None:
     with pytest.raises(UserError, match=f"highways is .* must be {bound}"):
         run("pretrain", "--out", "out", "--model", "elmo", f"--model.encoder.init_args.highways={highways}")

@@ -30,13 +30,9 @@ INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or 
     "use_distributed_sampler": "leave it out: the pipeline splits batches over processes itself",
 }
 # Far above any in use: a slip of the hand would take hours, all memory, or every process of the machine.
-MOST_PIECES, MOST_LAYERS, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000
+MOST_PIECES, MOST_LAYERS, MOST_OF_A_SIZE, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000, 10_000_000
 MOST_MEGABYTES = 1_000_000_000
 MOST_WORKERS, MOST_PROCESSES = 256, max(16, os.cpu_count() or 1)
-SIZES = (  # of encoders
-    *("size", "layers", "decoder_layers", "heads", "inner_size", "embedding_size"),
-    *("projection", "cell", "character_size", "max_length"),
-)
 DERIVED = {  # arguments of an encoder that follow from its objective
     "next_sentence": "set model.objective.init_args.next_sentence",
     "max_characters": "words of a corpus are cut where they are stored",
@@ -87,7 +83,7 @@ def shared_ranges(config: Any) -> dict[str, Range]:
 
 def pretraining_ranges(config: Any) -> dict[str, Range]:
     tokenizer, documents = config.data.tokenizer, config.data.sample_documents
-    ranges = ranges_of_sizes(config.model.encoder.init_args)
+    ranges = ranges_of_sizes(config.model.encoder)
     if isinstance(config.save_at_words, list):
         ranges["save_at_words"] = (min(config.save_at_words, default=0), 1, math.inf)
     if "optimization" in config.model:  # what counts has no steps
@@ -101,20 +97,23 @@ def pretraining_ranges(config: Any) -> dict[str, Range]:
     }
 
 
-def ranges_of_sizes(sizes: Any) -> dict[str, Range]:
-    """Of the arguments of a new encoder."""
-    ranges: dict[str, Range] = {
-        f"model.encoder.init_args.{name}": (sizes[name], 1, MOST_LAYERS if "layers" in name else math.inf)
-        for name in SIZES
-        if isinstance(sizes.get(name), (int, float))  # a cell may have a width, or be of a kind
+def ranges_of_sizes(encoder: Any) -> dict[str, Range]:
+    """Of the whole numbers among the arguments of a new encoder."""
+    kind: Any = locate(encoder.class_path)
+    return {
+        f"model.encoder.init_args.{name}": (
+            value,
+            0 if name in kind.may_be_zero else 1,
+            MOST_LAYERS if "layers" in name else MOST_OF_A_SIZE,
+        )
+        for name, value in encoder.init_args.items()
+        if isinstance(value, int) and not isinstance(value, bool)
     }
-    if "highways" in sizes:
-        ranges["model.encoder.init_args.highways"] = (sizes.highways, 0, MOST_LAYERS)
-    return ranges
 
 
 def finetuning_ranges(config: Any) -> dict[str, Range]:
-    ranges = ranges_of_sizes(getattr(config.model.get("encoder"), "init_args", {}))  # where no folder holds the network
+    encoder = config.model.get("encoder")  # where no folder holds the network
+    ranges = {} if encoder is None else ranges_of_sizes(encoder)
     ranges |= {"validations": (config.validations, 1, math.inf), "patience": (config.patience, 0, math.inf)}
     if config.trainer.max_steps != -1:  # all epochs
         ranges["trainer.max_steps"] = (config.trainer.max_steps, 1, math.inf)

@@ -155,10 +155,10 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     ]
     overwrite, resume = request.overwrite, request.resume
     check_run_folder(out, overwrite=overwrite, resume=resume, stage=stage, uses=uses, texts=data.files)
-    data.prepare()
-    report = data.report()
-    inform(report)
     with enough_memory(f"this {request.model}"):
+        data.prepare(module.make_network)
+        report = data.report()
+        inform(report)
         module.build(data)
     uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
     size = f"{module.parameter_count:,} parameters" if module.parameter_count else "no parameters, it counts"

@@ -53,6 +53,7 @@ class Bart(TransformerEncoderDecoder):
     model_type = "bart"
     hf_model_types = ("mbart",)
     special = SpecialTokens(prefix=1, between=2, suffix=1)
+    may_be_zero = ("decoder_start", "source_language")  # ids of tokens
     learned_positions = True
     schema = BartConfig
     heads = lm_head = ("final_logits_bias",)

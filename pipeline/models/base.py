@@ -64,6 +64,7 @@ class Encoder(nn.Module):
         joint_pairs: whether a head gets a pair as one sequence with separators (BERT: Devlin et al. 2018, 3.2, with
             segment ids; GPT: Radford et al. 2018, 3.3), or as two texts that are read one by one (ELMo); `join_pairs`
             changes that for one encoder.
+        may_be_zero: whole numbers among its arguments that may be 0; all others are at least 1.
     """
 
     model_type: ClassVar[str]
@@ -82,6 +83,7 @@ class Encoder(nn.Module):
     lm_head: ClassVar[tuple[str, ...]] = ()
     joint_pairs: bool = True
     learned_positions: ClassVar[bool] = False
+    may_be_zero: ClassVar[tuple[str, ...]] = ()
     untrained: frozenset[str] = frozenset()
     config: dict[str, Any]
     tokenizer: Tokenizer

@@ -82,6 +82,7 @@ class Elmo(Encoder):
     scoring = "bidirectional"
     context = ("left", "right")
     special = SpecialTokens(prefix=1, between=2, suffix=1)
+    may_be_zero = ("highways",)
     token_input = "words"
     shared_inputs = ("characters",)
     shardable = False  # the softmax needs whole weights in float32

@@ -71,6 +71,7 @@ class FeedForward(Encoder):
     scoring = "causal"
     context = ("left",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
+    may_be_zero = ("hidden_size",)
     offers = ("state",)
     schema = FflmConfig
     heads = ("output.",)

@@ -38,6 +38,7 @@ class Transformer(TransformerEncoderDecoder):
     model_type = "transformer"
     hf_model_types = ("marian",)
     special = SpecialTokens(prefix=1, between=2, suffix=1)
+    may_be_zero = ("decoder_start",)  # the id of a token
 
     def __init__(
         self,

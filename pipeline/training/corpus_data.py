@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,14 +124,19 @@ class CorpusData(lightning.LightningDataModule):
         if not hasattr(self, "valid"):
             self.prepare()
 
-    def prepare(self) -> None:
+    def prepare(self, check: Callable[[CorpusData], None] | None = None) -> None:
         """Trains or opens the tokenizer and builds or opens both token stores.
 
+        Args:
+            check: called once the tokenizer is there, to refuse settings before the text is read, which may take hours.
+
         Raises:
-            UserError: the corpus cannot be read, or does not suffice for the model.
+            UserError: the corpus cannot be read, or does not suffice for the model; or what `check` raises.
         """
         train, valid = self._sources(self.options.languages)
         self.tokenizer = tokenizer_builder.build(train, self.options, cache_folder() / "tokenizers")
+        if check is not None:
+            check(self)
         root = cache_folder() / "stores"
         every = self.validation_every
         # A stream of the hub is not read twice to its end: its begin has enough.

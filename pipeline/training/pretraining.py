@@ -99,18 +99,13 @@ class Pretraining(Training):
             self.begin(data)
 
     def build(self, data: CorpusData) -> None:
-        """Makes the encoder for the tokenizer, and the baselines that the loss must fall below.
+        """Makes the encoder, unless `make_network` has, and the baselines that the loss must fall below.
 
         Raises:
             UserError: settings of encoder, objective and corpus do not go together.
         """
-        if data.objective is not self.objective:
-            raise UserError("Pretraining and CorpusData must have the same objective.")
-        make = partial(self.make_encoder, data.tokenizer, **self.objective.model_options)
-        check_size(make, "model.encoder.init_args")
-        torch.manual_seed(self.seed)
-        self.encoder = make()
-        self._check(data)
+        if not hasattr(self, "encoder"):
+            self.make_network(data)
         self.weights = self.objective.weights
         if self.distillation is not None:
             self.teacher = Teacher(self.distillation, self.encoder, self.objective, length=data.length)
@@ -127,6 +122,20 @@ class Pretraining(Training):
         self.per_byte = rows.predictions_per_byte
         rows = self.objective.rows(data.train, data.tokenizer, length=data.length, phase=0, seed=0)
         self.words_per_token = self.objective.words_per_token(rows, data.train)
+
+    def make_network(self, data: CorpusData) -> None:
+        """Makes the encoder for the tokenizer. Needs no text: what does not go together is refused before that is read.
+
+        Raises:
+            UserError: settings of encoder, objective and corpus do not go together, or the network is too large.
+        """
+        if data.objective is not self.objective:
+            raise UserError("Pretraining and CorpusData must have the same objective.")
+        make = partial(self.make_encoder, data.tokenizer, **self.objective.model_options)
+        check_size(make, "model.encoder.init_args")
+        torch.manual_seed(self.seed)
+        self.encoder = make()
+        self._check(data)
 
     def _check(self, data: CorpusData) -> None:
         """Raises: UserError, settings of encoder, objective and corpus do not go together."""

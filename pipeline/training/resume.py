@@ -47,30 +47,40 @@ def check_same_run(file: Path, now: dict[str, Any], before: dict[str, Any]) -> N
         UserError: it is of another run: the difference is named.
     """
     before = former_names.current(before)
+    changes = _changes(now, before)
+    refused = [name for name in changes if name in FIXED or not name.startswith(FREE)]
+    if refused:
+        raise UserError(_refusal(file, changes, refused, before))
+    for name, (old, new) in changes.items():
+        print(f"Note: {name} is {new} now, and was {old}.")
+
+
+def _changes(now: dict[str, Any], before: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What is another value now: name -> (before, now); hashes of contents last."""
     changes = {}
     for name in sorted({*now, *before}, key=lambda name: (name.startswith("content of"), name)):
         old, new = (values.get(name, BEFORE.get(name, now.get(name))) for values in (before, now))
         if old != new:
             changes[name] = old, new
-    refused = [name for name in changes if name in FIXED or not name.startswith(FREE)]
-    if not refused:
-        for name, (old, new) in changes.items():
-            print(f"Note: {name} is {new} now, and was {old}.")
-        return
-    typed_now = [name for name in refused if name in before]
-    name = (typed_now or refused)[0]
+    return changes
+
+
+def _refusal(file: Path, changes: dict[str, tuple[Any, Any]], refused: list[str], before: dict[str, Any]) -> str:
+    """Which of the `refused` changes it is, and what to do about it."""
+    known = [name for name in refused if name in before]  # the others came with a later version
+    name = (known or refused)[0]
     old, new = changes[name]
     if name.startswith("content of"):
         old, new = str(old)[:12], str(new)[:12]  # hashes
     over = f"or set {typed.flag('overwrite')} to start over."
     if old is None and name.startswith("model.distillation."):
-        raise UserError(f"{file} is of a run without a teacher: leave {typed.flag('teacher')} out, {over}")
-    if typed_now:
+        return f"{file} is of a run without a teacher: leave {typed.flag('teacher')} out, {over}"
+    if known:
         back = "Leave the change out"
     else:  # defaults have changed, those of the optimizer's settings too
         former = {name: changes[name][0] for name in changes if name in refused or name.startswith(OPTIMIZATION)}
         back = f"Set {typed.settings(former)}"
-    raise UserError(
+    return (
         f"{file} is of a run with {name} {old}, not {new}: a resumed run keeps its configuration and data. "
         f"{back}, {over}"
     )

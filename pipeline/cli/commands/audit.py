@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
 
     configuration = pretraining(request_of(CorpusRequest, options))
     data, module = configuration.data, configuration.module
-    data.prepare()
+    data.prepare(module.make_network)
     module.build(data)
     print(f"audit of {options.model} on {Path(options.corpus).name}")
     failed = 0
