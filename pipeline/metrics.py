@@ -13,6 +13,7 @@ from tasks.bio import spans
 from tasks.metrics import WITH_ERROR, span_scores, standard_error
 
 __all__ = [
+    "ROUNDING",
     "WITH_ERROR",
     "Difference",
     "majority",
@@ -23,6 +24,9 @@ __all__ = [
     "spans",
     "standard_error",
 ]
+
+
+ROUNDING = 1e-9  # differences of scores below it are those of their sums
 
 
 def sign(mode: str | None) -> int:
@@ -50,7 +54,7 @@ class Difference:
     """A mean difference of paired runs.
 
     Args:
-        half: of its 95 % interval; None of a single pair.
+        half: of its 95 % interval; None where there is none, see `paired_gain`.
     """
 
     mean: float
@@ -66,11 +70,12 @@ class Difference:
 def paired_gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float | None]:
     """Mean of the differences of runs with the same seed, and half of its 95 % interval (Student's t, paired).
 
-    None in place of the interval for a single pair.
+    None in place of the interval where nothing says how much runs differ by chance: for a single pair, and where the
+    differences are all the same, as those of few test rows often are.
     """
     from scipy.stats import t
 
     mean, deviation = mean_and_deviation([a - b for a, b in zip(ours, theirs, strict=True)])
-    if len(ours) < 2:
+    if deviation <= ROUNDING:
         return mean, None
     return mean, float(t.ppf(0.975, len(ours) - 1)) * deviation / math.sqrt(len(ours))

@@ -67,12 +67,18 @@ def fields_of(text: str) -> list[str]:
 
 @dataclass
 class Question:
-    """A filled prompt: the texts before, at and after the place of the candidate."""
+    """A filled prompt: the texts before, at and after the place of the candidate.
+
+    Attributes:
+        gold: which candidate is right.
+        words: fields that have words of the prompt's `values`, which are its own and not the row's.
+    """
 
     left: str
     candidates: list[str]
     right: str
     gold: int
+    words: dict[str, str] = field(default_factory=dict)
 
 
 class _Formatter(string.Formatter):
@@ -101,7 +107,8 @@ def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str |
         KeyError: a field that the row does not have, by name.
         ValueError: no candidate is the right one.
     """
-    fields = {name: prompt.values.get(name, {}).get(str(value), value) for name, value in row.items()}
+    words = {name: word for name, of in prompt.values.items() if (word := of.get(str(row.get(name)))) is not None}
+    fields = {**row, **words}
 
     def text(template: str) -> str:
         return _Formatter().vformat(template, (), fields)
@@ -122,4 +129,5 @@ def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str |
     if prompt.shape == "pair":
         return Question("", candidates, "", gold)
     left, _, right = prompt.text.partition(MASK) if prompt.shape == "cloze" else (prompt.text, "", "")
-    return Question(text(left), candidates, text(right), gold)  # a mask in a text of the row is not that of the prompt
+    # A mask in a text of the row is not that of the prompt.
+    return Question(text(left), candidates, text(right), gold, words)

@@ -13,7 +13,7 @@ from transformers import BertLMHeadModel
 from pipeline import encoders
 from pipeline.errors import UserError
 from pipeline.models.bert import Bert
-from pipeline.objectives.causal_rows import MaskedAndCausalLM, spread
+from pipeline.objectives.causal_rows import MaskedAndCausalLM, evenly
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import StepBatches
 from tests.conformance import CAUSAL_ROWS
@@ -70,10 +70,10 @@ def test_a_share_of_the_rows_is_read_from_left_to_right_and_later_none(steps: St
 
 
 def test_rows_are_spread() -> None:
-    assert spread(8, 0.25, begin=0).tolist() == [False, False, False, True] * 2
-    assert spread(8, 0.25, begin=0.5).tolist() == [False, True, False, False] * 2
-    assert spread(100, 0.53, begin=0).sum() == 53
-    found = [int(spread(2, 0.25, begin=number / 100).sum()) for number in range(100)]
+    assert evenly(8, 0.25, begin=0).tolist() == [False, False, False, True] * 2
+    assert evenly(8, 0.25, begin=0.5).tolist() == [False, True, False, False] * 2
+    assert evenly(100, 0.53, begin=0).sum() == 53
+    found = [int(evenly(2, 0.25, begin=number / 100).sum()) for number in range(100)]
     assert sum(found) == 50  # of 200
 
 

@@ -16,8 +16,7 @@ from pipeline import prompting
 from pipeline.data import store_builder
 from pipeline.data.documents import Source
 from pipeline.errors import UserError
-from pipeline.inspection.fill_mask import fill_mask
-from pipeline.inspection.show import check_word, show
+from pipeline.inspection.show import check_word, fill_mask, show
 from pipeline.models import registry
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Size
@@ -97,7 +96,7 @@ def model(tmp_path: Path) -> Iterator[Encoder]:
     try:
         yield pipeline.encoders.load(tmp_path / "encoder")
     finally:
-        registry.unregister(GruLM)
+        registry._REGISTERED.pop(GruLM.model_type, None)
 
 
 def test_a_new_model_is_registered(model: Encoder, tmp_path: Path) -> None:
@@ -116,7 +115,7 @@ def test_a_new_model_is_registered(model: Encoder, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_an_unregistered_model_is_refused(model: Encoder, tmp_path: Path) -> None:
-    registry.unregister(GruLM)
+    registry._REGISTERED.pop(GruLM.model_type)
     with pytest.raises(UserError, match=r"There is no encoder 'gru-lm'; there are .*bert, cbow, elmo, "):
         pipeline.encoders.load(tmp_path / "encoder")
 

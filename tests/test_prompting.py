@@ -16,7 +16,7 @@ from transformers import BertForPreTraining, GPT2LMHeadModel
 
 import pipeline
 from pipeline.errors import UserError
-from pipeline.inspection.token_scores import token_scores
+from pipeline.inspection.show import token_scores
 from pipeline.models import generation
 from pipeline.models.bert import Bert
 from pipeline.models.elmo import Elmo

@@ -12,7 +12,7 @@ import transformers
 
 import pipeline
 from pipeline.errors import UserError
-from pipeline.inspection.generate import write
+from pipeline.inspection.show import write
 from pipeline.models import registry
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.generation import Search

@@ -15,7 +15,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from pipeline.data import store_builder
 from pipeline.data.documents import Source
 from pipeline.errors import UserError
-from pipeline.inspection.generate import write
+from pipeline.inspection.show import write
 from pipeline.models import registry
 from pipeline.models.bart import Bart
 from pipeline.models.generation import Search

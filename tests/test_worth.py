@@ -60,6 +60,8 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
         run("worth", *where, "--seed", "5", *flags)
     with pytest.raises(UserError, match=r"worth varies data\.train_rows itself"):
         run("worth", *where, *flags, "--data.train_rows=5")
+    with pytest.raises(UserError, match=r"data\.task\.init_args\.columns.* changes the task .* not for the prompt"):
+        run("worth", *where, *flags, "--data.task.init_args.columns={text: text}")
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("runs/*/metrics.json")}
     assert len(times) == 4
     with pytest.raises(UserError, match="max_stepz"):  # refused, so nothing is lost

@@ -119,7 +119,7 @@ class Source:
 
     def _json_rows(self, path: Path, position: list[int]) -> Iterator[str]:
         with open_text(path, position) as lines:
-            for number, line in enumerate(decoded(lines, path), start=1):
+            for number, line in enumerate(decoded(lines, path, whole=True), start=1):
                 if not line.strip():
                     continue
                 try:

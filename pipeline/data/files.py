@@ -136,13 +136,16 @@ def open_text(path: Path, position: list[int]) -> IO[bytes]:
     return opener(_Counting(raw, position)) if opener else raw
 
 
-def decoded(lines: IO[bytes], path: Path) -> Iterator[str]:
-    """Decodes lines; one longer than MAX_LINE comes in parts for `.txt`, whole for rows of JSON.
+def decoded(lines: IO[bytes], path: Path, *, whole: bool) -> Iterator[str]:
+    """Decodes lines.
+
+    Args:
+        whole: whether a line longer than MAX_LINE is one too, or comes in parts.
 
     Raises:
         UserError: the file is binary, not UTF-8, or a damaged archive.
     """
-    limit = MAX_LINE if format_of(path) == ".txt" else -1
+    limit = -1 if whole else MAX_LINE
     number = 0
     try:
         while line := lines.readline(limit):
@@ -179,10 +182,10 @@ def _continuation(lines: IO[bytes]) -> bytes:
     return lines.read(1) if following and following[0] & 0xC0 == 0x80 else b""
 
 
-def read_lines(path: Path, position: list[int]) -> Iterator[str]:
-    """The lines of a text file; `position` counts the bytes read from disk."""
+def read_lines(path: Path, position: list[int], *, whole: bool = False) -> Iterator[str]:
+    """The lines of a text file, see `decoded`; `position` counts the bytes read from disk."""
     with open_text(path, position) as lines:
-        for line in decoded(lines, path):
+        for line in decoded(lines, path, whole=whole):
             if path.suffix not in COMPRESSIONS:
                 position[0] = lines.tell()
             yield line

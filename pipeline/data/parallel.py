@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.data import files
+from pipeline.data.tables import kind_of
 from pipeline.data.task_files import OTHER_NAMES
 from pipeline.errors import UserError
 from pipeline.storage.paths import path_of
@@ -30,7 +31,7 @@ def parallel_files(task: DataSet, location: str, split: str) -> list[Path]:
             return found
         if found:
             [missing, *_] = [column for column, paths in there.items() if not paths]
-            endings = sorted({ending_of(path) for path in folder.glob(f"{name}.*")})
+            endings = sorted({kind_of(path) for path in folder.glob(f"{name}.*")})
             raise UserError(
                 f"{folder} has {found[0].name} and no {name}.{missing}: its {name} is in {listed(endings)}. Set the "
                 "columns of the task to two of them."
@@ -43,11 +44,6 @@ def _named(folder: Path, name: str) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def ending_of(path: Path) -> str:
-    """The last part of a name before that of a compressed file."""
-    return (path.with_suffix("") if path.suffix in files.COMPRESSIONS else path).suffix.removeprefix(".")
-
-
 def parallel_rows(task: DataSet, location: str, split: str) -> list[Row] | None:
     """The rows of a part; None where no parallel files are there.
 
@@ -58,7 +54,7 @@ def parallel_rows(task: DataSet, location: str, split: str) -> list[Row] | None:
     if not paths:
         return None
     columns = list(task.columns.values())
-    texts = [[line.strip() for line in files.read_lines(path, [0])] for path in paths]
+    texts = [[line.strip() for line in files.read_lines(path, [0], whole=True)] for path in paths]
     sizes = [len(lines) for lines in texts]
     if len(set(sizes)) > 1:
         counts = " and ".join(f"{path} has {size:,} lines" for path, size in zip(paths, sizes, strict=True))

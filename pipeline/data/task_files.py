@@ -84,8 +84,8 @@ def how_named(file: str, name: str) -> int | None:
     Small and capital letters are the same.
     """
     file, name = file.lower(), name.lower()
-    name, stem = name.rpartition("/")[2], file.removesuffix(".gz").removesuffix(".xz").rpartition(".")[0]
-    if fnmatch(stem, name) or fnmatch(file.removesuffix(".gz"), name):
+    name, plain = name.rpartition("/")[2], file.removesuffix(".gz").removesuffix(".xz")
+    if fnmatch(plain.rpartition(".")[0], name) or fnmatch(plain, name):
         return 0
     if fnmatch(file, f"{name}.*"):
         return 1

@@ -104,6 +104,11 @@ class TokenStore:
         return self.meta["raw_bytes"]
 
     @property
+    def tokens_per_byte(self) -> float:
+        """Tokens of the text, each once, per UTF-8 byte."""
+        return self.meta["tokens"] / self.raw_bytes
+
+    @property
     def unpredicted_bytes(self) -> int:
         """Raw bytes neither in a sentence nor between two: blank lines, ends of lines, repeated spaces."""
         return max(0, self.raw_bytes - self.meta["bytes"])

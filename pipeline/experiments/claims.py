@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from pipeline.metrics import ROUNDING
 from pipeline.presets import CONFIGS
 from pipeline.storage.validation import checked, read_yaml
 
@@ -83,7 +84,7 @@ class Compared(Claim):
         return min(share - low, high - share)
 
     def _holds(self, pair: Pair, seed: int | None = None) -> bool:
-        ahead = self.share[0] != 0 or pair.gap(seed) > 0  # from 0: better, not as good
+        ahead = self.share[0] != 0 or pair.gap(seed) > ROUNDING  # from 0: better, not as good
         return ahead and self._slack(pair, seed) >= 0 and (not self.least or pair.gap(seed) >= self.least)
 
 
@@ -179,14 +180,15 @@ class Pair:
 
     @property
     def seeds(self) -> int:
-        return max(len(figures(row, self.measure)) for row in (self.first, self.second))
+        counts = [len(figures(row, self.measure)) for row in (self.first, self.second)]
+        return min([count for count in counts if count > 1], default=1)
 
     def values(self, seed: int | None) -> tuple[float, float]:
         """Their figures with a seed, or the means of all; a model without seeds has one figure for all of them."""
         one, other = (figures(row, self.measure) for row in (self.first, self.second))
         if seed is None:
             return sum(one) / len(one), sum(other) / len(other)
-        return one[min(seed, len(one) - 1)], other[min(seed, len(other) - 1)]
+        return one[seed if len(one) > 1 else 0], other[seed if len(other) > 1 else 0]
 
     def gap(self, seed: int | None = None) -> float:
         first, second = self.values(seed)

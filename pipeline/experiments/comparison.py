@@ -22,7 +22,7 @@ class Gain(metrics.Difference):
 
     @property
     def is_open(self) -> bool:
-        """Whether the runs do not tell a gain from a loss: a single pair has no interval."""
+        """Whether the runs do not tell a gain from a loss, as those without an interval."""
         return self.half is None or abs(self.mean) <= self.half
 
     @property

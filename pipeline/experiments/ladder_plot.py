@@ -94,7 +94,7 @@ def name_points(axes: Any, points: list[tuple[float, float, dict[str, Any]]]) ->
     """The title of each point to its right; labels that would meet are moved apart, and joined to their points."""
     low, high = axes.get_ylim()
     points = sorted(points, key=lambda point: point[1])
-    heights = plots.spread([(bits - low) / (high - low) for _, bits, _ in points], GAP)
+    heights = plots.pushed_apart([(bits - low) / (high - low) for _, bits, _ in points], GAP)
     for (x, bits, row), height in zip(points, heights, strict=True):
         axes.annotate(
             f"{row['title']} {bits:.2f}",

@@ -75,7 +75,10 @@ class LadderRun:
     @property
     def asked(self) -> list[Plan]:
         """The rungs that are run."""
-        return [plan for name, plan in self.plans.items() if not self.chosen or name in self.chosen]
+        return [plan for name, plan in self.plans.items() if self._is_asked(name)]
+
+    def _is_asked(self, name: str) -> bool:
+        return not self.chosen or name in self.chosen
 
     def run(self, publish: Callable[[Results], None]) -> Results:
         """Trains and measures what is missing.
@@ -105,7 +108,7 @@ class LadderRun:
 
             for name, plan in self.plans.items():
                 bar.set_postfix_str(name)
-                wanted = not self.chosen or name in self.chosen
+                wanted = self._is_asked(name)
                 again = self.overwrite and wanted
                 try:
                     told = advance if wanted else lambda tokens, before: None

@@ -64,10 +64,11 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     metrics["words"] = round(module.words_seen)
     metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
     pictures = [] if counted else ["curves.png"]
-    for name in pictures:
+    if not counted:
         title = f"{request.model} pretrained on {corpus_name(request.corpus)}: {run.steps:,} steps, "
+        title += f"{count(metrics['tokens'])} tokens"
         panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
-        plots.plot_curves(run.history, run.out / name, title=f"{title}{count(metrics['tokens'])} tokens", panels=panels)
+        plots.plot_curves(run.history, run.out / pictures[0], title=title, panels=panels)
     own = partial(card, encoder, saved=saved_in(run.out / FOLDER))
     about = {"words": metrics["words"], "step": metrics["steps"]}
     saved = run.keep("encoder", encoder.save, own, metrics, pictures=pictures, about=about)

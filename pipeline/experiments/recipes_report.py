@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.experiments.comparison import format_score
 from pipeline.experiments.conditions import CONDITIONS, sentences
-from pipeline.metrics import Difference, paired_gain
+from pipeline.metrics import ROUNDING, Difference, paired_gain
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking import plots
@@ -78,18 +78,18 @@ class Measured:
         if not pairs:
             return None
         mean, half = paired_gain(*zip(*pairs, strict=True))
-        return Change(mean, half, p_value(pairs) if half is not None else None)
+        return Change(mean, half, p_value(pairs) if len(pairs) > 1 else None)
 
     def seconds(self, name: str) -> float:
         return statistics.fmean(metrics["seconds"] for metrics in self.runs[name].values())
 
 
 def p_value(pairs: list[tuple[float, float]]) -> float:
-    """Of a paired t-test, two-sided; where all differences are the same, 1 if they are 0, or else 0."""
+    """Of a paired t-test, two-sided; 1 where all differences are the same, which does not say what chance does."""
     from scipy.stats import ttest_rel
 
-    if len(differences := {a - b for a, b in pairs}) == 1:
-        return float(differences == {0.0})
+    if statistics.stdev(a - b for a, b in pairs) <= ROUNDING:
+        return 1.0
     return float(ttest_rel(*zip(*pairs, strict=True)).pvalue)
 
 

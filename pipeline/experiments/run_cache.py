@@ -25,7 +25,7 @@ from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
 from pipeline.tracking.history import read_metrics
 from pipeline.training.progress import quiet
-from pipeline.training.requests import FineTuneRequest, PretrainRequest
+from pipeline.training.requests import FineTuneRequest, PretrainRequest, ZeroShotRequest
 from pipeline.training.run_folder import SIGN, check_place, lock_run
 
 Cell = dict[str, Any]  # what the metrics of a run depend on
@@ -52,6 +52,18 @@ def starting(run: Callable[[R], object], request: R) -> Runs:
 
     def start(*, resume: bool) -> None:
         run(replace(request, resume=resume, overwrite=not resume))
+
+    return start
+
+
+ZeroShot = Callable[[ZeroShotRequest], None]
+
+
+def anew(run: ZeroShot, request: ZeroShotRequest) -> Runs:
+    """As `starting`, of what is not resumed."""
+
+    def start(*, resume: bool) -> None:
+        run(request)
 
     return start
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from pipeline.console.progress import progress
 from pipeline.data.labeled import content_of
 from pipeline.errors import UserError
 from pipeline.experiments import words_plot
-from pipeline.experiments.run_cache import Cell, finite, once
+from pipeline.experiments.run_cache import Cell, ZeroShot, anew, finite, once
 from pipeline.models.folder import FILES, read_config
 from pipeline.presets import named_config, task_file, task_hash, task_of
 from pipeline.prompting.run import check_prompts
@@ -27,8 +26,6 @@ from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import SavedEncoder, is_encoder, made_at, name_of, saved_in
 from pipeline.training.requests import ZeroShotRequest
 from pipeline.training.run_folder import check_place
-
-ZeroShot = Callable[[ZeroShotRequest], None]
 
 
 @dataclass(frozen=True)
@@ -142,13 +139,9 @@ def measure(
                 folder = out / "runs" / f"{curve.name}-{name_of(saved.words)}"
                 cell: Cell = {"encoder": digest([file_hash(saved.folder / name) for name in FILES]), "data": data}
                 one = replace(request, model=model_of(saved.folder), encoder=saved.folder, out=folder, overwrite=True)
-                run = partial(ask, zeroshot, one)
+                run = anew(zeroshot, one)
                 curve.metrics.append(once(folder, cell | asked, run, overwrite=overwrite, taken=answers, bar=bar))
     report(curves, getattr(task, "groups", []), out, title=file.stem)
-
-
-def ask(zeroshot: ZeroShot, request: ZeroShotRequest, *, resume: bool) -> None:
-    zeroshot(request)
 
 
 def answers(metrics: dict[str, Any]) -> dict[str, Any]:

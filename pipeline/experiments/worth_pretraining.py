@@ -25,6 +25,7 @@ from pipeline.experiments.feasible import effective, learning_of, task_as_run, w
 from pipeline.experiments.few_rows import check_settings, crossing, settings_for, training_sizes
 from pipeline.experiments.grid import FineTune
 from pipeline.experiments.run_cache import cell_of, finite, once, starting
+from pipeline.metrics import ROUNDING
 from pipeline.presets import ArmName
 from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.csv_table import csv_table
@@ -130,7 +131,8 @@ class LabelsSaved:
         places = np.linspace(sizes[0], sizes[-1], POINTS)
         apart = scores - np.stack([np.interp(places, sizes, of_seed) for of_seed in line.T], 1)
         error = apart.std(1, ddof=1) / math.sqrt(len(scores))
-        same = np.flatnonzero(np.abs(apart.mean(1)) <= t.ppf(1 - level / 2, len(scores) - 1) * error)
+        close = np.abs(apart.mean(1)) <= t.ppf(1 - level / 2, len(scores) - 1) * error
+        same = np.flatnonzero(close | (error <= ROUNDING))  # seeds that all differ alike do not say what chance does
         if not len(same):
             return labels, labels
         low, high = np.exp(places[same[[0, -1]]]).tolist()

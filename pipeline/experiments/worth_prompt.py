@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,20 +14,18 @@ from pipeline.errors import UserError
 from pipeline.experiments.feasible import effective, learning_of
 from pipeline.experiments.few_rows import check_settings, crossing, settings_for, training_sizes
 from pipeline.experiments.grid import FineTune
-from pipeline.experiments.run_cache import Cell, Runs, cell_of, finite, once, starting
+from pipeline.experiments.run_cache import Cell, Runs, ZeroShot, anew, cell_of, finite, once, starting
 from pipeline.presets import task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_json
 from pipeline.tracking import plots
 from pipeline.tracking.history import read_metrics
-from pipeline.training.requests import FineTuneRequest, ZeroShotRequest, overrides_of
+from pipeline.training.requests import FineTuneRequest, ZeroShotRequest, overrides_of, settings_in
 from tasks.base import Task
 from tasks.metrics import standard_error
 
 MOST = 1000  # labels of a fine-tune
 CERTAIN = 1.96  # standard errors
-
-ZeroShot = Callable[[ZeroShotRequest], None]
 
 
 def measure(
@@ -50,22 +47,21 @@ def measure(
         raise UserError(f"{file.stem} is not scored by accuracy: a prompt and a fine-tune cannot be compared.")
     check_prompts(task, file)
     check_settings(request)
+    if changed := sorted(name for name in settings_in(request.overrides) if name.startswith("data.task.")):
+        raise UserError(f"{changed[0]} changes the task for fine-tunes, but not for the prompt: set it in a task file.")
     numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), most=MOST)
     cell = cell_of(request)
     learning = learning_of(request.encoder)
 
-    def ask(*, resume: bool) -> None:
-        zeroshot(
-            ZeroShotRequest(
-                model=request.model,
-                task=request.task,
-                data=request.data,
-                encoder=request.encoder,
-                out=out / "zeroshot",
-                overwrite=True,
-            )
-        )
-
+    folder_of_prompt = out / "zeroshot"
+    asked = ZeroShotRequest(
+        model=request.model,
+        task=request.task,
+        data=request.data,
+        encoder=request.encoder,
+        out=folder_of_prompt,
+        overwrite=True,
+    )
     line: dict[int, list[float]] = {}
     with progress(total=1 + len(numbers) * seeds, desc="worth", unit="run") as bar:
 
@@ -74,7 +70,9 @@ def measure(
             taken = partial(finite_only, name)
             return once(folder, cell, run, overwrite=overwrite, taken=taken, bar=bar)[name]
 
-        prompt = accuracy(out / "zeroshot", cell | {"prompts": repr(task.prompts)}, ask, "zeroshot/accuracy")
+        prompt = accuracy(
+            folder_of_prompt, cell | {"prompts": repr(task.prompts)}, anew(zeroshot, asked), "zeroshot/accuracy"
+        )
         for number in numbers:
             for seed in range(seeds):
                 folder = out / "runs" / f"{number}-{seed}"
@@ -82,11 +80,11 @@ def measure(
                 settings = effective(overrides_of(settings_for(number)), learning, request.task, request.arm)
                 one = replace(request, seed=seed, out=folder, overrides=(*settings, *request.overrides))
                 line.setdefault(number, []).append(accuracy(folder, trained, starting(finetune, one), "test/accuracy"))
-    asked = read_metrics(out / "zeroshot")
+    answers = read_metrics(folder_of_prompt)
     figures: dict[str, Any] = {
         "zeroshot": prompt,
-        "standard_error": standard_error(prompt, int(asked["zeroshot/rows"])),
-        "without_prompt": max(asked[name] for name in ("zeroshot/chance", "zeroshot/majority") if name in asked),
+        "standard_error": standard_error(prompt, int(answers["zeroshot/rows"])),
+        "without_prompt": max(answers[name] for name in ("zeroshot/chance", "zeroshot/majority") if name in answers),
         "finetuned": {str(n): scores for n, scores in line.items()},
     }
     figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)

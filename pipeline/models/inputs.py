@@ -13,11 +13,11 @@ from torch import Tensor
 
 from pipeline.errors import UserError
 from pipeline.tokenization.base import Tokenizer
+from tasks.base import Text
 
 # `mask` (B, T) bool, and `input_ids` (B, T) or what else the model reads, see its `forward`; beside them what
 # objectives and heads need, such as `labels`.
 Batch = dict[str, Tensor]
-Text = str | tuple[str, str] | list[str]
 
 
 class SpecialTokens(NamedTuple):
@@ -83,6 +83,11 @@ def rows_of(
         else:
             rows.append([*begin, *text[: max_length - around], *end])
     return rows
+
+
+def last_positions(mask: Tensor) -> Tensor:
+    """(B, T) bool -> (B,) the position of each row's last token among all B x T."""
+    return torch.arange(0, mask.numel(), mask.shape[1], device=mask.device) + mask.sum(1) - 1
 
 
 def batch_between_ends(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Batch:

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import HeadLayout, Rate, Size, check_supported
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative, last_positions
 from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
@@ -231,7 +231,7 @@ class Llama(Encoder):
         return None if self.output is None else cast(nn.Parameter, self.output.weight)
 
     def pooled_positions(self, mask: Tensor) -> Tensor:
-        return torch.arange(0, mask.numel(), mask.shape[1], device=mask.device) + mask.sum(1) - 1
+        return last_positions(mask)
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """The last token of the top layer, which has seen the whole text."""

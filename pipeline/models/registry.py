@@ -53,11 +53,6 @@ def register(kind: Kind) -> Kind:
     return kind
 
 
-def unregister(kind: type[Encoder]) -> None:
-    """Forgets a class that `register` was given."""
-    _REGISTERED.pop(kind.model_type, None)
-
-
 @functools.cache
 def _in_package() -> dict[str, type[Encoder]]:
     """The models that are defined in a file of this package."""

@@ -67,7 +67,7 @@ class MaskedAndCausalLM(MaskedLM):
         batch = super().batch(rows, index, tokenizer, rng=rng)
         if not self.causal_share:
             return batch
-        return with_causal_rows(batch, spread(len(batch), self.causal_share, begin=rng.random()))
+        return with_causal_rows(batch, evenly(len(batch), self.causal_share, begin=rng.random()))
 
     def top_positions(self, model: Encoder, batch: Batch) -> torch.Tensor | None:
         return None if "clm" in batch.targets else super().top_positions(model, batch)
@@ -105,7 +105,7 @@ class MaskedAndCausalLM(MaskedLM):
         yield Check("other rows do", others, "they change with the last token" if others else "they do not")
 
 
-def spread(rows: int, share: float, *, begin: float) -> torch.Tensor:
+def evenly(rows: int, share: float, *, begin: float) -> torch.Tensor:
     """(B,) bool, true for a share of the rows, evenly spread; `begin`, from 0 to 1, shifts them."""
     steps = torch.floor(torch.arange(rows + 1, dtype=torch.float64) * share + begin)
     return steps[1:] > steps[:-1]

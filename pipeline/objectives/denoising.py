@@ -52,8 +52,7 @@ class TextRows:
 
     @property
     def predictions_per_byte(self) -> float:
-        """Tokens of the text, each once, per UTF-8 byte."""
-        return self.store.meta["tokens"] / self.store.raw_bytes
+        return self.store.tokens_per_byte
 
 
 class Denoising(Objective):

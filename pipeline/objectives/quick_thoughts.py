@@ -33,8 +33,9 @@ class QuickThoughts(MaskedLM):
 
     Each window of text is split into two texts, which the model reads apart. Their vectors are those that a head reads
     in fine-tuning (`Encoder.pooled`), so training compares sentences as `pair: compared` does. The probability that
-    text j stands next to text i is a softmax over the other texts of its group, of v_i v_j / sqrt(D). The paper has
-    two encoders, one for each side, no scale, and batches of 400 sentences.
+    text j stands next to text i is a softmax over the other texts of its group, of v_i v_j / sqrt(D). Texts of a batch
+    that fill no group have masked tokens only. The paper has two encoders, one for each side, no scale, and batches of
+    400 sentences.
 
     Args:
         mask_rate: share of the tokens of a text that are to be predicted.
@@ -59,7 +60,9 @@ class QuickThoughts(MaskedLM):
         """Windows `index` (B / 2,) as B texts: the two of a window stand next to each other."""
         batch = super().batch(rows, index, tokenizer, rng=rng)
         texts = torch.arange(2 * len(index))
-        neighbor = Target(labels=(texts ^ 1) % GROUP, count=torch.tensor(len(texts)))
+        whole = len(texts) // GROUP * GROUP or len(texts)  # to choose among fewer texts is easier
+        labels = ((texts ^ 1) % GROUP).where(texts < whole, -1)
+        neighbor = Target(labels=labels, count=torch.tensor(whole))
         return replace(batch, rows=batch.rows.repeat_interleave(2), targets={**batch.targets, "neighbor": neighbor})
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
@@ -67,10 +70,11 @@ class QuickThoughts(MaskedLM):
         return trim(batch.part(index, parts, unit=GROUP))
 
     def losses(self, model: Encoder, encoded: Encoded, batch: Batch) -> dict[str, Loss]:
-        vectors = model.pooled(encoded)
+        labels = batch.targets["neighbor"].labels
+        labels = labels[labels >= 0]
+        vectors = model.pooled(encoded)[: len(labels)]
         group = torch.arange(len(vectors), device=vectors.device) // GROUP
-        logits = similarities(vectors, group)
-        neighbor = classification_loss(logits, batch.targets["neighbor"].labels + GROUP * group)
+        neighbor = classification_loss(similarities(vectors, group), labels + GROUP * group)
         return {**super().losses(model, encoded, batch), "neighbor": neighbor}
 
     def checks(self, model: Encoder, steps: StepBatches, batches: Sequence[Batch]) -> Iterator[Check]:

@@ -19,7 +19,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.objectives.batch import Batch, Target, joined
-from pipeline.objectives.causal_rows import spread
+from pipeline.objectives.causal_rows import evenly
 from pipeline.objectives.checks import Check, none, share
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import StepBatches
@@ -143,8 +143,7 @@ class TranslationRows:
 
     @property
     def predictions_per_byte(self) -> float:
-        """Tokens of the text, each once, per UTF-8 byte."""
-        return self.store.meta["tokens"] / self.store.raw_bytes
+        return self.store.tokens_per_byte
 
     def draw(self, index: np.ndarray, rng: np.random.Generator) -> list[Pair]:
         """Two texts of each document `index` (n,), in random order: as a pair, or as two without a second text.
@@ -152,7 +151,7 @@ class TranslationRows:
         What is too long loses tokens at the end.
         """
         pairs: list[Pair] = []
-        together = spread(len(index), self.share, begin=rng.random()).tolist()
+        together = evenly(len(index), self.share, begin=rng.random()).tolist()
         for document, both in zip(self.documents[index].tolist(), together, strict=True):
             first = int(self.store.documents[document])
             a, b = (self._text(first + int(place)) for place in rng.permutation(self.languages)[:2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from tasks.prompts import MASK, Prompt, Question
 RULES = ("sum", "per_token", "per_character", "per_byte", "pmi", "calibrated")
 CONTENT_FREE = ("N/A", "", MASK)  # Zhao et al. 2021, 3
 TINY = 1e-300  # a probability whose logarithm is finite
+Words = tuple[tuple[str, str], ...]  # of a question, see there
 
 
 class Calibration:
@@ -32,12 +33,14 @@ class Calibration:
         self, scorer: Scorer, prompt: Prompt, questions: Sequence[Question], shown: Sequence[Question]
     ) -> None:
         self.scores_right = scorer.scores_right
-        self.priors: dict[str, float] = {}
+        self.priors: dict[Words, dict[str, float]] = {}
         self.shares: list[float] = []
         if prompt.shape not in ("pair", "last_word"):
-            candidates = list(dict.fromkeys(candidate for question in questions for candidate in question.candidates))
-            totals = score_empty(scorer, prompt, "", candidates, shown)
-            self.priors = dict(zip(candidates, totals, strict=True))
+            for question in questions:
+                self.priors.setdefault(words_of(question), {}).update(dict.fromkeys(question.candidates, 0.0))
+            for words, candidates in self.priors.items():
+                totals = score_empty(scorer, prompt, "", list(candidates), shown, words=dict(words))
+                candidates.update(zip(candidates, totals, strict=True))
         if isinstance(prompt.candidates, dict) and len({tuple(question.candidates) for question in questions}) == 1:
             self.shares = content_free(scorer, prompt, questions[0].candidates, shown)
 
@@ -53,33 +56,47 @@ class Calibration:
             "per_byte": [total / max(1, len(text.encode())) for total, text in zip(totals, texts, strict=True)],
         }
         if self.priors:
-            scores["pmi"] = [t - self.priors[c] for t, c in zip(totals, question.candidates, strict=True)]
+            priors = self.priors[words_of(question)]
+            scores["pmi"] = [t - priors[c] for t, c in zip(totals, question.candidates, strict=True)]
         if self.shares:
             log_probs = softmax_over(totals).clamp(min=TINY).log().tolist()
             scores["calibrated"] = [a - math.log(p) for a, p in zip(log_probs, self.shares, strict=True)]
         return scores
 
 
-def empty_prompt(prompt: Prompt, text: str) -> tuple[str, str]:
-    """The prompt with `text` in place of every field: what is left and right of the candidate.
+def words_of(question: Question) -> Words:
+    return tuple(sorted(question.words.items()))
+
+
+def empty_prompt(prompt: Prompt, text: str, words: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """The prompt with `text` in place of every field but those of `words`: what is left and right of the candidate.
 
     The space in front of a mask stays: without it the candidate would be the end of the word before.
     """
     parts = string.Formatter().parse(prompt.text)
-    plain = "".join(literal + (text if name is not None else "") for literal, name, *_ in parts)
+    known = words or {}
+    plain = "".join(literal + ("" if name is None else known.get(name, text)) for literal, name, *_ in parts)
     left, _, right = plain.partition(MASK) if prompt.shape == "cloze" else (plain, "", "")
     return left.lstrip(), right
 
 
 def score_empty(
-    scorer: Scorer, prompt: Prompt, text: str, candidates: Sequence[str], shown: Sequence[Question]
+    scorer: Scorer,
+    prompt: Prompt,
+    text: str,
+    candidates: Sequence[str],
+    shown: Sequence[Question],
+    words: Mapping[str, str] | None = None,
 ) -> list[float]:
-    """Nats of candidates in the prompt with `text` in place of every field, after the same examples.
+    """Nats of candidates in the prompt with `text` in place of its fields, after the same examples.
 
     The log-likelihoods after the prompt without its fields are the prior of domain-conditional PMI (Holtzman et al.
-    2021).
+    2021, whose premise of COPA is `because` or `therefore` too).
+
+    Args:
+        words: of the prompt's own, which stay.
     """
-    left, right = empty_prompt(prompt, text)
+    left, right = empty_prompt(prompt, text, words)
     [question], _ = with_examples(scorer, [Question(left, list(candidates), right, 0)], shown)
     requests = [Request(question.left, candidate, right) for candidate in candidates]
     return [scored.total for scored in score_with(scorer, requests)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ def metrics_of_run(task: DataSet, rows: Sequence[Row], results: Mapping[int, Seq
         metrics |= {f"{prefix}/{name}": value for name, value in summary_of(parts).items()}
         for number, part in enumerate(parts, start=1):
             metrics |= {f"{prefix}/template_{number}/{name}": value for name, value in part.metrics.items()}
-        metrics |= _by_groups(prefix, task, rows, _credits(parts[0]))
+        metrics |= _by_groups(prefix, task, rows, _means([_credits(part) for part in parts]))
     for model, credits in _published(task, rows).items():
         name = f"published/{model}"
         metrics |= {name: sum(credits) / len(credits), **_by_groups(name, task, rows, credits)}
@@ -40,8 +41,8 @@ def unigram_baseline(
 ) -> dict[str, float]:
     """Accuracy of the word-frequency baseline, and by group."""
     counts = word_counts(paragraph for document, _ in source.documents() for paragraph in document)
-    questions = [answer.question for answer in results[min(results)][0].answers]
-    credits = unigram_credits(questions, counts)
+    parts = results[min(results)]
+    credits = _means([unigram_credits([answer.question for answer in part.answers], counts) for part in parts])
     name = "baseline/unigram"
     return {name: sum(credits) / len(credits), **_by_groups(name, task, rows, credits)}
 
@@ -53,6 +54,11 @@ def summary_of(parts: Sequence[Result]) -> dict[str, float]:
 
 def _credits(part: Result) -> list[float]:
     return [answer.credit("sum") for answer in part.answers]
+
+
+def _means(templates: Sequence[Sequence[float]]) -> list[float]:
+    """The credit of each row, over templates."""
+    return [statistics.fmean(row) for row in zip(*templates, strict=True)]
 
 
 def _by_groups(prefix: str, task: DataSet, rows: Sequence[Row], credits: Sequence[float]) -> dict[str, float]:

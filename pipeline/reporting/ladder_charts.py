@@ -41,6 +41,7 @@ class Canvas:
         return self.left, self.top, self.width - self.right, self.height - self.bottom
 
 
+APART = 12  # of points on a line that labels keep clear of
 WIDE = Canvas("broad", 960, 480, left=58, right=22, letter=7.5)
 NARROW = Canvas("slim", 360, 430, left=50, right=10, letter=6.8)
 
@@ -224,12 +225,12 @@ def _below(points: Sequence[Point], high: float) -> list[Point]:
     return [(x0 + share * (x1 - x0), high), *points[begin:]]
 
 
-def _along(lines: Iterable[Sequence[Point]], every: int = 12) -> list[Point]:
-    """Points on lines, at most `every` apart."""
+def _along(lines: Iterable[Sequence[Point]]) -> list[Point]:
+    """Points on lines, at most APART from each other."""
     found = []
     for line in lines:
         for (x0, y0), (x1, y1) in itertools.pairwise(line):
-            count = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / every))
+            count = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / APART))
             found += [(x0 + (x1 - x0) * part / count, y0 + (y1 - y0) * part / count) for part in range(count)]
     return found
 

@@ -139,7 +139,7 @@ def draw_baselines(place: Any, baselines: Mapping[str, float]) -> None:
     place.autoscale_view()  # a line within the limits of now may still move them with the next curve
     low, high = place.get_ylim()
     names = sorted(baselines, key=lambda name: baselines[name])
-    heights = spread([(baselines[name] - low) / (high - low) for name in names], LABEL_GAP)
+    heights = pushed_apart([(baselines[name] - low) / (high - low) for name in names], LABEL_GAP)
     for name, height in zip(names, heights, strict=True):
         place.annotate(
             f"{readable(name)} {rounded(baselines[name], 3)}",
@@ -152,7 +152,7 @@ def draw_baselines(place: Any, baselines: Mapping[str, float]) -> None:
         )
 
 
-def spread(positions: Sequence[float], gap: float) -> list[float]:
+def pushed_apart(positions: Sequence[float], gap: float) -> list[float]:
     """Rising positions moved up where needed, so that no two are closer than `gap`."""
     moved: list[float] = []
     for position in positions:

@@ -8,13 +8,13 @@ import lightning
 from torch import nn
 
 from pipeline.errors import UserError
+from pipeline.models.layers.recomputable import Recomputable
 
 VARIANTS = 16  # of a block: in training or not, with padding or not, some positions or all, lengths fixed or not
 
 
-def blocks_of(model: nn.Module) -> list[Any]:
-    """The modules that know `recompute` (see layers/recomputable.py)."""
-    return [module for module in model.modules() if hasattr(module, "recompute")]
+def blocks_of(model: nn.Module) -> list[Recomputable]:
+    return [module for module in model.modules() if isinstance(module, Recomputable)]
 
 
 def check_blocks(model: nn.Module, *, compiled: bool, recomputed: bool) -> None:

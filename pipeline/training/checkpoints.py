@@ -266,14 +266,17 @@ class Latest(StepCallback, Checkpoint):
         return trainer.strategy.reduce_boolean_decision(self.stop_requested, all=False)
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        self.teardown(trainer, module, "fit")
+        self._restore_handlers()
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Restores the signal handlers before Lightning's teardown, which would reinstall its own and keep the trainer
         alive."""
-        self.teardown(trainer, module, "fit")
+        self._restore_handlers()
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        self._restore_handlers()
+
+    def _restore_handlers(self) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
         self.before = {}

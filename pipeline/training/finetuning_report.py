@@ -8,7 +8,6 @@ from typing import Any
 
 from pipeline.cards.finetuned import TaskFacts, model_card
 from pipeline.console.rank import is_main
-from pipeline.finetuning.characters import scores_by_characters
 from pipeline.models.outputs import LoadReport
 from pipeline.presets import FRESH
 from pipeline.storage.atomic import write_atomically
@@ -192,10 +191,19 @@ def test_beginnings(training: Run, module: FineTuning, data: TaskData, whole: fl
     if not data.characters:
         return {}
     module.to(training.trainer.strategy.root_device)  # Lightning moves it back when a test has ended
-    scores = scores_by_characters(module.model, data.task, data.examples["test"], data.characters)
+    examples, scores = data.examples["test"], {}
+    for number in data.characters:
+        predictions = module.model.predictions([beginning(example.text, number) for example in examples])
+        labels = [example.label for example in examples], [prediction.label for prediction in predictions]
+        scores[number] = data.task.scores(*labels).figures[data.task.metric]
     label, title = f"{plots.readable(data.task.metric)} on the test part", title_of(training)
     plots.plot_characters(scores, whole, training.out / "characters.png", label=label, title=title)
     return scores
+
+
+def beginning(text: Any, characters: int) -> Any:
+    """The first characters of a text, or of both texts of a pair; a shorter text is whole."""
+    return text[:characters] if isinstance(text, str) else tuple(part[:characters] for part in text)
 
 
 def title_of(training: Run) -> str:

@@ -149,10 +149,8 @@ def announce_nodes(trainer: Any) -> None:
     """Prints where a run waits for its other nodes, and for how long."""
     if trainer.num_nodes > 1 and trainer.is_global_zero:
         cluster, longest = trainer.strategy.cluster_environment, getattr(trainer.strategy, "_timeout", None)
-        where, minutes = (
-            f"{cluster.main_address}:{cluster.main_port}",
-            (longest or default_pg_timeout).total_seconds() / 60,
-        )
+        where = f"{cluster.main_address}:{cluster.main_port}"
+        minutes = (longest or default_pg_timeout).total_seconds() / 60
         print(f"Waiting for the other nodes at {where}, for at most {minutes:g} minutes ...", flush=True)
 
 

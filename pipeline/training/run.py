@@ -145,13 +145,15 @@ class Run:
     ) -> bool:
         """Trains to the last step, from the checkpoint when resumed; then `last.ckpt` is there.
 
-        Returns:
-            Whether anything was to do: not where a finished run is resumed.
-
         Args:
             best: a metric of validations, and whether its `min` or `max` is kept as `best.ckpt`; None: no such file.
+            max_steps: instead of that of the configuration.
+            validate_every: instead of that of the configuration, in steps.
             patience: stop after this many validations without improvement; None: train to the end.
             watching: further callbacks, which change nothing.
+
+        Returns:
+            Whether anything was to do: not where a finished run is resumed.
         """
         if self.finished:
             print(f"The run in {self.out} is finished: nothing left to do.")
