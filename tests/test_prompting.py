@@ -231,6 +231,18 @@ def test_rules(gpt: Gpt) -> None:
     assert result["chosen_0"] + result["chosen_1"] == pytest.approx(1)
 
 
+def test_the_prior_of_pmi_has_the_words_of_the_prompt(gpt: Gpt) -> None:
+    """`because` and `therefore` are no field of the row (Holtzman et al. 2021, COPA)."""
+    words = {"question": {"cause": " was", "effect": " saw"}}
+    prompt = Prompt("choice", "{text}{question}", [" {one}", " {two}"], gold="label", values=words)
+    rows = [{"text": "the cat", "one": "small", "two": "it", "label": 0, "question": q} for q in ("cause", "effect")]
+    answers = answer(scorer_of(gpt), prompt, [fill(prompt, row, [], None) for row in rows], [])
+    for one, before in zip(answers, ("was", "saw"), strict=True):
+        prior = log_likelihoods(gpt, [(before, " small"), (before, " it")])
+        expected = [a - b for a, b in zip(one.scores["sum"], prior, strict=True)]
+        assert one.scores["pmi"] == pytest.approx(expected, abs=1e-4)
+
+
 def test_a_score_is_divided_by_the_length_of_what_was_scored(gpt: Gpt, elmo: Elmo, pretrained: Path) -> None:
     """GPT and ELMo score what is behind the candidate too, BERT the candidate alone."""
     bert = pipeline.encoders.load(pretrained / "encoder")
@@ -329,14 +341,16 @@ def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:
 
 
 def test_the_groups_are_of_the_fewest_shots(elmo: Elmo) -> None:
-    prompt = Prompt("choice", "the {animal} saw", {"no": " dog", "yes": " cat"})
-    task = Prompted(prompts=[prompt], labels={"0": "no", "1": "yes"}, groups=["animal"])
+    prompts = [Prompt("choice", f"the {{animal}} {verb}", {"no": " dog", "yes": " cat"}) for verb in ("saw", "was")]
+    task = Prompted(prompts=prompts, labels={"0": "no", "1": "yes"}, groups=["animal"])
     rows = [(f"row {n}", {"animal": name, "label": n % 2}) for n, name in enumerate(["dog", "cat", "text", "word"])]
     typed, sorted_ = (evaluate(elmo, task, rows, shown) for shown in ({2: rows[:2], 0: []}, {0: [], 2: rows[:2]}))
     text, metrics = tables(task, rows, typed), metrics_of_run(task, rows, typed)
     assert text == tables(task, rows, sorted_)
     for name in ("dog", "cat", "text", "word"):
         assert f"  {name:<45} {metrics[f'zeroshot/animal/{name}']:.3f}" in text
+    groups = [value for key, value in metrics.items() if key.startswith("zeroshot/animal/")]
+    assert sum(groups) / len(groups) == pytest.approx(metrics["zeroshot/accuracy"])  # of all templates, as the whole
 
 
 def test_groups_of_a_folder(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,7 +51,7 @@ def test_neighbors_stand_next_to_each_other(steps: StepBatches) -> None:
 
 
 def test_the_loss_is_a_softmax_over_the_other_texts_of_a_group(steps: StepBatches) -> None:
-    vectors = torch.randn(2 * GROUP + 4, 8, generator=torch.Generator().manual_seed(0))
+    vectors = torch.randn(2 * GROUP, 8, generator=torch.Generator().manual_seed(0))
 
     class Fixed:
         pooled = staticmethod(lambda encoded: vectors)
@@ -61,7 +63,7 @@ def test_the_loss_is_a_softmax_over_the_other_texts_of_a_group(steps: StepBatche
     expected, correct = torch.zeros(()), 0
     for text in range(len(vectors)):
         low = text // GROUP * GROUP
-        others = [other for other in range(low, min(low + GROUP, len(vectors))) if other != text]
+        others = [other for other in range(low, low + GROUP) if other != text]
         logits = torch.stack([vectors[text] @ vectors[other] for other in others]) / 8**0.5
         neighbor = others.index(text + 1 if text % 2 == 0 else text - 1)
         expected = expected + F.cross_entropy(logits, torch.tensor(neighbor))
@@ -82,6 +84,29 @@ def test_parts_hold_whole_groups(steps: StepBatches, parts: int) -> None:
     assert labels.tolist() == batch.targets["neighbor"].labels.tolist()
     assert all(len(share) % GROUP == 0 for share in shares)
     assert {int(share.targets["neighbor"].count) for share in shares} == {len(batch)}
+
+
+@pytest.mark.parametrize(("windows", "counted"), [(3, 6), (8, 16), (10, 16), (23, 32)])
+def test_texts_that_fill_no_group_have_no_neighbor(steps: StepBatches, windows: int, counted: int) -> None:
+    """To choose among fewer texts is easier: the loss would depend on the size of batches."""
+    rng = np.random.default_rng(0)
+    batch = QuickThoughts().batch(steps.rows, np.arange(windows), steps.tokenizer, rng=rng)
+    vectors = torch.zeros(2 * windows, 8, requires_grad=True)
+
+    class Alike:
+        pooled = staticmethod(lambda encoded: vectors[: len(encoded.layers[-1])])
+        token_loss = staticmethod(lambda hidden, labels: None)
+
+    losses = []
+    for index in range(3):  # of one group each, of what fills none, or of nothing
+        share = steps.objective.part(batch, index, 3)
+        if len(share):
+            encoded = type("Encoded", (), {"layers": [torch.zeros(*share.mask.shape, 8)]})()
+            losses.append(QuickThoughts().losses(Alike(), encoded, share)["neighbor"])  # type: ignore[arg-type]
+    assert int(batch.targets["neighbor"].count) == sum(loss.count for loss in losses) == counted
+    total = torch.stack([loss.sum for loss in losses]).sum()
+    total.backward()
+    assert total.item() == pytest.approx(counted * math.log(min(counted, GROUP) - 1), rel=1e-5)
 
 
 @pytest.mark.slow

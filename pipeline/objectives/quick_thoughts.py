@@ -73,6 +73,8 @@ class QuickThoughts(MaskedLM):
         labels = batch.targets["neighbor"].labels
         labels = labels[labels >= 0]
         vectors = model.pooled(encoded)[: len(labels)]
+        if not len(labels):  # a share of a batch, of what fills no group
+            return {**super().losses(model, encoded, batch), "neighbor": Loss(vectors.sum(), 0)}
         group = torch.arange(len(vectors), device=vectors.device) // GROUP
         neighbor = classification_loss(similarities(vectors, group), labels + GROUP * group)
         return {**super().losses(model, encoded, batch), "neighbor": neighbor}

@@ -24,7 +24,7 @@ def metrics_of_run(task: DataSet, rows: Sequence[Row], results: Mapping[int, Seq
         metrics |= {f"{prefix}/{name}": value for name, value in summary_of(parts).items()}
         for number, part in enumerate(parts, start=1):
             metrics |= {f"{prefix}/template_{number}/{name}": value for name, value in part.metrics.items()}
-        metrics |= _by_groups(prefix, task, rows, _means([_credits(part) for part in parts]))
+        metrics |= _by_groups(prefix, task, rows, _credits(parts))
     for model, credits in _published(task, rows).items():
         name = f"published/{model}"
         metrics |= {name: sum(credits) / len(credits), **_by_groups(name, task, rows, credits)}
@@ -52,8 +52,8 @@ def summary_of(parts: Sequence[Result]) -> dict[str, float]:
     return summary([part.metrics for part in parts])
 
 
-def _credits(part: Result) -> list[float]:
-    return [answer.credit("sum") for answer in part.answers]
+def _credits(parts: Sequence[Result]) -> list[float]:
+    return _means([[answer.credit("sum") for answer in part.answers] for part in parts])
 
 
 def _means(templates: Sequence[Sequence[float]]) -> list[float]:
@@ -118,7 +118,7 @@ def tables(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
         figures = ", ".join(f"{model} {sum(credits) / len(credits):.3f}" for model, credits in known.items())
         lines.append(f"published for these rows: {figures}")
     for column in getattr(task, "groups", []):
-        groups = by_group(_credits(first), rows, column)
+        groups = by_group(_credits(next(iter(results.values()))), rows, column)
         lines += [f"{column}:"] if groups else []
         for name, (accuracy, count) in groups.items():
             lines.append(f"  {name:<45} {accuracy:.3f}  ({count:,})")
