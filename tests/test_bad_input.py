@@ -141,7 +141,7 @@ def test_sizes_are_refused_before_the_text_is_read(
         run("pretrain", "--out", "out", "--trainer.max_steps=2", *SMALL, *args)
 
 
-@pytest.mark.parametrize(("highways", "bound"), [(-1, "at least 0"), (100_000_000, "at most 10,000,000")])
+@pytest.mark.parametrize(("highways", "bound"), [(-1, "at least 0"), (100_000, "at most 1,000")])
 def test_highways_are_bounded(highways: int, bound: str) -> None:
     with pytest.raises(UserError, match=f"highways is .* must be {bound}"):
         run("pretrain", "--out", "out", "--model", "elmo", f"--model.encoder.init_args.highways={highways}")

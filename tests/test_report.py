@@ -123,10 +123,10 @@ def encoder(tmp_path: Path) -> Path:
 def test_runs_that_grew_are_paired_by_seed(encoder: Path, tmp_path: Path) -> None:
     for seed, score in enumerate((0.70, 0.90, 0.80)):
         finished(tmp_path / f"runs/full-{seed}", score, seed=seed)
-    for seed, score in ((1, 0.88), (2, 0.78)):
+    for seed, score in ((1, 0.8799), (2, 0.7801)):
         finished(tmp_path / f"runs/scratch-{seed}", score, arm="scratch", seed=seed)
     text = grown_from(encoder, tmp_path / "runs", tmp_path / "page")
-    assert "**+0.020 [+0.020, +0.020]**" in text
+    assert "**+0.020 [+0.019, +0.021]**" in text
     assert "Left out" not in text
 
 
@@ -238,9 +238,13 @@ def test_a_comparison_draws_the_runs_of_its_table(other: float, tmp_path: Path) 
 
 def test_figures_of_a_comparison_are_of_the_rows_that_have_them(tmp_path: Path) -> None:
     rows = [
-        {"model": model, "task": "sick", "arm": arm, "seed": seed, "metric": "accuracy", "score": score + seed / 100}
+        {"model": model, "task": "sick", "arm": arm, "seed": seed, "metric": "accuracy", "score": score + seed * apart}
         | {"degenerate": False, "tokens": 1.0, "minutes": 1.0, "chosen_by": 0.5}
-        for model, arm, score in (("bert-base", "full", 0.8), ("bert-base", "scratch", 0.6), ("ngram", "full", 0.5))
+        for model, arm, score, apart in (
+            ("bert-base", "full", 0.8, 0.01),
+            ("bert-base", "scratch", 0.6, 0.011),
+            ("ngram", "full", 0.5, 0.0),
+        )
         for seed in range(2)
     ]
     comparison_files.report(rows, tmp_path)

@@ -30,7 +30,7 @@ INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or 
     "use_distributed_sampler": "leave it out: the pipeline splits batches over processes itself",
 }
 # Far above any in use: a slip of the hand would take hours, all memory, or every process of the machine.
-MOST_PIECES, MOST_LAYERS, MOST_OF_A_SIZE, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000, 10_000_000
+MOST_PIECES, MOST_LAYERS, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000
 MOST_MEGABYTES = 1_000_000_000
 MOST_WORKERS, MOST_PROCESSES = 256, max(16, os.cpu_count() or 1)
 DERIVED = {  # arguments of an encoder that follow from its objective
@@ -104,7 +104,7 @@ def ranges_of_sizes(encoder: Any) -> dict[str, Range]:
         f"model.encoder.init_args.{name}": (
             value,
             0 if name in kind.may_be_zero else 1,
-            MOST_LAYERS if "layers" in name else MOST_OF_A_SIZE,
+            MOST_LAYERS if "layers" in name else math.inf,  # what fits no memory is refused later
         )
         for name, value in encoder.init_args.items()
         if isinstance(value, int) and not isinstance(value, bool)

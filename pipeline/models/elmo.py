@@ -29,6 +29,7 @@ from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Place, Tokenizer
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS, split_words, word_ranges
 
+MOST_HIGHWAYS = 1_000  # far above any in use
 Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -115,6 +116,8 @@ class Elmo(Encoder):
             raise UserError(f"ELMo needs a tokenizer of scheme words, not {tokenizer.scheme}.")
         if not filters or not all(0 < width <= WIDEST and count > 0 for width, count in filters):
             raise UserError(f"filters must be pairs of a width from 1 to {WIDEST} and a count, not {filters}.")
+        if highways > MOST_HIGHWAYS:
+            raise UserError(f"highways is {highways:,}; it must be at most {MOST_HIGHWAYS:,}.")
         least = max(3, *(width for width, _ in filters))  # begin, a character, end
         if max_characters < least:
             raise UserError(f"max_characters is {max_characters}; with these filters it must be at least {least}.")
