@@ -54,6 +54,7 @@ def main() -> int:
     args = sys.argv[1:]
     if not args:
         cli.parser().print_help()
+        say("Error: name a command, one of those above.")
         return 2
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     let_threads_give_way(os.environ)

@@ -198,7 +198,7 @@ def test_an_unknown_word_is_never_the_right_one() -> None:
     assert not unknown.greedy
     prompt = Prompt("choice", "{text}", {"no": " unicorn", "yes": " cat"})
     question = fill(prompt, {"text": "a"}, ["no", "yes"], "no")
-    with pytest.raises(UserError, match="does not predict the word"):
+    with pytest.raises(UserError, match="does not predict all of 'unicorn', of label no"):
         check(scorer_of(model), prompt, 1, [question], ["no", "yes"])
 
 
@@ -404,7 +404,7 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
         read(task, str(tmp_path / "unlabelled"), limit=0, with_examples=False)
     prompt = Prompt("choice", "{text}", {"no": " unicorn", "yes": " dog"})
     question = fill(prompt, {"text": "a"}, ["no", "yes"], "no")
-    with pytest.raises(UserError, match="does not predict the word 'unicorn' of label no"):
+    with pytest.raises(UserError, match="does not predict all of 'unicorn', of label no"):
         check(scorer_of(elmo), prompt, 1, [question], ["no", "yes"])
     where = ["--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
     for flags, message in (

@@ -232,6 +232,7 @@ def test_what_weights_and_biases_has_of_a_fine_tune(pretrained: Path, tmp_path: 
     found = all_records(out)
     [about] = [record.run for record in found if record.WhichOneof("record_type") == "run"]
     assert about.display_name == "bert-sentiment-full-seed0"
+    assert list(about.tags) == ["bert", "sentiment", "full", "seed0", "sample"]
     assert about.host == ""
     assert {"command", "folder"} <= {item.key for item in about.config.update}
     used, made = artifacts(out)

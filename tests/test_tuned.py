@@ -202,12 +202,12 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
     with pytest.raises(UserError, match="reads single texts"):
         model.predict([["a", "list"]])
     with pytest.raises(UserError, match="reads single texts"):
-        model.predict([("a", "b", "c")])
+        model.predict([("a", "b")])
     with pytest.raises(UserError, match="batch_size is 0"):
         model.predict(["a"], batch_size=0)
     with pytest.raises(UserError, match="Texts come in a list"):
         pairs.predict([("a", None)])  # type: ignore[list-item]
-    for wrong in ("a text", [3]):
+    for wrong in ("a text", [3], [("a",)], [("a", "b", "c")]):
         with pytest.raises(UserError, match="Texts come in a list"):
             model.predict(wrong)  # type: ignore[arg-type]
         with pytest.raises(UserError, match="Texts come in a list"):

@@ -106,10 +106,7 @@ class FineTunedModel(nn.Module):
     def check(self, texts: Sequence[Any]) -> None:
         check_texts(texts)
         pairs, by_word = self.options.pairs, self.head.by_word
-        if any(
-            isinstance(text, tuple) != pairs or (pairs and len(text) != 2) or (isinstance(text, list) and not by_word)
-            for text in texts
-        ):
+        if any(isinstance(text, tuple) != pairs or (isinstance(text, list) and not by_word) for text in texts):
             wanted = "pairs (text, text)" if pairs else "single texts" + (" or lists of words" if by_word else "")
             raise UserError(f"This model reads {wanted}.")
 

@@ -40,13 +40,14 @@ def check_generative(tokenizer: Tokenizer, model: str) -> None:
 
 def check_texts(texts: Any) -> None:
     """Raises UserError for anything but a list of texts: a string alone would be read letter by letter."""
-    kinds = (str, tuple, list)
-    if isinstance(texts, str) or not all(isinstance(text, kinds) and _is_of_strings(text) for text in texts):
+    if isinstance(texts, str) or not all(map(_is_text, texts)):
         raise UserError('Texts come in a list, as ["one", "two"]: each a string, a pair (a, b) or a list of words.')
 
 
-def _is_of_strings(text: Any) -> bool:
-    return isinstance(text, str) or all(isinstance(part, str) for part in text)
+def _is_text(text: Any) -> bool:
+    if isinstance(text, (tuple, list)):
+        return all(isinstance(part, str) for part in text) and (isinstance(text, list) or len(text) == 2)
+    return isinstance(text, str)
 
 
 def parts_of(text: Text) -> list[str]:

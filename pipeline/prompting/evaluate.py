@@ -126,9 +126,9 @@ def check(scorer: Scorer, prompt: Prompt, number: int, questions: Sequence[Quest
         return
     names: dict[tuple[Any, ...], str] = {}
     tokens = scorer.tokens(questions[0].candidates)
-    for name, candidate in zip(labels, tokens, strict=True):
-        if unknown := scorer.encoder.unknown_words(candidate):
-            raise UserError(f"Prompt {number}: the encoder does not predict the word '{unknown[0]}' of label {name}.")
+    for name, text, candidate in zip(labels, questions[0].candidates, tokens, strict=True):
+        if scorer.encoder.unknown_words(candidate):
+            raise UserError(f"Prompt {number}: the encoder does not predict all of '{text.strip()}', of label {name}.")
         key = tuple(candidate)
         if key in names:
             raise UserError(f"Prompt {number}: the labels {names[key]} and {name} have the same tokens.")

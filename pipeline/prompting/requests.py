@@ -158,12 +158,12 @@ def _cut_at_context(
     request: Request, whole: list[Any], context: list[Any], *, within_token: bool
 ) -> tuple[list[Any], list[Any]]:
     rest = list(whole[len(context) :])
-    if within_token and whole and not rest:
+    target = request.target + request.right
+    if within_token and whole and not rest and target.strip():
         shared = min(common_prefix([whole, context]), len(whole) - 1)
         return list(whole[:shared]), list(whole[shared:])
     if rest and (within_token or list(whole[: len(context)]) == list(context)):
         return list(context), rest
-    target = request.target + request.right
     bare = not request.left or not target.strip()
     why = ": it has no tokens" if bare else f" after '{request.left[-30:]}': it needs a space in front"
     raise UserError(f"'{target[:60]}' cannot be scored{why}.")

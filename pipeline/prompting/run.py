@@ -152,6 +152,7 @@ def _save(
         job_type="zeroshot",
         group=group_of(request.model, prompting.encoder.tokenizer),
         tags=[request.model, name, "zeroshot"],
+        corpora=lineage.corpora_of(stages),
         config={**prompting.config, "lineage": stages},
         seed=request.seed,
     )

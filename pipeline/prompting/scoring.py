@@ -43,7 +43,13 @@ def scorer_of(encoder: Encoder, *, within_word: bool = True, both_ways: bool = T
 
 
 def log_likelihoods(encoder: Encoder, pairs: Sequence[tuple[str, str]], **options: Any) -> list[float]:
-    """Nats of each continuation after its context; see `score`."""
+    """Nats of each continuation after its context; see `score`.
+
+    Raises:
+        UserError: as `score`; or something that is not a pair of texts.
+    """
+    if not all(isinstance(pair, (tuple, list)) and list(map(type, pair)) == [str, str] for pair in pairs):
+        raise UserError('Pairs come in a list, as [("a context", " what follows")].')
     return [scored.total for scored in score(encoder, [Request(*pair) for pair in pairs], **options)]
 
 

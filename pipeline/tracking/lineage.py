@@ -52,6 +52,11 @@ def run_of(stages: list[Stage]) -> str | None:
     return next((stage["stage"] for stage in reversed(stages) if stage["stage"] in RUNS), None)
 
 
+def corpora_of(stages: Sequence[Stage]) -> list[str]:
+    """The corpora that something among stages was pretrained on, in that order."""
+    return [str(stage["name"]) for stage in stages if stage["stage"] == "corpus" and "name" in stage]
+
+
 def tasks_of(stages: Sequence[Stage]) -> list[str]:
     """The tasks that something among stages was fine-tuned on, in that order."""
     return [str(stage.get("name", "a task")) for stage in stages if stage["stage"] == "task"]

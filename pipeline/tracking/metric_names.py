@@ -56,7 +56,8 @@ METRIC_NAMES = {
     "val/denoising_accuracy": "share of these tokens predicted exactly",
     "val/spans_loss": "span corruption: mean cross entropy of the hidden spans and their sentinels, in nats",
     "val/spans_accuracy": "share of these tokens predicted exactly",
-    "val/neighbor_loss": "QuickThoughts: cross entropy of the other half of a window among 16 texts, in nats",
+    "val/neighbor_loss": "QuickThoughts: cross entropy of the other half of a window among the 15 other texts of its "
+    "group, in nats",
     "val/neighbor_accuracy": "share of the texts whose other half is found",
     "val/teacher_loss": "distillation: KL divergence of the student's guesses from its teacher's, in nats, times the "
     "square of the temperature",

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ class WandbOptions:
 
 
 def labels_of(tags: Iterable[str], seed: int | None) -> list[str]:
-    """The tags of a run; joined they are its name, as bert-sentiment-full-seed0: model, corpus or task, arm, seed."""
+    """Tags that joined are the name of a run, as bert-sentiment-full-seed0: model, corpus or task, arm, seed."""
     return [*tags, *([] if seed is None else [f"seed{seed}"])]
 
 
@@ -170,13 +170,15 @@ def wandb_logger(
     group: str,
     tags: list[str],
     config: dict[str, Any],
+    corpora: Sequence[str] = (),
     seed: int | None = None,
     options: WandbOptions | None = None,
 ) -> ResumableWandb | None:
     """The W&B logger of a run: offline without a key, never a login prompt; None when WANDB_MODE=disabled.
 
     It gets metrics and the configuration. W&B's own records of the machine, the user, the command line, the repository,
-    the installed packages and the console are switched off, but for what `options` allow.
+    the installed packages and the console are switched off, but for what `options` allow. `corpora` are tags too, but
+    no part of the name.
     """
     allowed = options or WandbOptions()
     mode = wandb_mode()
@@ -196,7 +198,7 @@ def wandb_logger(
         name=os.environ.get("WANDB_NAME") or "-".join(labels_of(tags, seed)),
         group=group,
         job_type=job_type,
-        tags=labels_of(tags, seed),
+        tags=list(dict.fromkeys([*labels_of(tags, seed), *corpora])),
         config={**public(config), "folder": folder.name, **(code_of_run() if allowed.code else {})},
         resume="allow",
         settings=wandb.Settings(

@@ -118,6 +118,7 @@ class Run:
             job_type=record.job_type,
             group=record.group,
             tags=record.tags,
+            corpora=lineage.corpora_of(record.stages),
             config={**config, "lineage": record.stages},
             seed=record.seed,
             options=WandbOptions(**vars(self.settings.wandb)),
