@@ -38,7 +38,7 @@ flags = $(foreach name,$(filter $(typed),$(1)),$(call flag,$(name)))
 
 # A variable that a target does not use is refused: it would be ignored silently.
 unused = $(filter-out PYTHON $(PASSED_ON) $(1),$(typed))
-uses = $(foreach name,$(unused),$(error make $@ does not use $(name)=; see make help))
+uses = $(if $(unused),$(error make $@ does not use $(foreach name,$(unused),$(name)=); see make help))
 run = $(uses)@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(flags)
 READING := MODEL SEED DATA
 WRITING := $(READING) OUT OVERWRITE

@@ -12,7 +12,7 @@ class Toy:
     Attributes:
         sizes: of its architecture: settings of model.encoder.init_args.
         steps, learning_rate: of the pretraining that all tests share.
-        variants: settings of the run under which it must resume and run in two processes as well as with its own.
+        variants: settings of the run, with spaces between them, under which it must resume as well as with its own.
         pretrains: whether an objective trains it.
         counts: whether it counts, so that it has neither optimization nor vectors, and no step to resume at.
     """
@@ -38,16 +38,16 @@ TOYS = {
         TRANSFORMER + "128",
         300,
         3e-3,
-        ("model.embeddings=random", f"model.objective={QUICK_THOUGHTS}", f"model.objective={CAUSAL_ROWS}"),
+        (f"model.objective={QUICK_THOUGHTS}", f"model.embeddings=random model.objective={CAUSAL_ROWS}"),
     ),
-    "gpt": Toy(TRANSFORMER + "256", variants=(ADAMW, "model.objective.init_args.packing=document")),
-    "llama": Toy(TRANSFORMER + "176 key_value_heads=1", variants=(ADAMW, "model.objective.init_args.packing=document")),
+    "gpt": Toy(TRANSFORMER + "256", variants=(f"{ADAMW} model.objective.init_args.packing=document",)),
+    "llama": Toy(TRANSFORMER + "176 key_value_heads=1"),
     "recurrent": Toy(
         RECURRENT, learning_rate=1e-2, variants=("model.objective.init_args.stateful=true",), preset="lstm"
     ),
     "fflm": Toy(FEED_FORWARD, learning_rate=1e-2),
     "cbow": Toy("embedding_size=48 window=4 max_length=48", 120, 3e-2, ("model.embeddings=cooccurrence",)),
-    "elmo": Toy(SPELLED, variants=(ADAMW, "model.objective.init_args.stateful=true")),
+    "elmo": Toy(SPELLED, variants=(f"{ADAMW} model.objective.init_args.stateful=true",)),
     "bart": Toy(TRANSFORMER + "128", 80, 5e-3),
     "t5": Toy(TRANSFORMER + "128", 80, 5e-3),
     "transformer": Toy(TRANSFORMER + "128", pretrains=False),

@@ -448,7 +448,7 @@ def test_a_new_task_has_a_file_and_a_test(kind: str, toys: Callable[[str], Path]
     shutil.copy(REPOSITORY / "tests/conftest.py", tmp_path / "tests")
     yaml, test = new_task("my-own", kind, tmp_path)
     assert "test_my_own" in test.read_text()
-    check_task(str(yaml), toys=toys, folder=tmp_path / "work")
+    check_task(str(yaml), toys=toys, folder=tmp_path / "work", trains=False)
     wrong = {"my-own": "there already", "sst2": "there already", "My own": "small letters", "a" * 300: "300 characters"}
     for name, message in wrong.items():
         with pytest.raises(UserError, match=message):

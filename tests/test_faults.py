@@ -170,25 +170,34 @@ def test_a_damaged_token_store_is_built_anew(
     assert all(path.read_bytes() == content for path, content in stores.items())
 
 
+TWELVE = [*SHORT, "--trainer.max_steps=12"]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A folder with a run, `straight`, and the same one killed after a step, `killed`."""
+    folder = tmp_path_factory.mktemp("killed")
+    run("pretrain", "--out", str(folder / "straight"), *TWELVE)
+    kill = ["--trainer.callbacks+=pipeline.experiments.resume_test.Kill", "--trainer.callbacks.step=10"]
+    done = command("pretrain", "--out", str(folder / "killed"), *TWELVE, *kill, "--trainer.callbacks.moment=step")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return folder
+
+
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
-    tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+    killed: Path, tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [*SHORT, "--trainer.max_steps=12"]
-    run("pretrain", "--out", str(tmp_path / "straight"), *flags)
     out = tmp_path / "killed"
-    kill = ["--trainer.callbacks+=pipeline.experiments.resume_test.Kill", "--trainer.callbacks.step=10"]
-    done = command("pretrain", "--out", str(out), *flags, *kill, "--trainer.callbacks.moment=step")
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    shutil.copytree(killed / "killed", out)
     assert {path.name for path in (out / "checkpoints").iterdir()} >= {"last.ckpt", "previous.ckpt"}
     damage(out / "checkpoints/last.ckpt")
-    capsys.readouterr()
-    run("pretrain", "--out", str(out), "--resume", *flags)
+    run("pretrain", "--out", str(out), "--resume", *TWELVE)
     shown = capsys.readouterr().out
     assert "Resuming from the previous checkpoint, of step 4" in shown
     assert "last.ckpt is missing" in shown or "last.ckpt is damaged" in shown
-    one, two = ((tmp_path / name / "encoder/model.safetensors").read_bytes() for name in ("straight", "killed"))
-    assert one == two
+    one, two = (folder / "encoder/model.safetensors" for folder in (killed / "straight", out))
+    assert one.read_bytes() == two.read_bytes()
 
 
 @pytest.mark.parametrize("now", ["here", "elsewhere"])

@@ -85,8 +85,8 @@ def test_arms_differ_as_they_say(tuned: dict[str, Path], pretrained: Path) -> No
 
 @pytest.mark.parametrize(("flags", "rate"), [([], 1e-2), (["--model.optimization.learning_rate=3e-3"], 3e-3)])
 def test_a_head_alone_has_a_rate_of_its_own(pretrained: Path, tmp_path: Path, flags: list[str], rate: float) -> None:
-    out = tmp_path / "run"
-    run("finetune", "--from", str(pretrained / "encoder"), "--arm", "frozen", "--out", str(out), *FAST, *flags)
+    out, more = tmp_path / "run", ["--data.train_rows=32", *flags]
+    run("finetune", "--from", str(pretrained / "encoder"), "--arm", "frozen", "--out", str(out), *FAST, *more)
     assert yaml.safe_load((out / "config.yaml").read_text())["model"]["optimization"]["learning_rate"] == rate
     state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)["optimizer_states"][0]
     assert {group["initial_lr"] for group in state["param_groups"]} == {rate}
@@ -111,7 +111,7 @@ def test_stopped_early_then_killed_before_the_test(
     assert figures(tmp_path / "run")["steps"] > first["steps"]
 
 
-@pytest.mark.parametrize("arm", ["full", "scratch", "frozen", "random"])
+@pytest.mark.parametrize("arm", ["full", "frozen"])
 def test_dropout_is_on_in_what_is_trained(
     pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str
 ) -> None:
@@ -128,7 +128,7 @@ def test_dropout_is_on_in_what_is_trained(
     more = ["--arm", arm, "--out", str(tmp_path / "run"), "--data.train_rows=64", "--model.recipe.dropout=0.2"]
     run("finetune", "--from", str(pretrained / "encoder"), *FAST, *more)
     assert len(modes) == 4  # after the first validation too
-    assert all(mode == ({0.2}, {arm in ("full", "scratch")}, True) for mode in modes)
+    assert all(mode == ({0.2}, {arm == "full"}, True) for mode in modes)
 
 
 def test_the_saved_model_predicts_what_the_test_did(tuned: dict[str, Path]) -> None:

@@ -30,8 +30,7 @@ from pipeline.training.checkpoints import Latest
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.schedules import rate_at
 from pipeline.training.throughput import Speed
-from tests.conftest import SMALL, figures, run, surroundings
-from tests.fork_server import python
+from tests.conftest import SMALL, assert_plot, figures, run, surroundings
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +54,7 @@ def test_learning_happens_and_the_run_folder_is_whole(pretrained: Path) -> None:
         assert name in end
     names = {path.name for path in pretrained.iterdir()}
     assert {"config.yaml", "metrics.json", "metrics.csv", "checkpoints", "encoder", "wandb", "curves.png"} <= names
+    assert_plot(pretrained / "curves.png")
     assert [path.name for path in (pretrained / "checkpoints").iterdir()] == ["last.ckpt"]
     with open(pretrained / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -185,27 +185,22 @@ def test_same_seed_same_run_other_seed_another(tmp_path: Path, monkeypatch: pyte
     assert not torch.equal(a["cls.predictions.bias"], c["cls.predictions.bias"])
 
 
-SIXTY = [*SMALL, "--validate_every=15", "--trainer.max_steps=60", "--trainer.accumulate_grad_batches=2"]
-SIXTY += ["--model.embeddings=cooccurrence"]
+LONGER = [*SMALL, "--validate_every=6", "--trainer.max_steps=36", "--trainer.accumulate_grad_batches=2"]
+LONGER += ["--model.embeddings=cooccurrence"]
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("straight") / "run"
     os.environ["PIPELINE_CACHE"] = str(cache)
-    run("pretrain", "--out", str(folder), *SIXTY)
+    run("pretrain", "--out", str(folder), *LONGER)
     return folder
 
 
-@pytest.mark.parametrize(
-    ("signal_number", "forked"), [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGUSR1, True)]
-)
-def test_interrupted_and_resumed_equals_uninterrupted(
-    straight: Path, tmp_path: Path, signal_number: int, forked: bool
-) -> None:
+def test_interrupted_and_resumed_equals_uninterrupted(straight: Path, tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
     process = subprocess.Popen(
-        [python() if forked else sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *SIXTY],
+        [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *LONGER],
         env=surroundings(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -213,20 +208,31 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     )
     while not (out / "checkpoints/last.ckpt").exists() and process.poll() is None:
         time.sleep(0.01)
-    process.send_signal(signal_number)
+    process.send_signal(signal.SIGTERM)
     error = process.communicate(timeout=120)[1]
     assert process.returncode == 130, error
     assert "Traceback" not in error
     assert not (out / "metrics.json").exists()
     state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)
-    assert state["global_step"] < 60
+    assert state["global_step"] < 36
     with pytest.raises(UserError, match="interrupted run"):
-        run("pretrain", "--out", str(out), *SIXTY)
-    run("pretrain", "--out", str(out), "--resume", *SIXTY)
+        run("pretrain", "--out", str(out), *LONGER)
+    run("pretrain", "--out", str(out), "--resume", *LONGER)
     one, two = weights(straight), weights(out)
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert history(straight) == history(out)
     assert figures(out)["seconds"] > state["seconds"] > 0  # of both parts
+
+
+def test_signals_ask_for_a_stop_while_a_run_trains(tmp_path: Path) -> None:
+    before = {number: signal.getsignal(number) for number in Latest.SIGNALS}
+    for number in Latest.SIGNALS:
+        latest = Latest(tmp_path / "last.ckpt")
+        latest.on_train_start(None, None)  # type: ignore[arg-type]
+        os.kill(os.getpid(), number)
+        assert latest.stop_requested
+        latest.on_exception(None, None, KeyboardInterrupt())
+        assert {number: signal.getsignal(number) for number in Latest.SIGNALS} == before
 
 
 def history(folder: Path) -> list[dict[str, str]]:
@@ -275,10 +281,7 @@ def test_a_finished_run_has_nothing_to_resume(tmp_path: Path, capsys: pytest.Cap
     assert (out / "encoder/model.safetensors").exists()
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
-) -> None:
+def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pipeline.objectives.masked_lm import MaskedLM
 
     original, calls = MaskedLM.forward, []
@@ -287,11 +290,11 @@ def test_a_loss_that_is_not_finite_stops_with_a_checkpoint(
     def breaks(self: MaskedLM, encoder: object, batch: object) -> dict:
         losses = original(self, encoder, batch)  # type: ignore[arg-type]
         calls.append(1)
-        if len(calls) == 3 * parts:  # the last part of the third step
+        if len(calls) == 3 * 2:  # the last part of the third step
             losses["mlm"].sum = losses["mlm"].sum * math.nan
         return losses
 
-    flags = [*SHORT, "--trainer.max_steps=9", f"--trainer.accumulate_grad_batches={parts}"]
+    flags = [*SHORT, "--trainer.max_steps=9", "--trainer.accumulate_grad_batches=2"]
     with monkeypatch.context() as patch:
         patch.setattr(MaskedLM, "forward", breaks)
         with pytest.raises(UserError, match="not finite at step 2"):

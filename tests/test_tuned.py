@@ -321,13 +321,13 @@ def test_weights_and_smoothing_are_of_training_alone() -> None:
 
 
 DATA: dict[str, Any] = {"batch_size": 4, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
-MUON = ["--model.optimization.layer_decay=0.8", "--model.optimization.optimizer=muon"]
+MUON = ["--model.recipe.unfreeze_share=0.5", "--model.optimization.layer_decay=0.8"]
+MUON += ["--model.optimization.optimizer=muon"]
 CRAFT = [
     ("tagging", "full", ["--model.recipe.crf=true", "--model.recipe.words=mean"]),
     ("tagging", "frozen", ["--model.recipe.lstm=8", "--trainer.accumulate_grad_batches=4"]),
     ("entailment", "frozen", ["--model.recipe.lstm=8", "--model.recipe.mix_dropout=0.2"]),
-    ("sentiment", "full", ["--model.recipe.class_weights=balanced", "--model.recipe.label_smoothing=0.1"]),
-    ("sentiment", "full", ["--model.recipe.unfreeze_share=0.5", *MUON]),
+    ("sentiment", "full", ["--model.recipe.class_weights=balanced", "--model.recipe.label_smoothing=0.1", *MUON]),
     ("sentiment", "random", ["--patience=1", "--data.cut=both"]),
     ("entailment", "full", ["--model.recipe.pair=attended", "--model.optimization.encoder_rate=0.1"]),
     ("sentiment", "full", ["--model.recipe.layers=mix", "--model.recipe.mix_dropout=0.2"]),
