@@ -67,8 +67,8 @@ def test_a_run(languages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not (out / "checkpoints").exists()
     assert end["test/accuracy"] == 1 > end["test/characters_1/accuracy"] > end["baseline/majority"]
     assert end["steps"] == 0
-    for name in ("confusion", "characters"):
-        assert_plot(out / f"{name}.png")
+    assert "confusion.png" in names
+    assert_plot(out / "characters.png")
     rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     model = pipeline.load(out / "model")
     for row, answer in zip(rows, model.predict([row["text"] for row in rows]), strict=True):
