@@ -233,7 +233,8 @@ def pretrain(model: str, folder: Path, *flags: str) -> None:
     small += ["--model.optimization.warmup_steps=2", "--validate_every=100"]
     small += [f"--data.tokenizer.vocab_size={40 if model == 'elmo' else 300}"]  # so few that words are unknown
     small += [f"--model.encoder.init_args.{size}" for size in SIZES[model]]
-    small += {"bert": BEFORE, "elmo": [BEFORE[2], "--model.optimization.learning_rate=2e-3"]}.get(model, [])
+    rate = "--model.optimization.learning_rate=2e-3"
+    small += {"bert": BEFORE, "gpt": [rate], "elmo": [BEFORE[2], rate]}[model]
     where = ["--corpus", str(folder / "corpus.txt"), "--out", str(folder / "run")]
     run("pretrain", "--model", model, *where, *small, *STEPS, *flags)
 
