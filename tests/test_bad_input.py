@@ -357,6 +357,7 @@ def test_help_and_wrong_names_do_not_wait_for_torch() -> None:
         (["pretrain", "--trainer.max_stepz=3"], 2, None),
         (["finetune", "--arm", "half"], 2, None),
         (["dance"], 2, None),
+        ([], 2, None),
         (["--help"], 0, sys.executable),
         (["pretrain", "--help"], 0, None),
     ],

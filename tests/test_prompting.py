@@ -196,6 +196,11 @@ def test_an_unknown_word_is_never_the_right_one() -> None:
     known, unknown = score(model, asked)
     assert (known.unknown, unknown.unknown) == ((), ("[UNK]",))
     assert not unknown.greedy
+    with pytest.raises(UserError, match="'' cannot be scored: it has no tokens"):
+        log_likelihoods(model, [("the cat", "")])
+    for wrong in (("a",), ("a", "b", "c"), "ab"):
+        with pytest.raises(UserError, match="Pairs come in a list"):
+            log_likelihoods(model, [wrong])  # type: ignore[list-item]
     prompt = Prompt("choice", "{text}", {"no": " unicorn", "yes": " cat"})
     question = fill(prompt, {"text": "a"}, ["no", "yes"], "no")
     with pytest.raises(UserError, match="does not predict all of 'unicorn', of label no"):
