@@ -92,6 +92,8 @@ def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     assert "Runs that predict the same for all rows: m on t, scratch: 3." in text
     assert "mean ± standard deviation over 3 seeds" in text
     assert "Gains are those of full, of one seed: they may be chance." in score_table([line([0.9], [0.8], [0.1])]).notes
+    equal = score_table([line([0.75, 0.5], [0.5, 0.25], [0.25, 0.0])]).notes
+    assert "Gains are those of full, of seeds with equal differences: they may be chance." in equal
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

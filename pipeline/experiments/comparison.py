@@ -136,8 +136,13 @@ def has_several_runs(lines: Sequence[Line]) -> bool:
 
 
 def has_intervals(lines: Sequence[Line]) -> bool:
-    """Whether a gain has an interval: those of one seed have none."""
+    """Whether a gain has an interval: those of one seed, or of seeds with equal differences, have none."""
     return any(gain.half is not None for line in lines for gain in line.gains)
+
+
+def why_no_interval(lines: Sequence[Line]) -> str:
+    """Of what the gains are where none has an interval."""
+    return "of seeds with equal differences" if has_several_runs(lines) else "of one seed"
 
 
 def in_order(rows: Rows, name: str) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiments.comparison import Line, has_intervals, has_several_runs
+from pipeline.experiments.comparison import Line, has_intervals, has_several_runs, why_no_interval
 from pipeline.tracking import plots
 
 MARKERS = {"full": "o", "scratch": "s", "frozen": "D", "random": "v"}
@@ -42,7 +42,8 @@ def plot(lines: Sequence[Line], tuned: str | None, file: Path) -> None:
             _draw_gains(places[number, 1], group)
     if tuned:
         _share_limits([place for place, group in zip(places[:, 1], by_task, strict=True) if group[0].rows])
-        spread = "with 95 % intervals over seeds" if has_intervals(lines) else "of one seed: it may be chance"
+        chance = f"{why_no_interval(lines)}: it may be chance"
+        spread = "with 95 % intervals over seeds" if has_intervals(lines) else chance
         places[0, 1].set_title(f"gain of {tuned}, {spread}", loc="left", fontsize="medium")
         places[-1, 1].set_xlabel("difference of scores (above 0: pretraining helps)")
     small = " (small marks: single runs)" if has_several_runs(lines) else ""
@@ -116,7 +117,7 @@ def _add_legend(figure: Any, lines: Sequence[Line], tuned: str | None) -> None:
     options: dict[str, Any] = {"frameon": False, "fontsize": "small"}
     figure.legend(marks.values(), marks.keys(), loc="outside upper left", ncols=3, **options)
     if tuned:
-        hollow = "hollow: open" if has_intervals(lines) else "hollow: one seed"
+        hollow = "hollow: open" if has_intervals(lines) else "hollow: no interval"
         gains = {
             f"over scratch ({hollow})": Line2D([], [], marker="o", color=plots.COLORS[0]),
             "over the best baseline": Line2D([], [], **bar),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.experiments import conditions
-from pipeline.experiments.comparison import Line, format_score, has_intervals, pretrained_arm
+from pipeline.experiments.comparison import Line, format_score, has_intervals, pretrained_arm, why_no_interval
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.tracking.tables import markdown_table, superscript
 
@@ -105,7 +105,7 @@ def how_to_read(lines: Sequence[Line], arms: Sequence[str], tuned: str | None) -
             "A bold gain is above 0 in the whole interval; other gains may be chance."
         )
     elif any(line.gains for line in lines):
-        notes.append(f"Gains are those of {tuned}, of one seed: they may be chance.")
+        notes.append(f"Gains are those of {tuned}, {why_no_interval(lines)}: they may be chance.")
     flat = [
         f"{line.model} on {line.task_name}, {arm}: {line.degenerate(arm)}"
         for line in lines

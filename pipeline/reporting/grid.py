@@ -70,7 +70,8 @@ def _each_task(lines: Sequence[Line]) -> list[Line]:
 def _plots(lines: Sequence[Line]) -> list[Block]:
     drawn: list[Chart] = []
     small = "; small dots are single runs" if comparison.has_several_runs(lines) else ""
-    spread = "with 95 % intervals; hollow: open, it holds 0" if comparison.has_intervals(lines) else "of one seed"
+    intervals = "with 95 % intervals; hollow: open, it holds 0"
+    spread = intervals if comparison.has_intervals(lines) else comparison.why_no_interval(lines)
     for first in _each_task(lines):
         group = [line for line in lines if line.task == first.task]
         arms = [arm for arm in first.arms if any(line.arms[arm] for line in group)]
