@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from pydoc import locate
 from typing import Any, Literal, get_args
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_loader, set_parsing_settings
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader, set_loader, set_parsing_settings
 
 from pipeline import former_names
 from pipeline.console import typed
@@ -195,11 +197,26 @@ def task_of(file: Path, flags: Sequence[str] = ()) -> DataSet:
     reader = ArgumentParser(exit_on_error=False)
     reader.add_argument("--data.task", type=DataSet, required=True)
     try:
-        given = reader.parse_object({"data": {"task": task}})
+        given = _settings_of(task, reader)
         return reader.instantiate(reader.parse_args([*flags], namespace=given) if flags else given).data.task
     except (ArgumentError, TypeError, KeyError, ValueError) as error:
         place = " ".join([str(file), *(["with", *flags] if flags else [])])
         raise UserError(f"{place} is not valid: {first_sentence(str(error))}") from None
+
+
+_READ: dict[tuple[str, type | None], Namespace] = {}  # a grid asks for a task several times a run
+
+
+def _settings_of(task: Any, reader: ArgumentParser) -> Namespace:
+    """The settings of a task as its class takes them; read once for a class, which a user may change in a notebook."""
+    module, _, name = str(task if isinstance(task, str) else task.get("class_path")).rpartition(".")
+    key = repr(task), getattr(sys.modules.get(module), name, None)
+    if key not in _READ:
+        given = reader.parse_object({"data": {"task": task}})
+        if key[1] is None:
+            return given
+        _READ[key] = given
+    return copy.deepcopy(_READ[key])
 
 
 def trained_task(name: str, flags: Sequence[str] = ()) -> Task:

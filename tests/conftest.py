@@ -115,7 +115,7 @@ def _surroundings(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def save_some_figures(figure: Any, file: Path) -> None:
     """Plots of every run are drawn by the runs that tests share alone: for each they take a fifth of the time."""
-    if file.name not in ("curves.png", "confusion.png", "mix.png"):
+    if file.name not in ("curves.png", "confusion.png", "types.png", "mix.png"):
         draw(figure, file)
         return
     with open_atomically(file, "wb") as stream:
@@ -146,6 +146,12 @@ def command(*args: str, program: str | None = None, **environment: str) -> subpr
         env=surroundings(**environment),
         timeout=300,
     )
+
+
+def several(*commands: list[str]) -> list[str]:
+    """A process of its own for commands, one after the other; it ends with the first that fails."""
+    script = "import json, sys; from pipeline.cli import parser; [parser.main(run) for run in json.loads(sys.argv[1])]"
+    return [python(), "-c", script, json.dumps(commands)]
 
 
 def surroundings(**more: str) -> dict[str, str]:

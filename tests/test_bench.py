@@ -47,7 +47,7 @@ def sleeping(seconds: float) -> Built:
 
 
 def products() -> Built:
-    return Built(lambda: time.sleep(0.01), flops=1.0)
+    return Built(lambda: time.sleep(0.01), flops=1.0, dtype=torch.float32)  # bf16 is slow where it is not native
 
 
 def slow() -> Built:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import threading
 from base64 import b64decode
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from pipeline.cards import sections
 from pipeline.cards.encoder import beginning
 from pipeline.cards.publish import published_card
 from pipeline.errors import UserError
-from tests.conftest import command, figures, run
+from tests.conftest import figures, run, several, surroundings
 
 pytestmark = pytest.mark.slow
 
@@ -147,24 +148,25 @@ def test_a_card_says_how_the_weights_began_and_what_is_known(pretrained: Path, t
     assert sections.NO_LANGUAGE not in published_card(folder, "anna/x", {"language": "de"})
 
 
-@pytest.mark.parametrize("public", [False, True])
-def test_push_uploads_a_folder_that_is_whole(pretrained: Path, tmp_path: Path, public: bool) -> None:
+def test_push_uploads_a_folder_that_is_whole(pretrained: Path, tmp_path: Path) -> None:
     """In a process of its own: huggingface_hub reads the address of the hub when it is imported."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     Hub.requests.clear()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     flags = ["push", "--from", str(pretrained / "encoder"), "--repo", "anna/bert-sample", "--license", "mit"]
-    flags += ["--language", "de", "--base-model", "anna/base", *(["--public"] if public else [])]
-    done = command(*flags, HF_ENDPOINT=address, HF_TOKEN="hf_secret", HF_HUB_DISABLE_XET="1", HF_HOME=str(tmp_path))
+    flags += ["--language", "de", "--base-model", "anna/base"]
+    hub = {"HF_ENDPOINT": address, "HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path)}
+    both = several(flags, [*flags, "--public"])
+    done = subprocess.run(both, capture_output=True, text=True, env=surroundings(**hub), timeout=300)
     server.shutdown()
     assert done.returncode == 0, done.stderr
     assert f"{address}/anna/bert-sample" in done.stdout
     assert all(token == "Bearer hf_secret" for _, _, token in Hub.requests)
-    [made] = [lines[0] for path, lines, _ in Hub.requests if path.endswith("/repos/create")]
-    assert made["name"] == "bert-sample"
-    assert (made.get("private") is True or made.get("visibility") == "private") == (not public)
-    [commit] = [lines for path, lines, _ in Hub.requests if "/commit/" in path]
+    made = [lines[0] for path, lines, _ in Hub.requests if path.endswith("/repos/create")]
+    assert [one["name"] for one in made] == ["bert-sample"] * 2
+    assert [one.get("private") is True or one.get("visibility") == "private" for one in made] == [True, False]
+    commit = [lines for path, lines, _ in Hub.requests if "/commit/" in path][-1]
     sent = {line["value"]["path"]: b64decode(line["value"]["content"]) for line in commit if line["key"] == "file"}
     assert sent.keys() == {path.name for path in (pretrained / "encoder").iterdir()}
     for name, content in sent.items():

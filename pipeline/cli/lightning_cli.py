@@ -95,6 +95,10 @@ class CLI(LightningCLI):
             )
         set_rank_of_node(trainer.num_nodes)
 
+    def _dump_config(self) -> None:
+        """For `save_hyperparameters`, which nothing here asks for: checkpoints have a configuration of their own."""
+        self.config_dump: dict[str, Any] = {}
+
     def instantiate_classes(self) -> None:
         """All but the user's loggers, which write into the run folder: the run makes them when it has one."""
         trainer = self.config.trainer

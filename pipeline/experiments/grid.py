@@ -301,7 +301,7 @@ def compare(
             found.extend(rows_of(whole, cell, out, whole.arms[cell[2]].seeds, finished_summary))
         return found
 
-    rows = {cell: finished_rows(cell) for cell in cells}
+    rows, shown = {cell: finished_rows(cell) for cell in cells}, None
     with progress(total=grid.size(), desc="compare", unit="run", smoothing=0) as bar:
 
         def run_once(run: GridRun) -> dict[str, Any]:
@@ -311,14 +311,22 @@ def compare(
 
         for cell in grid.cells():
             seeds, all_seeds = (part.arms[cell[2]].seeds for part in (grid, whole))
-            rows[cell] = list(rows_of(whole, cell, out, seeds, run_once))
-            if seeds < all_seeds:  # those that are finished stay
-                rows[cell] = max(rows[cell], finished_rows(cell), key=len)
-            comparison_files.report([row for cell in cells for row in rows[cell]], out)
+            if overwrite or len(rows[cell]) < seeds:
+                rows[cell] = list(rows_of(whole, cell, out, seeds, run_once))
+                if seeds < all_seeds:  # those that are finished stay
+                    rows[cell] = max(rows[cell], finished_rows(cell), key=len)
+            else:
+                runs = len(whole.settings(cell)) + seeds - 1
+                bar.initial += runs  # they say nothing about the time of the others
+                bar.update(runs)
+            found = [row for cell in cells for row in rows[cell]]
+            if found != shown:
+                comparison_files.report(found, out)
+                shown = found
             if command:  # only now: one that is refused has written nothing
                 comparison_files.note_command(out, command)
-    if found := [row for cell in cells for row in rows[cell]]:
-        log_grid(out, found)
+    if shown:
+        log_grid(out, shown)
 
 
 def count_finished(grid: Grid, out: Path) -> int:
