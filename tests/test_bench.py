@@ -6,6 +6,8 @@ import argparse
 import csv
 import itertools
 import multiprocessing
+import os
+import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -62,12 +64,17 @@ def broken() -> Built:
     raise ValueError("no such model")
 
 
+def short_lived() -> Built:
+    threading.Timer(0.3, os._exit, (1,)).start()  # as one that the system ends for memory while it waits
+    return sleeping(0.0)
+
+
 def test_candidates_take_turns_and_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     order, receive = [], timing._receive
 
-    def noted(pipe: Any, name: str) -> Any:
+    def noted(pipe: Any, name: str, **asked: Any) -> Any:
         order.append(name)
-        return receive(pipe, name)
+        return receive(pipe, name, **asked)
 
     monkeypatch.setattr(timing, "_receive", noted)
     results = interleave([Candidate("ours", quick, ours=True), Candidate("theirs", slow)], rounds=3)
@@ -94,6 +101,8 @@ def test_the_peak_is_measured_in_each_round(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_candidate_that_fails_ends_the_comparison() -> None:
     with pytest.raises(UserError, match="process of 'ours' died"):
         interleave([Candidate("ours", broken)], rounds=1)
+    with pytest.raises(UserError, match="process of 'ours' died"):
+        interleave([Candidate("theirs", slow), Candidate("ours", short_lived)], rounds=9)
 
 
 def test_output_layers_by_vocabulary(

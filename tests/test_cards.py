@@ -181,7 +181,9 @@ def test_push_uploads_a_folder_that_is_whole(pretrained: Path, tmp_path: Path) -
     assert "No license" not in card.content
 
 
-def test_a_published_card_has_the_runs_from_scratch_beside_it(pretrained: Path, tmp_path: Path) -> None:
+def test_a_published_card_has_the_runs_from_scratch_beside_it(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny = ["--steps=2", "--validations=1", "--precision=32-true"]
     flags = ["finetune", "--from", str(pretrained / "encoder"), *tiny]
     run(*flags, "--out", str(tmp_path / "full"))
@@ -195,6 +197,8 @@ def test_a_published_card_has_the_runs_from_scratch_beside_it(pretrained: Path, 
         run(*flags, *chosen, "--out", str(tmp_path / f"chosen-{seed}"))
     card = published_card(tmp_path / "full/model", "anna/x", {})
     assert "(standard deviation of 2 runs)" in card
+    monkeypatch.chdir(tmp_path / "full")
+    assert published_card(Path("model"), "anna/x", {}) == card  # relative to where one is
     full, fresh = ((tmp_path / arm / "model/README.md").read_text() for arm in ("full", "scratch"))
     assert "No run of the same network" in full
     titles = [re.findall(r"^# (.*)", text, flags=re.M) for text in (full, fresh)]

@@ -218,6 +218,9 @@ def test_carried_blocks_equal_one_long_one(world: tuple[TokenStore, Tokenizer]) 
     elmo = small(world[1])
     steps = StepBatches(BidirectionalLM(stateful=True), *world, length=20, batch_size=4, seed=0)
     batches = [steps(step) for step in range(3)]
+    assert [batch.begins for batch in batches] == [True, False, False]
+    assert steps(steps.steps).begins  # the next epoch, whose rows continue none
+    assert not steps(1).begins
     blocks = steps.rows
     rows = [
         [word for step in range(3) for word in blocks(np.array([row * steps.steps + step]))[0][1:-1]]

@@ -136,6 +136,7 @@ def test_an_encoder_that_cannot_be_declared_ends_no_run(
     [
         ("WANDB_RUN_ID", "x" * 300, "up to 128 characters"),
         ("WANDB_RUN_ID", "a/b", "up to 128 characters"),
+        ("WANDB_PROJECT", "me/mine", "WANDB_PROJECT is 'me/mine'.*WANDB_ENTITY"),
         ("WANDB_MODE", "online", "there is no key: set WANDB_API_KEY"),
     ],
 )
@@ -244,6 +245,7 @@ def test_a_checkpoint_without_all_its_parts(
         (b"step,val/loss\n1,0.5,7\n2,0.5\n", [2], True),
         (b"step,val/loss\n1,0.5\n2,\n", [1, 2], False),
         (b"", [], False),
+        (b'step,val/loss\n1,0.5\n2,"' + b"0" * 200_000, [1], True),
     ],
 )
 def test_a_damaged_history(

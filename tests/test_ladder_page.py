@@ -174,6 +174,17 @@ def test_an_axis_of_close_powers_has_ticks_between_them() -> None:
     assert [label for _, label in ladder_charts.powers([1e9, 1e11]).ticks] == ["10⁹", "10¹⁰", "10¹¹"]
 
 
+@pytest.mark.parametrize("values", [[2.1, 2.3], [2.2], [1.4, 1.48], [1.2, 4.0]])
+def test_axes_of_close_ends_have_ticks(values: list[float]) -> None:
+    assert ladder_charts.ratios(values).ticks
+    assert len(ladder_charts.durations([10 * value for value in (values[0], 4 * values[0])]).ticks) > 1
+
+
+def test_an_axis_of_years_has_whole_ones() -> None:
+    ticks = ladder_charts.linear([2018, 2020], margin=0.04, form=ladder_charts.WHOLE).ticks
+    assert ticks == [(2018, "2018"), (2019, "2019"), (2020, "2020")]
+
+
 def test_no_line_strikes_through_a_label() -> None:
     items = [
         ladder_charts.Item("5-gram", "5-gram", ladder_charts.Look("s0"), points, "")

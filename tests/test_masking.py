@@ -292,6 +292,16 @@ def test_pairs_in_sequence_have_no_gap(toy: TokenStore) -> None:
             assert np.quantile(sizes, share) == pytest.approx(np.quantile(expected, share), abs=4), share
 
 
+def test_every_pair_has_two_texts(toy: TokenStore) -> None:
+    """A first window of one or two tokens has none to split."""
+    for task in (sentence_pairs, swapped_pairs):
+        for phase in range(55, 61):
+            windows = SentenceWindows(toy, 61, phase)
+            rows = np.arange(pair_count(windows) if task is sentence_pairs else len(windows))
+            made = task(windows, rows, limit=61, seed=0, rng=np.random.default_rng(0))
+            assert min(min(len(pair.a), len(pair.b)) for pair in made) > 0
+
+
 def test_the_originals_script_tells_as_much(toy: TokenStore) -> None:
     """Half of the pairs random or nearly, texts of equal length on average: there and here."""
     texts = [toy.tokens[a:b].tolist() for a, b in itertools.pairwise(toy.sentences)]

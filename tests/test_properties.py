@@ -81,6 +81,21 @@ def test_packed_blocks_are_the_stream_of_the_corpus(store: TokenStore, length: i
 
 
 @fixed
+@given(stores(), st.integers(1, 40), st.integers(0, 1000))
+def test_what_ends_a_document_belongs_to_it(store: TokenStore, length: int, phase: int) -> None:
+    """Where one token ends a text and another one begins the next; the first document has one that ends none."""
+    blocks = PackedBlocks(store, length, boundary=[-2, -1], phase=phase)
+    stream: list[tuple[int, int]] = []
+    for number, (begin, end) in enumerate(itertools.pairwise(store.document_starts)):
+        stream += [(-2, max(0, number - 1)), (-1, number), *((int(id_), number) for id_ in store.tokens[begin:end])]
+    ids, documents = blocks(np.arange(len(blocks)))
+    for row in range(len(blocks)):
+        inside = documents[row] >= 0
+        found = list(zip(ids[row, inside].tolist(), documents[row, inside].tolist(), strict=True))
+        assert found == stream[blocks.offset + row * length :][: length + 1]
+
+
+@fixed
 @given(
     st.lists(st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=8), min_size=1, max_size=12),
     st.integers(1, 12),

@@ -21,7 +21,7 @@ from pipeline.experiments.run_cache import NOTE
 from pipeline.presets import REPOSITORY
 from pipeline.reporting import charts, finetuning, predictions, prompting, render, shared
 from pipeline.reporting.page import Figure, Node, Page, Section, Table, Tree
-from pipeline.reporting.run_record import RunRecord
+from pipeline.reporting.run_record import RunRecord, runs_under
 from pipeline.tracking import amounts
 from pipeline.tracking.history import History
 from pipeline.tracking.tables import latex_table
@@ -247,15 +247,29 @@ def test_figures_of_a_comparison_are_of_the_rows_that_have_them(tmp_path: Path) 
         )
         for seed in range(2)
     ]
+    rows += [  # of another metric, whose differences are larger
+        rows[0] | {"task": "multi30k", "metric": "bleu", "arm": arm, "score": score}
+        for arm, score in (("full", 30.0), ("scratch", 20.0))
+    ]
     comparison_files.report(rows, tmp_path)
     finished(tmp_path / "runs/bert-base-sick-full-0", 0.8, energy_wh=3.0)
     finished(tmp_path / "runs/bert-sick-full-0", 0.9, energy_wh=50.0)  # of no row
     run("report", "--from", str(tmp_path))
     text = (tmp_path / "report.md").read_text()
-    assert "Pretraining helps: **1 of 1**" in text  # counts have no arms
+    assert "Pretraining helps: **1 of 2**" in text  # counts have no arms
     assert "Largest gain: **+0.200** (bert-base on sick)" in text
-    assert "| bert-base | 4 | 4.0 | 4 | 3.00 Wh of 1 run |" in text
+    assert "| bert-base | 6 | 6.0 | 6 | 3.00 Wh of 1 run |" in text
     assert "| ngram | 2 | 2.0 | 2 | not recorded |" in text
+    table = tmp_path / "compare.csv"
+    table.write_bytes(table.read_bytes().replace(b"bert-base", b"b\xebrt", 1))  # as a spreadsheet may save it
+    with pytest.raises(UserError, match="is not UTF-8 text"):
+        run("report", "--from", str(tmp_path))
+
+
+def test_runs_that_are_set_aside_are_no_runs(tmp_path: Path) -> None:
+    for name in ("a.before-the-fix", "a.before-the-fix/.b.before", "c/.before"):
+        finished(tmp_path / "x.before.y" / name, 0.5)
+    assert [one.folder.name for one in runs_under([tmp_path / "x.before.y"])] == ["a.before-the-fix"]
 
 
 def test_layers_and_templates_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from pipeline.experiments import resume_test as verify_resume
 from pipeline.storage.checksums import sha256
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import WALL_CLOCK
-from pipeline.tracking.wandb import public
+from pipeline.tracking.wandb import public, wandb_logger
 from pipeline.training import loggers, run_folder
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import SMALL, command, figures, run, surroundings
@@ -157,6 +157,14 @@ def test_answers_about_private_texts_stay_here(pretrained: Path, tmp_path: Path)
         assert content
         assert (b"xylograph" in content) == (name == "sent")
         assert "xylograph" in (tmp_path / name / "predictions.jsonl").read_text()
+
+
+def test_long_names_are_cut_in_tags(tmp_path: Path) -> None:
+    name = "wikipedia_en_20231101_sentences_shuffled_deduplicated_part_000.jsonl"
+    logger = wandb_logger(tmp_path, job_type="x", group="x", tags=["bert", name], config={}, corpora=[name, ""])
+    assert logger is not None
+    assert set(logger.experiment.tags) == {"bert", name[:64]}
+    logger.experiment.finish()
 
 
 def test_what_of_a_configuration_is_public() -> None:

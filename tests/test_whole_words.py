@@ -36,6 +36,10 @@ def test_words_are_split_at_spaces_and_rare_ones_are_unknown(tmp_path: Path) -> 
     assert (again.hash, again.special) == (tokenizer.hash, tokenizer.special)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert theirs("a robin sings").input_ids == tokenizer.encode_batch(["a robin sings"])[0]
+    assert tokenizer.reads_as(again)
+    again.save_with_ends(tmp_path, begin=[0], between=[0], end=[0])  # as a fine-tuned model does, for transformers
+    assert registry.load(tmp_path).reads_as(tokenizer)
+    assert not registry.train("whole-words", TEXTS, vocab_size=100, lowercase=False).reads_as(tokenizer)
     folded = registry.train("whole-words", ["Ärger ärger arger"], vocab_size=100, lowercase=True)
     assert len(folded) == 3
 

@@ -107,10 +107,13 @@ def _serve(pipe: Connection, candidate: Candidate) -> None:
     pipe.send(memory)
 
 
-def _receive(pipe: Any, name: str) -> Any:
+def _receive(pipe: Any, name: str, *, asked: bool | None = None) -> Any:
+    """What a process sends, to `asked` where it waits for one more step or the end."""
     try:
+        if asked is not None:
+            pipe.send(asked)
         return pipe.recv()
-    except EOFError:
+    except (EOFError, OSError):
         raise UserError(f"The process of '{name}' died; its error is shown above.") from None
 
 
@@ -131,16 +134,15 @@ def interleave(candidates: list[Candidate], *, rounds: int) -> dict[str, Result]
     peaks: dict[str, list[float]] = {name: [] for name in pipes}
     for _ in range(rounds):
         for name, pipe in pipes.items():
-            pipe.send(True)
-            taken, peak = _receive(pipe, name)
+            taken, peak = _receive(pipe, name, asked=True)
             seconds[name].append(taken)
             peaks[name].append(peak)
     results = {}
     for name, pipe in pipes.items():
-        pipe.send(False)
+        memory = _receive(pipe, name, asked=False)
         losses, flops, made = built[name]
         peak = statistics.median(peaks[name])
-        results[name] = Result(seconds[name], losses, flops, peak, memory=pipe.recv(), result=made)
+        results[name] = Result(seconds[name], losses, flops, peak, memory=memory, result=made)
     return results
 
 

@@ -13,6 +13,7 @@ from pipeline.cards import sections
 from pipeline.cards.finetuned import scores
 from pipeline.cards.loading import loading
 from pipeline.errors import UserError
+from pipeline.presets import FRESH
 from pipeline.storage.checksums import SUMS
 from pipeline.storage.validation import read_json, read_text, read_yaml
 from pipeline.tracking import lineage
@@ -78,7 +79,7 @@ def published_card(folder: Path, repo: str, about: Mapping[str, str | None], bra
 
 def with_scratch(content: str, folder: Path) -> str:
     """A card of a fine-tuned model with the scores of its network from fresh weights, where such runs are beside it."""
-    run = folder.parent
+    run = folder.absolute().parent
     if not (run / "metrics.json").is_file() or not (run / "model").is_dir():
         return content
     metrics, found = read_metrics(run), scratch_runs(run)
@@ -103,7 +104,7 @@ def scratch_runs(run: Path) -> list[dict[str, Any]]:
                 found.setdefault(setting, []).append(read_metrics(other))
         except (UserError, LookupError):  # damaged, or of another kind
             continue
-    return [] if mine[2] == "scratch" else max(found.values(), key=_seeds_and_validation, default=[])
+    return [] if mine[2] in FRESH else max(found.values(), key=_seeds_and_validation, default=[])
 
 
 def _seeds_and_validation(runs: list[dict[str, Any]]) -> tuple[int, float]:

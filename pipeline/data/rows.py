@@ -18,6 +18,8 @@ from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.tokenization.spelled_words import split_words
 
+LEAST = 8  # tokens of a window at the beginning of a long document: of fewer no pair of texts can be made
+
 
 def shuffled(index: np.ndarray, size: int, seed: int) -> np.ndarray:
     """A pseudorandom permutation of range(size), evaluated at `index` (n,) in constant memory: a Feistel network.
@@ -57,7 +59,8 @@ class SentenceWindows:
         self.store, self.length = store, length
         self.starts = np.asarray(store.document_starts)
         sizes = np.diff(self.starts)
-        self.phases = np.where(sizes <= length, 0, phase % length)
+        most = max(0, length - LEAST)
+        self.phases = np.where(sizes <= length, 0, min(phase % length, most))
         self.first = np.concatenate([[0], np.cumsum(-(-(sizes + self.phases) // length))])
 
     def __len__(self) -> int:
@@ -115,10 +118,11 @@ class PackedBlocks:
         end, size = self.starts[-1], len(self.boundary)
         document = np.searchsorted(self.starts, position, side="right") - 1
         since = position - self.starts[document]
+        begun = np.searchsorted(self.starts + size - 1, position, side="right") - 1  # what ends one belongs to it
         inside = np.minimum(position, end - 1) - size * (np.minimum(document, len(self.starts) - 2) + 1)
         between = self.boundary[np.minimum(since, size - 1)]
         tokens = np.where(since < size, between, self.store.tokens[np.maximum(inside, 0)]).astype(np.int64)
-        return tokens, np.where(position < end, document, -1)
+        return tokens, np.where(position < end, np.maximum(begun, 0), -1)
 
     @property
     def predictions_per_byte(self) -> float:

@@ -62,6 +62,11 @@ class Line:
         return metrics.sign(self.rows[0].get("mode"))
 
     @property
+    def is_share(self) -> bool:
+        """Whether scores are of at most 1, which is best, as an accuracy."""
+        return self.sign > 0 and all(row["score"] <= 1 for row in self.rows)
+
+    @property
     def best_arm(self) -> str | None:
         """The arm with the best mean; None where another one has the same."""
         means = {arm: self.sign * sum(scores) / len(scores) for arm, scores in self.arms.items() if scores}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from pathlib import Path
 
@@ -39,17 +40,16 @@ def read(file: Path) -> Rows:
         UserError: the file is damaged; names the line.
     """
     rows: Rows = []
-    with file.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
+    reader = csv.DictReader(io.StringIO(read_text(file), newline=""))
+    try:
         for row in reader:
             known = {name: value for name, value in row.items() if name and value}
             kinds = NUMBERS | dict.fromkeys((name for name in known if name.startswith("baseline/")), float)
-            try:
-                numbers = {name: convert(known[name]) for name, convert in kinds.items()}
-                words = {name: known[name] for name in ("model", "task", "arm", "metric", "degenerate")}
-            except (KeyError, ValueError):
-                raise UserError(f"{file}, line {reader.line_num}, is damaged; run the comparison again.") from None
+            numbers = {name: convert(known[name]) for name, convert in kinds.items()}
+            words = {name: known[name] for name in ("model", "task", "arm", "metric", "degenerate")}
             rows.append({**known, **numbers, **words, "degenerate": words["degenerate"] == "True"})
+    except (KeyError, ValueError, csv.Error):
+        raise UserError(f"{file}, line {reader.line_num}, is damaged; run the comparison again.") from None
     return rows
 
 

@@ -64,7 +64,7 @@ def _draw_scores(place: Any, group: Sequence[Line]) -> None:
         if (best := line.best_baseline) is not None:
             mean = sum(best[1]) / len(best[1])
             place.plot([mean, mean], [height - 0.32, height + 0.32], color="black", linewidth=2, zorder=2)
-    place.set_title(f"{group[0].task_name}: {group[0].metric}", loc="left", fontweight="bold")
+    place.set_title(f"{group[0].task_name}: {group[0].metric}", loc="left", fontweight="bold", parse_math=False)
     _name_lines(place, group)
     if max(place.dataLim.intervalx) <= 1 < place.get_xlim()[1]:  # no figure beyond what a share can be
         place.set_xticks([tick for tick in place.get_xticks() if place.get_xlim()[0] <= tick <= 1])

@@ -51,7 +51,7 @@ def plot(results: dict[str, Any], file: Path) -> None:
         years.plot([], [], LOOKS[kind][0], color=LOOKS[kind][1], label=kind)
     if models:
         figure.legend(loc="outside lower center", ncols=6, fontsize="small", frameon=False)
-    figure.suptitle(f"Language models on {results['corpus']}")
+    figure.suptitle(f"Language models on {results['corpus']}", parse_math=False)
     plots.save_figure(figure, file)
 
 
@@ -65,7 +65,7 @@ def plot_choices(results: dict[str, Any], file: Path) -> None:
     axes.set_xlabel(along)
     axes.set_ylabel("bits per byte of the validation text (less is better)")
     axes.legend(title=", ".join(axis for axis in results["models"][0]["axes"] if axis != along) or None)
-    figure.suptitle(f"Language models on {results['corpus']}")
+    figure.suptitle(f"Language models on {results['corpus']}", parse_math=False)
     plots.save_figure(figure, file)
 
 

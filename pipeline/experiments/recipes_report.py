@@ -164,5 +164,7 @@ def plot(measured: Measured, file: Path) -> None:
     orange = "orange squares: losses, " * any(change.is_loss for change in measured.changes.values())
     notes = f"n: seeds, bars: 95 % intervals over them;\n{orange}hollow: uncertain, or one seed"
     axes.set_xlabel(f"change of the validation {metric}{unit}: to the left is better;\n{notes}")
-    axes.set_title(textwrap.fill(f"{measured.title}, compared with: {measured.titles[BASE][0]}", 60), loc="left")
+    axes.set_title(
+        textwrap.fill(f"{measured.title}, compared with: {measured.titles[BASE][0]}", 60), loc="left", parse_math=False
+    )
     plots.save_figure(figure, file)

@@ -39,9 +39,9 @@ def plot(curves: Sequence[Curve], column: str | None, groups: Sequence[str], fil
                 place.set_axis_off()
                 continue
             draw(place, curves, f"zeroshot/{column}/{group}", f"/{column}/{group}")
-            place.set_title(group.replace("_", " "), fontsize="small")
+            place.set_title(group.replace("_", " "), fontsize="small", parse_math=False)
             place.tick_params(labelsize="small")
-        figure.suptitle(f"{title}: accuracy over words seen")
+        figure.suptitle(f"{title}: accuracy over words seen", parse_math=False)
     plots.save_figure(figure, file)
 
 

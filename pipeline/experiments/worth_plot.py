@@ -30,14 +30,14 @@ def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
             axes.minorticks_off()
             axes.set_xlabel("labelled rows (a sentence with tags is one)")
         if len(tasks) > 1:
-            pair[0].set_title(found.title, loc="left")
+            pair[0].set_title(found.title, loc="left", parse_math=False)
     for row, place in zip(zip(*pairs, strict=True), ("outside lower left", "outside lower right"), strict=True):
         names = {label: mark for axes in row for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         columns = -(-len(names) // 3) if len(tasks) > 2 else 1
         figure.legend(names.values(), names.keys(), loc=place, ncols=columns, fontsize="small", frameon=False)
     seeds = len(tasks[0].full[tasks[0].sizes[0]])
     spread = f"{seeds} seeds, scores ± standard deviation" if seeds > 1 else "one seed"
-    figure.suptitle(f"{title}: the labels that pretraining saves ({spread})")
+    figure.suptitle(f"{title}: the labels that pretraining saves ({spread})", parse_math=False)
     plots.save_figure(figure, file)
 
 

@@ -125,5 +125,5 @@ def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file
     axes.set_xlabel("labelled rows")
     axes.set_ylabel("accuracy on the test part")
     axes.legend(frameon=False)
-    figure.suptitle(f"{title}: how many labels a prompt is worth")
+    figure.suptitle(f"{title}: how many labels a prompt is worth", parse_math=False)
     plots.save_figure(figure, file)

@@ -39,8 +39,8 @@ class TaskTeacher:
 
     def _check(self, student: FineTunedModel) -> None:
         """Raises: UserError, student and teacher read texts differently, or have other labels."""
-        ours, theirs = ((type(model.encoder), model.encoder.tokenizer.hash) for model in (student, self.model))
-        if ours != theirs:
+        ours, theirs = student.encoder, self.model.encoder
+        if type(ours) is not type(theirs) or not ours.tokenizer.reads_as(theirs.tokenizer):
             raise UserError(
                 f"The teacher in {self.folder} must be a {student.encoder.model_type} with the student's tokenizer: "
                 "they read the same batches."

@@ -66,6 +66,6 @@ def plot(curves: Mapping[str, Sequence[Bucket]], file: Path, *, title: str) -> N
     axes.set_xlabel("tokens of context")
     axes.set_ylabel("loss (nats per token)")
     if len(curves) > 1:
-        axes.legend(fontsize="small")
-    figure.suptitle(title)
+        axes.legend(fontsize="small", frameon=False)
+    figure.suptitle(title, parse_math=False)
     plots.save_figure(figure, file)

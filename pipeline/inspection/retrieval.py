@@ -212,6 +212,6 @@ def plot(found: Retrieval, file: Path, *, title: str) -> None:
     axes.set_ylim(0, 102)
     axes.set_xlabel("layer")
     axes.set_ylabel(f"translations found among {found.texts:,} texts (%)")
-    axes.legend(fontsize="small")
-    figure.suptitle(title)
+    axes.legend(fontsize="small", frameon=False)
+    figure.suptitle(title, parse_math=False)
     plots.save_figure(figure, file)

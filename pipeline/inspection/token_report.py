@@ -94,7 +94,7 @@ def check_models(encoders: Mapping[str, Encoder], data: CorpusData, wanted: Want
         data.objective.check_model(encoder)
     first, *others = encoders
     for other in others:
-        if encoders[first].tokenizer.hash != encoders[other].tokenizer.hash:
+        if not encoders[first].tokenizer.reads_as(encoders[other].tokenizer):
             raise UserError(
                 f"{first} and {other} have different tokenizers: a mixture needs models of one tokenizer, whose "
                 "probabilities are of the same tokens."

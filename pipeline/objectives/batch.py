@@ -57,6 +57,7 @@ class Batch:
         empty: there was no row for this process: one row stands in, and its losses count nothing.
         state: recurrent state before the batch, for objectives whose rows continue those of the step before; they
             replace it by the state after the batch.
+        begins: rows begin anew, as an epoch does: no state of the step before belongs to them.
     """
 
     inputs: dict[str, Tensor]
@@ -66,6 +67,7 @@ class Batch:
     tokens: Tensor = None  # type: ignore[assignment]
     empty: bool = False
     state: Any = None
+    begins: bool = False
 
     def __post_init__(self) -> None:
         if self.tokens is None:

@@ -109,9 +109,9 @@ def packed(model: Encoder, steps: StepBatches) -> Check:
         return Check(name, True, "the corpus has no boundary to look at")
     batch = CausalLM("document").batch(blocks, rows, steps.tokenizer, rng=np.random.default_rng(0))
     inputs, hidden = batch.inputs, model(batch.inputs).layers[-1]
-    ends = inputs["input_ids"] == steps.tokenizer.id("eos")
+    begins = inputs["input_ids"] == steps.tokenizer.id("bos")
     for row in range(len(rows)):
-        bounds = [0, *[int(i) for i in ends[row].nonzero() if i > 0], ends.shape[1]]
+        bounds = [0, *[int(i) for i in begins[row].nonzero() if i > 0], begins.shape[1]]
         for low, high in itertools.pairwise(bounds):
             ids = inputs["input_ids"][row : row + 1, low:high]
             alone = model({"input_ids": ids, "mask": torch.ones_like(ids, dtype=torch.bool)}).layers[-1][0]

@@ -30,7 +30,7 @@ SPECIAL = 2  # tokens around a text, as a source and as a target
 
 
 class TextRows:
-    """The rows of one epoch: windows of sentences as they are."""
+    """The rows of one epoch: windows of sentences, without what exceeds their length."""
 
     def __init__(self, store: TokenStore, length: int, *, phase: int) -> None:
         self.store, self.windows = store, SentenceWindows(store, length, phase)

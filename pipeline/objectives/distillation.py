@@ -95,7 +95,7 @@ class Teacher:
             teacher_config(folder)
             model = encoders.load(folder)
             model.check_lm()
-        if model.tokenizer.hash != student.tokenizer.hash:
+        if not student.tokenizer.reads_as(model.tokenizer):
             raise UserError(f"The teacher in {folder} has another tokenizer; set data.tokenizer.file to {folder}.")
         if lacking := sorted(objective.requires - model.capabilities()):
             raise UserError(f"The teacher in {folder} cannot do {', '.join(lacking)}, as the student's objective asks.")

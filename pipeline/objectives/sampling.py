@@ -81,7 +81,8 @@ class StepBatches:
             index = shuffled(places, len(self.rows), self.epoch_seed)
         rng = np.random.default_rng((self.seed, step))
         objective = self.objective.at(1.0 if self.total is None else min(1.0, step / self.total))
-        return objective.batch(self.rows, index.astype(np.int64), self.tokenizer, rng=rng)
+        batch = objective.batch(self.rows, index.astype(np.int64), self.tokenizer, rng=rng)
+        return replace(batch, begins=step == self.first_step)
 
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
         """One of `parts` shares of a step's batch."""

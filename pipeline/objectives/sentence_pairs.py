@@ -79,8 +79,8 @@ def sentence_pairs(
 
     Windows come in threes, each split at a random sentence into a first and a second part. Two of the three are pairs
     in sequence. The third, chosen by `seed`, is torn apart: its first part gets the second part of a window of
-    another document, and its second part the first of another. So half of the rows are random, every token is
-    shown, and the parts of random pairs begin and end as those of pairs in sequence do: where a random text was cut in
+    another document, and its second part the first of another. So half of the rows are random, every window is
+    read, and the parts of random pairs begin and end as those of pairs in sequence do: where a random text was cut in
     the middle of a sentence, its last token alone gave the label away in 81 % of the rows of a Wikipedia. One row in
     ten is of fewer sentences, see `_shorter`. What is too long loses tokens at the front of the first text and the end
     of the second, so that pairs in sequence have no gap between them; the original cuts both texts at both ends.

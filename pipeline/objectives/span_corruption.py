@@ -1,7 +1,7 @@
 """Span corruption (T5, Raffel et al. 2020, 3.1.4, https://arxiv.org/abs/1910.10683): the hidden spans of a text alone.
 
 A sentinel stands for each span in the source, and before it in the target:
-`Thank you <X> me to your party <Y> week.` and `<X> for inviting <Y> last`.
+`Thank you <X> me to your party <Y> week.` and `<X> for inviting <Y> last`. The paper ends a target with one more.
 
 Shapes: N tokens of a text, S spans.
 """

@@ -33,8 +33,9 @@ def page(folder: Path) -> Page:
         beside = "gain over scratch with a 95 % interval above 0"
         certain = sum(gain.is_certain for _, gain in gains)
         figures.append(Figure("Pretraining helps", f"{certain} of {len(gains)}", beside))
-    if gains:
-        line, largest = max(gains, key=lambda pair: pair[1].mean)
+    shares = [pair for pair in gains if pair[0].is_share]  # differences of other scores are no larger or smaller
+    if shares:
+        line, largest = max(shares, key=lambda pair: pair[1].mean)
         figures.append(Figure("Largest gain", signed(largest.mean), f"{line.model} on {line.task_name}"))
     models, tasks = (
         ", ".join(comparison.in_order(rows, "model")),

@@ -21,6 +21,12 @@ SHAPES = (  # around (0, 0), so that kinds differ without their color
     '<circle r="5" class="hollow"/>',
 )
 UNITS = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (36_000, "10 h"), (360_000, "100 h"))
+BETWEEN = tuple(
+    (number * seconds, f"{number} {unit}")
+    for seconds, unit, numbers in ((1, "s", (2, 5, 20, 30)), (60, "min", (2, 5, 20, 30)), (3600, "h", (2, 5, 20, 50)))
+    for number in numbers
+)
+WHOLE = ".0f"
 
 
 @dataclass(frozen=True)
@@ -92,11 +98,12 @@ class Scale:
 
 
 def linear(values: Sequence[float], *, margin: float = 0.05, form: str = "") -> Scale:
-    """A scale with round ticks; `form` is the format of their labels."""
+    """A scale with round ticks; `form` is the format of their labels, WHOLE that of whole numbers."""
     low, high = min(values), max(values)
     pad = margin * (high - low or abs(high) or 1)
     axis = Axis(low - pad, high + pad, 0, 1)
-    return Scale(axis.low, axis.high, [(tick, f"{tick:{form}}" if form else axis.label(tick)) for tick in axis.ticks])
+    ticks = [tick for tick in axis.ticks if form != WHOLE or tick == round(tick)]
+    return Scale(axis.low, axis.high, [(tick, f"{tick:{form}}" if form else axis.label(tick)) for tick in ticks])
 
 
 def ratios(values: Sequence[float]) -> Scale:
@@ -104,12 +111,16 @@ def ratios(values: Sequence[float]) -> Scale:
     low, high, whole = min(values), max(values), max(values) / min(values)
     low, high = low / whole**0.14, high * whole**0.06
     steps = [step * 10**power for power in (-1, 0, 1) for step in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
-    return Scale(low, high, [(step, f"{step:g}") for step in steps if low <= step <= high], log=True)
+    ticks = [(step, f"{step:g}") for step in steps if low <= step <= high]
+    if len(ticks) < 2:  # the ends are close
+        axis = Axis(low, high, 0, 1)
+        ticks = [(tick, axis.label(tick)) for tick in axis.ticks if low <= tick <= high]
+    return Scale(low, high, ticks, log=True)
 
 
 def durations(values: Sequence[float]) -> Scale:
-    """A logarithmic scale of seconds."""
-    return _log(values, UNITS)
+    """A logarithmic scale of seconds, with more ticks where its ends are close."""
+    return _log(values, UNITS if max(values) >= 100 * min(values) else [*UNITS, *BETWEEN])
 
 
 def powers(values: Sequence[float]) -> Scale:

@@ -90,7 +90,7 @@ def _years(models: Sequence[Model]) -> Chart:
         )
         for model in models
     ]
-    across = ladder_charts.linear([min(years), max(years) + 2], margin=0.04, form=".0f")
+    across = ladder_charts.linear([min(years), max(years) + 2], margin=0.04, form=ladder_charts.WHOLE)
     up = ladder_charts.ratios([model["bits_per_byte"] for model in models])
     label = "bits per byte (logarithmic)"
     svg = ladder_charts.plot(items, across, up, x_label="year", y_label=label, stairs=stairs)

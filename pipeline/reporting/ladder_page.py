@@ -123,7 +123,7 @@ def _mixtures(ladder: Mapping[str, Any], models: Sequence[Model]) -> Section:
     pairs = {frozenset(mixture["models"]): mixture for mixture in mixtures}
     known = {name for pair in pairs for name in pair}
     names = [model["name"] for model in models if model["name"] in known]
-    most = max((mixture["gain"] for mixture in mixtures), default=0) or 1
+    most = max(0.0, *(mixture["gain"] for mixture in mixtures))
     rows = []
     for number, name in enumerate(names[1:], 1):
         cells = [_mixture(pairs.get(frozenset((name, other))), most, titles) for other in names[:number]]
@@ -144,7 +144,7 @@ def _mixture(mixture: Mapping[str, Any] | None, most: float, titles: Mapping[str
     text = (
         f"{mixture['weight']:.2f} {a} + {1 - mixture['weight']:.2f} {b}: {mixture['bits_per_byte']:.3f} bits per byte"
     )
-    share = max(0.0, mixture["gain"] / most)
+    share = max(0.0, mixture["gain"]) / (most or 1)
     gain = f"{1000 * mixture['gain']:z.{0 if most > 0.01 else 1}f}"
     return Cell(gain, share, text, mixture["interval"][0] > 0)
 

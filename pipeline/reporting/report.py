@@ -21,7 +21,7 @@ def folder_of(place: Path) -> Path:
     Raises:
         UserError: there is nothing to report on.
     """
-    for folder in (place, place.parent) if place.exists() else ():
+    for folder in (place, place.absolute().parent) if place.exists() else ():
         finished = (folder / "metrics.json").is_file() and (folder / lineage.FILE).is_file()
         if (folder / "compare.csv").is_file() or finished:
             return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -194,6 +195,7 @@ def runs_under(folders: Iterable[Path]) -> Iterator[RunRecord]:
     """All finished runs under folders; what cannot be read is left out."""
     for folder in folders:
         for file in sorted(folder.rglob(lineage.FILE)):
-            if (file.parent / "metrics.json").is_file() and ".before" not in str(file):
+            aside = any(re.fullmatch(r"\..*before", part) for part in file.relative_to(folder).parts)
+            if (file.parent / "metrics.json").is_file() and not aside:
                 with contextlib.suppress(UserError):
                     yield RunRecord.read(file.parent)

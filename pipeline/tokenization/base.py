@@ -151,6 +151,11 @@ class Tokenizer:
     def hash(self) -> str:
         return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
 
+    def reads_as(self, other: Tokenizer) -> bool:
+        """Whether a text has the same ids in the other, whatever tokens transformers is to put around it."""
+        ours, theirs = (json.loads(one.backend.to_str()) | {"post_processor": None} for one in (self, other))
+        return ours == theirs
+
     @cached_property
     def continues_word(self) -> np.ndarray:
         """(V,) bool: whether a piece continues a word (`##ing`)."""

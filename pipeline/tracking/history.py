@@ -61,13 +61,17 @@ class History(Logger):
         text = self.file.read_bytes().decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
         reader = csv.DictReader(io.StringIO(text))
         damaged = int("step" not in (reader.fieldnames or ["step"]))
-        for row in reader:
+        rows = iter(reader)
+        while True:
             try:
+                row = next(rows, None)
+                if row is None:
+                    break
                 number = int(row.pop("step"))
                 metrics = {name: value for name, value in row.items() if value}
                 for value in metrics.values():
                     float(value)
-            except (KeyError, TypeError, ValueError):  # no such column, more cells than columns, no number
+            except (KeyError, TypeError, ValueError, csv.Error):  # no such column, too many or long cells, no number
                 damaged += 1
                 continue
             if number <= step:

@@ -100,7 +100,7 @@ def plot_curves(
         _mark_step(places[0, 0], history, shown[0], chosen)
     places[-1, 0].set_xlabel("optimizer step")
     _add_token_axis(places[0, 0], history)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # of names, which may have two dollar signs
     save_figure(figure, file)
 
 
@@ -207,7 +207,7 @@ def plot_mix(history: History, file: Path, *, title: str) -> None:
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("weight of the layer (they sum to 1)")
     axes.legend(fontsize="small", frameon=False)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     save_figure(figure, file)
 
 
@@ -225,7 +225,7 @@ def plot_shots(by_shots: dict[int, dict[str, float]], file: Path, *, title: str)
     axes.set_xlabel("solved examples in the prompt")
     axes.set_ylabel("accuracy on the test part")
     axes.legend(fontsize="small", frameon=False)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     save_figure(figure, file)
 
 
@@ -246,7 +246,7 @@ def plot_characters(scores: Mapping[int, float], whole: float, file: Path, *, la
     axes.margins(y=0.12)
     axes.set_xlabel("first characters of each text that are shown")
     axes.set_ylabel(label)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     save_figure(figure, file)
 
 

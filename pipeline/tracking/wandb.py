@@ -24,6 +24,8 @@ from pipeline.storage.validation import read_json
 from pipeline.tracking.history import History
 from pipeline.tracking.wandb_environment import RUN_ID, tolerated, wandb_mode
 
+LONGEST_TAG = 64  # characters that W&B allows
+
 
 class ResumableWandb(WandbLogger):
     """Weights & Biases, where a run that was killed and resumed from a checkpoint has no gap and no step back.
@@ -198,7 +200,7 @@ def wandb_logger(
         name=os.environ.get("WANDB_NAME") or "-".join(labels_of(tags, seed)),
         group=group,
         job_type=job_type,
-        tags=list(dict.fromkeys([*labels_of(tags, seed), *corpora])),
+        tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in [*labels_of(tags, seed), *corpora] if tag)),
         config={**public(config), "folder": folder.name, **(code_of_run() if allowed.code else {})},
         resume="allow",
         settings=wandb.Settings(

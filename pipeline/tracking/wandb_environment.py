@@ -25,13 +25,14 @@ def wandb_mode() -> str:
 
 
 RUN_ID = re.compile(r"(?!\s)[^:;,#?/'\\\0-\x1f]{1,128}(?<!\s)")
+PROJECT = re.compile(r"[^/\\#?%:]{1,128}")
 
 
 def check_environment() -> None:
     """Refuses environment variables of Weights & Biases with which a run would fail after its start.
 
     Raises:
-        UserError: an unknown mode, `online` without a key, or an impossible run id.
+        UserError: an unknown mode, `online` without a key, or an impossible run id or project.
     """
     mode, name = wandb_mode(), os.environ.get("WANDB_RUN_ID")
     if mode == "online" and not has_key():
@@ -39,6 +40,12 @@ def check_environment() -> None:
     if mode != "disabled" and name and not RUN_ID.fullmatch(name):
         shown = name if len(name) <= 60 else f"{name[:60]}..."
         raise UserError(f"WANDB_RUN_ID is {shown!r}; it may have up to 128 characters, and none of :;,#?/'\\.")
+    project = os.environ.get("WANDB_PROJECT")
+    if mode != "disabled" and project and not PROJECT.fullmatch(project):
+        raise UserError(
+            f"WANDB_PROJECT is {project[:60]!r}; it may have up to 128 characters, and none of /\\#?%: "
+            "(WANDB_ENTITY names the team)."
+        )
 
 
 def has_key() -> bool:

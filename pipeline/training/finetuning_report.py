@@ -177,7 +177,7 @@ def plot_test(training: Run, module: FineTuning, data: TaskData, predicted: list
     tested, shown = data.task.plots(examples, predicted), module.model.plots([example.text for example in examples])
     for figures, rows in ((tested, f"{len(examples):,} rows"), (shown, "some rows")):
         for name, figure in figures.items():
-            figure.suptitle(f"{title_of(training)}\n{rows} of the test part")
+            figure.suptitle(f"{title_of(training)}\n{rows} of the test part", parse_math=False)
             plots.save_figure(figure, training.out / f"{name}.png")
     return [f"{name}.png" for name in tested], [f"{name}.png" for name in shown]
 

@@ -190,7 +190,7 @@ class Pretraining(Training):
 
     def losses_of(self, batch: Batch) -> dict[str, Loss]:
         """The losses of a batch that continues the one before, where the objective does that."""
-        batch.state = self.state
+        batch.state = None if batch.begins else self.state
         if self.teacher is None:
             losses = self.objective(self.encoder, batch)
         else:
@@ -298,7 +298,7 @@ def take_over(encoder: Encoder, folder: Path) -> LoadReport:
         UserError: no encoder folder, or one with another tokenizer or other sizes.
     """
     other, state = encoders.fresh(folder)
-    if other.tokenizer.hash != encoder.tokenizer.hash:
+    if not encoder.tokenizer.reads_as(other.tokenizer):
         raise UserError(f"The encoder in {folder} has another tokenizer; set data.tokenizer.file to {folder}.")
     if other.num_layers < encoder.num_layers:
         raise UserError(

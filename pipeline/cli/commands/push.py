@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.models.folder import read_config
     from pipeline.tracking.words_seen import FOLDER, saved_in
 
-    folder: Path = options.folder
+    folder: Path = options.folder.absolute()  # its name and the run that it is in are looked at
     if not NAME.fullmatch(options.repo):
         raise UserError(f"--repo is {options.repo}; it must be USER/NAME.")
     read_config(folder)  # refuses what is damaged

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
     write_atomically(rows, "".join(map(json_line, found.rows(task, examples))))
     figures = task.plots(examples, [prediction.label for prediction in found.predictions])
     for picture, figure in figures.items():
-        figure.suptitle(f"{folder}\n{len(examples):,} {options.part} rows of {task_file(name).stem}")
+        figure.suptitle(f"{folder}\n{len(examples):,} {options.part} rows of {task_file(name).stem}", parse_math=False)
         plots.save_figure(figure, drawn[picture])
     print(f"Saved {', '.join(map(str, [out, rows, *(drawn[picture] for picture in figures)]))}")
 
