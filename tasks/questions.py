@@ -242,7 +242,7 @@ def _places(value: Any, begin: Any = None) -> list[tuple[str, Any]] | None:
         texts, begins = value.get("text"), value.get("answer_start")
         if "text" not in value:
             return None
-        texts = [texts] if texts is None or isinstance(texts, str) else texts
+        texts = texts if isinstance(texts, (list, tuple)) else [texts]
         begins = begins if isinstance(begins, (list, tuple)) else [begins] * len(texts)
         if len(texts) != len(begins):
             return None

@@ -194,8 +194,11 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         return {"words": example.text, "gold": gold, "tags": tags, "probabilities": probabilities}
 
     def worst(self, rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-        wrong = [row for row in rows if row["gold"] != row["tags"]]
-        cells = [[" ".join(row["words"]), " ".join(row["gold"]), " ".join(row["tags"])] for row in wrong]
+        """The sentences with the most wrong tags."""
+        wrong = [(sum(a != b for a, b in zip(row["gold"], row["tags"], strict=True)), row) for row in rows]
+        wrong.sort(key=lambda pair: -pair[0])
+        columns = ("words", "gold", "tags")
+        cells = [[" ".join(row[name]) for name in columns] for count, row in wrong if count]
         return ["words", "gold", "tags"], cells
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[list[int]]) -> dict[str, Figure]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,22 @@ def test_short_names_are_the_keys_of_the_configuration() -> None:
         run("pretrain", "--steps", "5", "--trainer.max_steps=6")
 
 
+def test_flags_override_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("{trainer: {max_steps: 700}, model: {seed: 3}, data: {seed: 3}}")
+    options, flags = parser().parse_known_args(["pretrain", "--config", "mine.yaml", "--steps", "100"])
+    request = PretrainRequest(overrides=overrides(options.settings, flags))
+    with pytest.raises(UserError, match=r"model.seed is 3, and the seed of the run 0: set --seed 3, which is both"):
+        pretraining(request)
+    assert pretraining(replace(request, seed=3)).settings.trainer.max_steps == 100
+
+
+@pytest.mark.parametrize("flags", [["-c", "mine.yaml"], ["-cmine.yaml"], ["-c=mine.yaml"], ["--config=mine.yaml"]])
+def test_a_file_of_settings_by_any_name_is_none_of_many_runs(flags: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("model: {seed: 7}")
+    with pytest.raises(UserError, match=r"Each of these runs uses one process: remove .* and --config"):
+        run("compare", *flags)
+
+
 @pytest.mark.parametrize("name", ["audit", "data"])
 def test_commands_that_take_no_step_have_no_short_name_for_steps(name: str) -> None:
     with pytest.raises(UserError, match=r"no setting or flag --steps"):
@@ -189,6 +206,11 @@ def test_settings_are_read_once_from_what_users_type() -> None:
         ("trainer.devices", ("--trainer.devices", "2")),
     ]
     assert settings_in(typed) == {"precision", "data.length", "trainer.devices"}
+    assert settings_in(["--model={seed: 7, optimization: {eps: 1}}"]) == {
+        "model",
+        "model.seed",
+        "model.optimization.eps",
+    }
     request = CorpusRequest(overrides=("--data.length=8",))
     assert request.override({"seed": 1}).overrides == ("--data.length=8", "--seed=1")
     assert request.override({"data.length": 4}, first=True).overrides == ("--data.length=4", "--data.length=8")

@@ -176,6 +176,10 @@ def test_a_grid_runs_once_and_goes_on(pretrained: Path, tmp_path: Path, capsys: 
     assert [row for row in rows if (row["task"], row["arm"]) != ("sentiment", "frozen")] == kept
     run("compare", *flags, "--tasks", "tagging", "--arms", "full", "--seeds", "1")  # takes no seed away
     assert list(csv.DictReader((tmp_path / "out/compare.csv").open())) == kept
+    run("compare", *flags, "--tasks", "tagging", "--arms", "full", "--seeds", "3")
+    run("compare", *flags, "--tasks", "sentiment", "--arms", "full")  # nor one of those that the grid has not
+    table = list(csv.DictReader((tmp_path / "out/compare.csv").open()))
+    assert [row["seed"] for row in table if (row["task"], row["arm"]) == ("tagging", "full")] == ["0", "1", "2"]
     shutil.rmtree(next(runs.glob("bert-sentiment-full-1-*")))
     run("compare", *flags, "--tasks", "tagging", "--arms", "full")  # nor a seed beside one that is missing
     seeds = [row["seed"] for row in csv.DictReader((tmp_path / "out/compare.csv").open()) if row["task"] == "sentiment"]
@@ -356,7 +360,7 @@ def test_what_a_grid_lacks_is_found_before_its_runs(tmp_path: Path, pretrained: 
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_grids(tmp_path: Path) -> None:
+def test_wrong_grids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = tmp_path / "grid.yaml"
     misspelt = "{models: [bert], tasks: [pos], encoders: x, arms: {scrach: {seeds: 1}}}"
     for text, message in (
@@ -386,6 +390,14 @@ def test_wrong_grids(tmp_path: Path) -> None:
     grid.write_text("{models: [bert], tasks: [a/mine.yaml, b/mine.yaml], encoders: x, arms: {full: {seeds: 1}}}")
     with pytest.raises(UserError, match="Two of the tasks are called 'mine'"):
         compare.load(grid)
+    shutil.copy(REPOSITORY / "configs/tasks/tagging.yaml", "sentiment.yaml")
+    with pytest.raises(UserError, match="Two of the tasks are called 'sentiment'"):  # one of the grid's file
+        run("compare", "--models", "bert", "--tasks", "sentiment.yaml", "--from", "x", "--out", "out")
+    made: list[str] = []
+    monkeypatch.setattr("pipeline.cli.commands.compare.pretrain", lambda request: made.append(request.model))
+    with pytest.raises(UserError, match="There is no model 'elmoo'"):
+        run("compare", "--models", "bert elmoo", "--out", "out")
+    assert not made  # nothing before all are known
 
 
 def test_a_missing_encoder_is_said_before_any_run(

@@ -45,7 +45,11 @@ GPT = {
     "model": "gpt",
     "settings": {f"model.encoder.init_args.{name}": value for name, value in SIZES.items()},
 }
-ORDER, SMOOTHING = "model.encoder.init_args.order", "model.encoder.init_args.smoothing"
+LAYERS, ORDER, SMOOTHING = (
+    "model.encoder.init_args.layers",
+    "model.encoder.init_args.order",
+    "model.encoder.init_args.smoothing",
+)
 TRIGRAM = {
     **{"name": "trigram", "title": "Trigram", "year": 1998, "source": "Chen and Goodman 1998"},
     **{"kind": "counting", "model": "ngram", "settings": {ORDER: 3}},
@@ -159,6 +163,11 @@ def test_a_model_that_thinks_a_token_impossible_is_named(tmp_path: Path) -> None
         ({"trial": 2}, [], "trial is 2"),
         ({}, ["--models", "gpt lstm"], "no rung 'lstm'; it has uniform, trigram, gpt"),
         ({}, ["--trainer.max_steps=5"], "trainer.max_steps follows from the ladder's"),
+        (
+            {"rungs": [GPT, {**GPT, "name": "deep", "settings": {**GPT["settings"], LAYERS: 3}}]},
+            [f"--{LAYERS}=2"],
+            "layers is what gpt and deep differ in",
+        ),
         ({"settings": {"model.seed": 3}}, [], "has its own seed"),
         ({"blimp": "pairs"}, ["--data", "nowhere"], "no minimal pairs in nowhere/pairs"),
         ({}, ["--data", "here"], "asks no minimal pairs, so --data would be ignored"),

@@ -262,6 +262,7 @@ def test_how_answers_are_read(value: Any, wanted: Answer) -> None:
         ({"text": ["red cat"], "answer_start": ["x"]}, "which is not in the text at character x"),
         ("Red", "which is not in the text in this case"),
         ({"text": ["red", "nowhere"], "answer_start": [5, 6]}, "has the answer 'nowhere', which is not in the text at"),
+        ({"text": 1905, "answer_start": 5}, "has the answer '1905', which is not in the text at character 5"),
         ({"text": ["red"], "answer_start": []}, "as its answers; answers are text"),
         ([{"answer": "red"}], "as its answers; answers are text"),
         ("horse", "line 1 has the answer 'horse', which is not in the text\\.$"),

@@ -147,6 +147,7 @@ def test_a_certain_loss_does_not_look_like_a_gain(tmp_path: Path, monkeypatch: p
         ({"settings": {"trainer": {"max_steps": 7}}}, [], "trainer.max_steps follows from the `tokens`"),
         ({"ingredients": {"x": {"title": "x", "settings": {"data": {"length": 64}}}}}, [], "x sets data.length, which"),
         ({}, ["--recipes", "base warse"], "no recipe 'warse'; there are base, worse, zero"),
+        ({}, [f"--{name}=1" for name in WORSE["settings"]], "replaces all that the recipe worse adds"),
         ({}, ["--validate_every=3"], "validate_every follows from the `tokens`"),
         ({}, ["--seed", "3"], "seed"),
     ],

@@ -151,6 +151,12 @@ def test_a_word_is_read_from_its_pieces(pretrained: Path, words: str) -> None:
     assert len(encoder.word_pieces(texts[0])[0]) > 1
 
 
+def test_the_worst_sentences_come_first() -> None:
+    words, gold = ["a", "b", "c"], ["O", "O", "O"]
+    rows = [{"words": words, "gold": gold, "tags": tags.split()} for tags in ("O O O", "X O O", "X O X")]
+    assert Tagging().worst(rows)[1] == [["a b c", "O O O", "X O X"], ["a b c", "O O O", "X O O"]]
+
+
 def test_known_spans_are_counted_as_conlleval_does() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG"]]
     found = [["B-PER", "O", "O", "I-LOC"], ["O", "B-ORG"]]  # an I without a B begins a span

@@ -79,6 +79,15 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
     return files, ["--data.files", location, "--data.hub=null", "--data.sample_documents=null"]
 
 
+def check_seed(configuration: Configuration, seed: int) -> None:
+    """Raises: UserError, a flag or file sets a seed, which is not that of the run."""
+    for part in ("model", "data"):
+        if (own := configuration.resolved[part]["seed"]) != seed:
+            raise UserError(
+                f"{part}.seed is {own}, and the seed of the run {seed}: set {typed.flag('seed', own)}, which is both."
+            )
+
+
 def reads_translations(model: str) -> bool:
     """Whether MODEL, a preset, is pretrained on texts and their translations."""
     file = named_config("pretrain", model)
@@ -108,6 +117,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
     if not isinstance(request, PretrainRequest) or (request.encoder is None and request.teacher is None):
         configuration = parse(module, CorpusData, files, flags)
         check_asked(configuration.encoder_class, configuration.module.objective)
+        check_seed(configuration, request.seed)
         return configuration
     if module is Counting:
         begun = " and ".join(map(typed.flag, ("from", "teacher")))
@@ -127,6 +137,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
     configuration = parse(module, CorpusData, files, flags)
     check_asked(configuration.encoder_class, configuration.module.objective)
     check_kept(configuration, fixed, request.overrides, folder, why)
+    check_seed(configuration, request.seed)
     if taught and configuration.module.distillation is None:
         teacher = typed.flag("teacher", folder)
         raise UserError(f"model.distillation is null, and {teacher} sets it: leave one of them out.")
@@ -159,6 +170,12 @@ def finetuning(request: FineTuneRequest) -> Configuration:
     Raises:
         UserError: there is no such task, or a setting is not valid.
     """
+    configuration = _finetuning(request)
+    check_seed(configuration, request.seed)
+    return configuration
+
+
+def _finetuning(request: FineTuneRequest) -> Configuration:
     file = task_file(request.task)
     trained_task(request.task)
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from pipeline.cli import commands
 from pipeline.cli.arguments import Implied, Parser, add_common, split_arguments
-from pipeline.cli.short_names import overrides
+from pipeline.cli.short_names import in_full, overrides
 from pipeline.console import typed
 from pipeline.console.messages import Level, set_level
 from pipeline.console.similar import did_you_mean
@@ -61,7 +61,7 @@ def main(args: list[str]) -> None:
 
         options.model = implied_model(options.encoder, options.model)
     if "overrides" in options:
-        options.overrides = overrides(getattr(options, "settings", ()), flags)
+        options.overrides = overrides(getattr(options, "settings", ()), list(map(in_full, flags)))
     elif flags:
         name = flags[0].partition("=")[0]
         meant = did_you_mean(name, options.parser.flags()) if name.startswith("-") else ""

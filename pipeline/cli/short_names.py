@@ -64,6 +64,13 @@ def add_short_names(
         group.add_argument(f"--{name}", action=SetKey, key=key, type=kinds.get(name), metavar=metavar, help=f"--{key}")
 
 
+def in_full(flag: str) -> str:
+    """`--config` of `-c`, as Lightning's command line has it: what looks for settings knows long names."""
+    if flag == "-c":
+        return "--config"
+    return f"--config={flag[2:].removeprefix('=')}" if flag.startswith("-c") else flag
+
+
 def overrides(settings: Sequence[tuple[str, str, Any]], flags: Sequence[str]) -> tuple[str, ...]:
     """The settings given by short names and those given in full.
 
@@ -73,4 +80,4 @@ def overrides(settings: Sequence[tuple[str, str, Any]], flags: Sequence[str]) ->
     for short, key, _ in settings:
         if any(flag == key or flag.startswith(f"{key}=") for flag in flags):
             raise UserError(f"{short} and {key} are the same setting; leave one of them out.")
-    return (*(f"{key}={value}" for _, key, value in settings), *flags)
+    return (*flags, *(f"{key}={value}" for _, key, value in settings))  # last: no file of --config replaces them

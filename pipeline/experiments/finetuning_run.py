@@ -56,6 +56,8 @@ def course(configuration: Configuration) -> dict[str, Any]:
     if module.trained.learning == "counting":
         return {"max_steps": 1, "validate_every": 1}
     steps, most = max(1, round(data.epochs * data.steps_per_epoch)), settings.trainer.max_steps
+    if most > steps:
+        inform(f"Warning: data.epochs ends the run at step {steps:,}, before trainer.max_steps ({most:,}): raise it.")
     steps = min(steps, most) if most > 0 else steps
     return {
         "best": (f"val/{data.task.metric}", data.task.mode),

@@ -33,7 +33,7 @@ from pipeline.experiments.feasible import (
 from pipeline.experiments.many_runs import check_many_runs, check_pairs
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once, starting
 from pipeline.experiments.score_table import footnotes
-from pipeline.presets import ARMS, FROZEN, ArmName
+from pipeline.presets import ARMS, FROZEN, LARGEST_SEED, ArmName
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.tracking.wandb_grid import log_grid
@@ -156,12 +156,17 @@ def load(file: Path, **changes: Any) -> Grid:
     # Of all its arms and tasks: where some are taken, what a file chooses for the others is left out.
     chosen = {name for options in content["arms"].values() for name in options.get("choose", ())}
     check_used(chosen, content["arms"], [*grid.tasks, *(places if isinstance(places, dict | list) else ())])
-    names = [Path(task).stem for task in grid.tasks]
+    check_folders(grid.tasks)
+    return grid
+
+
+def check_folders(tasks: Iterable[str]) -> None:
+    """Raises: UserError, two tasks have the same name."""
+    names = [Path(task).stem for task in tasks]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(
             f"Two of the tasks are called '{twice[0]}': their runs would have the same folders. Rename one."
         )
-    return grid
 
 
 # ---------------------------------------------------------------------- settings that a grid refuses
@@ -297,8 +302,8 @@ def compare(
 
     def finished_rows(cell: Cell) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        with contextlib.suppress(LookupError, UserError):  # not run, or its encoder or data are gone
-            found.extend(rows_of(whole, cell, out, whole.arms[cell[2]].seeds, finished_summary))
+        with contextlib.suppress(LookupError, UserError):  # no further seed, or its encoder or data are gone
+            found.extend(rows_of(whole, cell, out, LARGEST_SEED, finished_summary))
         return found
 
     rows, shown = {cell: finished_rows(cell) for cell in cells}, None
@@ -310,11 +315,10 @@ def compare(
             return once(run.folder, cell, start, overwrite=overwrite, taken=summary_of(run), bar=bar)
 
         for cell in grid.cells():
-            seeds, all_seeds = (part.arms[cell[2]].seeds for part in (grid, whole))
+            seeds = grid.arms[cell[2]].seeds
             if overwrite or len(rows[cell]) < seeds:
-                rows[cell] = list(rows_of(whole, cell, out, seeds, run_once))
-                if seeds < all_seeds:  # those that are finished stay
-                    rows[cell] = max(rows[cell], finished_rows(cell), key=len)
+                made = list(rows_of(whole, cell, out, seeds, run_once))
+                rows[cell] = max(made, finished_rows(cell), key=len)  # further seeds that are finished stay
             else:
                 runs = len(whole.settings(cell)) + seeds - 1
                 bar.initial += runs  # they say nothing about the time of the others

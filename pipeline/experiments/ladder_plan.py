@@ -106,6 +106,13 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
             it, or the models differ in what they must share.
     """
     check_settings([*ladder.settings, *settings_in(overrides)], OWN, OF_LADDER)
+    for name in sorted(settings_in(overrides)):
+        values = {repr(rung.settings.get(name)): rung.name for rung in ladder.rungs if rung.model is not None}
+        if len(values) > 1:
+            raise UserError(
+                f"--{name} is what {' and '.join([*values.values()][:2])} differ in: leave it out, or climb rungs that "
+                f"have the same ({typed.flag('models')})."
+            )
     found: dict[str, Plan] = {}
     for rung in ladder.rungs:
         check_settings(rung.settings, OWN, OF_LADDER)

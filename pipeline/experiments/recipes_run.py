@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.console import typed
 from pipeline.console.progress import progress, write
 from pipeline.errors import UserError
 from pipeline.experiments import recipes_report
@@ -90,6 +91,14 @@ class RecipesRun:
         if wrong := [name for name in self.chosen if name not in found]:
             raise UserError(f"There is no recipe '{wrong[0]}'; there are {', '.join(found)}.")
         check_settings(settings_in(self.overrides), (STEPS, EVERY), OF_RECIPES)
+        fixed = settings_in(self.overrides)
+        for name, one in recipes.ingredients.items():
+            if set(one.settings) <= fixed and (not self.chosen or name in self.chosen):
+                flag = sorted(one.settings)[0]
+                raise UserError(
+                    f"--{flag} replaces all that the recipe {name} adds: leave it out, or name other recipes "
+                    f"({typed.flag('recipes')})."
+                )
         whole = {name: self._whole(name, one.settings) for name, one in found.items()}
         for seed in range(recipes.seeds):  # the first seed of all, then the second: results come early
             for name, request in whole.items():

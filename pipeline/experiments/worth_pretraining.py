@@ -107,7 +107,7 @@ class LabelsSaved:
 
         On the line through the means of the scores, over the logarithm of the number of labels. The interval has all
         numbers at which a paired t-test over seeds does not tell the arms apart, on the line of each seed. `certain`
-        divides its 5 % among the numbers of labels (Bonferroni).
+        divides its 5 % among the numbers of labels (Bonferroni). With one seed nothing is certain.
         """
         full, scratch = (self.sign * np.array([arm[size] for size in self.sizes]) for arm in (self.full, self.scratch))
         found = {}
@@ -117,7 +117,7 @@ class LabelsSaved:
             if len(scores) > 1:
                 interval = self._interval(scores, scratch, labels, level=0.05)
                 strict = self._interval(scores, scratch, labels, level=0.05 / len(self.sizes))
-            found[size] = Need(labels, interval, certain=(strict[0] if strict else labels) > size * CLEARLY)
+            found[size] = Need(labels, interval, certain=strict is not None and strict[0] > size * CLEARLY)
         return found
 
     def _interval(self, scores: np.ndarray, line: np.ndarray, labels: float, *, level: float) -> tuple[float, float]:

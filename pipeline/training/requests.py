@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.presets import DEFAULT_MODEL, ArmName
+import yaml
+
+from pipeline.presets import DEFAULT_MODEL, ArmName, flat
 
 Overrides = tuple[str, ...]  # settings of the configuration as a user types them: --trainer.max_steps=100, ...
 R = TypeVar("R", bound="Request")
@@ -132,5 +135,13 @@ def by_setting(overrides: Iterable[str]) -> list[tuple[str, Overrides]]:
 
 
 def settings_in(overrides: Iterable[str]) -> set[str]:
-    """The dotted names of the settings that are overridden."""
-    return {name for name, _ in by_setting(overrides)}
+    """The dotted names of the settings that are overridden, those inside of a mapping too."""
+    return {inner for name, words in by_setting(overrides) for inner in _names_in(name, words)}
+
+
+def _names_in(name: str, words: Overrides) -> set[str]:
+    value = words[-1] if len(words) > 1 else words[0].partition("=")[2]
+    if value.lstrip().startswith("{"):
+        with contextlib.suppress(yaml.YAMLError):  # what is no mapping is refused where it is read
+            return {name, *flat(yaml.safe_load(value), f"{name}.")}
+    return {name}

@@ -90,12 +90,13 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
     Raises:
         UserError: there is no such grid, or a setting does not fit it.
     """
-    from pipeline.experiments.grid import check_settings, load
+    from pipeline.experiments.grid import check_folders, check_settings, load
 
     file = preset_file("compare", options.name, "grid")
     places = {name: value for name in ("data", "encoders") if (value := getattr(options, name))}
     changes: dict[str, Any] = {name: value.split() for name in PARTS if (value := getattr(options, name))}
     grid, whole = load(file, **changes, **places, seeds=options.seeds), load(file, **places)
+    check_folders({**whole.tasks, **grid.tasks})
     check_data(grid, file, options.data)
     grid.flags = whole.flags = [*grid.flags, *options.overrides]
     check_settings(grid)  # before minutes of pretraining
@@ -172,11 +173,19 @@ def check_flags(grid: Grid, flags: Sequence[str]) -> None:
                 own = effective((*flags, *chosen), "gradient", task, arm)
                 if own and (case := (arm in FROZEN, own)) not in read:  # other arms read them alike
                     read.add(case)
-                    request = FineTuneRequest(model=trained[0], task=task, arm=cast(ArmName, arm), overrides=own)
+                    encoder = grid.encoder(trained[0])
+                    request = FineTuneRequest(
+                        model=trained[0], task=task, arm=cast(ArmName, arm), overrides=own, encoder=encoder
+                    )
                     finetuning(request).module.check_head(head)
 
 
 def pretrain_missing(grid: Grid) -> None:
     """Pretrains the encoders that are not there yet, each in the folder that the grid expects it in."""
-    for model, folder in grid.missing_encoders().items():
+    from pipeline.cli.config import pretraining
+
+    missing = grid.missing_encoders()
+    for model in missing:  # all are known before hours of the first
+        pretraining(PretrainRequest(model=model, corpus=grid.corpus or "sample"))
+    for model, folder in missing.items():
         pretrain(PretrainRequest(model=model, corpus=grid.corpus or "sample", out=folder.parent, resume=True))
