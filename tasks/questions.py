@@ -268,7 +268,7 @@ def _whole_number(value: Any) -> int | None:
     """12, 12.0 and "12"; None of what is no place."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return int(number) if number >= 0 and number.is_integer() else None
 
