@@ -123,9 +123,9 @@ def test_flags_override_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("{trainer: {max_steps: 700}, model: {seed: 3}, data: {seed: 3}}")
     options, flags = parser().parse_known_args(["pretrain", "--config", "mine.yaml", "--steps", "100"])
     request = PretrainRequest(overrides=overrides(options.settings, flags))
-    with pytest.raises(UserError, match=r"model.seed is 3, and the seed of the run 0: set --seed 3, which is both"):
-        pretraining(request)
-    assert pretraining(replace(request, seed=3)).settings.trainer.max_steps == 100
+    with pytest.raises(UserError, match=r"model.seed is 3, and --seed 5 says otherwise: leave one of them out"):
+        pretraining(replace(request, seed=5))
+    assert pretraining(request).settings.trainer.max_steps == 100
 
 
 @pytest.mark.parametrize("flags", [["-c", "mine.yaml"], ["-cmine.yaml"], ["-c=mine.yaml"], ["--config=mine.yaml"]])

@@ -339,6 +339,7 @@ def test_flags_and_files_of_older_versions_still_parse(tmp_path: Path) -> None:
         out = tmp_path / str(number)
         run("pretrain", "--model", "gpt", "--out", str(out), *SMALL, "--trainer.max_steps=1", *given)
         state = torch.load(out / "checkpoints/last.ckpt", weights_only=True)
+        assert figures(out)["seed"] == (OLD["model"]["seed"] if number == 0 else 0)
         assert state["identity"]["model.objective.init_args.packing"] == "document"
         assert not any("batches" in name for name in state["identity"] if name.startswith("data."))
 

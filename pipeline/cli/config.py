@@ -80,12 +80,11 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
 
 
 def check_seed(configuration: Configuration, seed: int) -> None:
-    """Raises: UserError, a flag or file sets a seed, which is not that of the run."""
+    """Raises: UserError, a flag or file sets another seed than the one that is asked for."""
     for part in ("model", "data"):
-        if (own := configuration.resolved[part]["seed"]) != seed:
-            raise UserError(
-                f"{part}.seed is {own}, and the seed of the run {seed}: set {typed.flag('seed', own)}, which is both."
-            )
+        if seed and (own := configuration.resolved[part]["seed"]) != seed:
+            other = typed.flag("seed", seed)
+            raise UserError(f"{part}.seed is {own}, and {other} says otherwise: leave one of them out.")
 
 
 def reads_translations(model: str) -> bool:

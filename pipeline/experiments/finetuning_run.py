@@ -100,7 +100,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
         job_type="finetune",
         group=group_of(request.model, encoder.tokenizer),
         tags=[request.model, file.stem, request.arm],
-        seed=request.seed,
+        seed=configuration.resolved["model"]["seed"],  # that of a file too
         stages=[
             *([] if encoder_folder is None else lineage.read(encoder_folder)),
             *([] if teacher is None else [lineage.teacher(teacher)]),

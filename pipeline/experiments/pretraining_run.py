@@ -176,7 +176,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         job_type=stage,
         group=group_of(request.model, data.tokenizer),
         tags=[request.model, corpus],
-        seed=request.seed,
+        seed=configuration.resolved["model"]["seed"],  # that of a file too
         stages=[*before, *taught, *data.stages(corpus)],
         uses=[folder for folder in dict.fromkeys((origin, teacher)) if folder is not None],
         command=request.command(stage),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,14 @@ def enough_memory(what: str) -> Iterator[None]:
         raise UserError(f"There is not enough memory for {what}{at_once}; make it smaller.") from None
 
 
+def _is_of_loader(error: BaseException) -> bool:
+    """Whether a process that makes batches died, alone or while it sent one."""
+    if isinstance(error, (ConnectionResetError, EOFError)):
+        return any("dataloader.py" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
+    ends = ("killed by signal", "exited unexpectedly")
+    return "DataLoader worker" in str(error) and any(end in str(error) for end in ends)
+
+
 def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size: int) -> UserError | None:
     """What the user can do about an error of the machine in training; None for one of the program."""
     message, step = str(error), trainer.global_step
@@ -84,7 +93,7 @@ def plain_error(error: BaseException, trainer: lightning.Trainer, *, batch_size:
             "trainer.accumulate_grad_batches (the same gradient in smaller parts), or lower data.batch_size or "
             f"the length of rows, and start over with {typed.flag('overwrite')}."
         )
-    if "DataLoader worker" in message and ("killed by signal" in message or "exited unexpectedly" in message):
+    if _is_of_loader(error):
         return UserError(
             f"A process that makes batches died at step {step:,}, most often for lack of memory. Continue with "
             f"{typed.flag('resume')} from the last checkpoint, with a lower data.workers."
