@@ -104,6 +104,8 @@ def content_of(file: Path) -> dict[str, Any]:
             parent = parent.get(part, {}) if isinstance(parent, dict) else {}
         if isinstance(parent, dict) and name in parent:
             value = parent[name]
+            if value is None and section == "data.task":  # in pretraining: the text of no task
+                continue
             if not isinstance(value, (dict, str) if section in CLASSES else dict):
                 shown = "null" if value is None else repr(value)
                 raise UserError(f"{file} is not valid: {section} is {shown}; it must be a mapping of settings.")
@@ -169,13 +171,14 @@ def task_in(file: Path) -> Any:
     return content["data"]["task"]
 
 
-SHARED = (CONFIGS / "finetune.yaml", CONFIGS / "finetune-frozen.yaml")  # before the task's file, and after it
-COUNTING = CONFIGS / "finetune-counting.yaml"  # instead, for models that count
+FINETUNE = CONFIGS / "finetune.yaml"  # before the task's file
+FINETUNE_FROZEN = CONFIGS / "finetune-frozen.yaml"  # and after it, where the encoder is not trained
+FINETUNE_COUNTING = CONFIGS / "finetune-counting.yaml"  # instead of both, for models that count
 
 
 def task_hash(file: Path) -> str:
     """A hash of a task's file without its prompts, of the shared files of fine-tuning, and of the kind of task."""
-    content, *shared = (read_yaml(path) for path in (file, *SHARED, COUNTING))
+    content, *shared = (read_yaml(path) for path in (file, FINETUNE, FINETUNE_FROZEN, FINETUNE_COUNTING))
     kind = content["data"]["task"]  # its name alone, where nothing is set
     if isinstance(kind, dict):
         kind.get("init_args", {}).pop("prompts", None)

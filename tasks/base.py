@@ -33,8 +33,6 @@ class Example:
     - one class: an int, the index of its name; tags: a list of them, one for each word; a score: a float.
     - a set of labels: a list of indices, see `tasks.multilabel`.
     - an answer in the text: its characters there, see `tasks.questions`.
-    - one of several candidates: `text` is then a list of pairs, which the head reads as one row each, and the label
-      the index of the right one.
     - a target text: a str, which the head tokenizes in `collate` and generates in `decode`.
     """
 
@@ -156,7 +154,7 @@ class Task(DataSet, ABC):
         label = self.label(row)
         texts = [self.plain(row, role) for role in self.roles]
         if not any(texts):
-            raise RowError(row[0], "has an empty text", kind="an empty text")
+            raise RowError(row[0], "has an empty text; take the row out, or fill it in", kind="an empty text")
         if len(texts) not in (1, 2):
             raise UserError(f"A task of {len(texts)} texts needs a method `example` that says how they are joined.")
         return Example(text=texts[0] if len(texts) == 1 else (texts[0], texts[1]), label=label)

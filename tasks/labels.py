@@ -54,7 +54,7 @@ class NamedLabels(DataSet):
         """
         names = [self.name_of(value) for value in values]
         if "" in names:
-            problem = "has an empty label; `ignore` in the task's YAML leaves such rows out"
+            problem = "has an empty label; `ignore: ['']` in the task's YAML leaves such rows out"
             raise RowError(row[0], problem, kind="an empty label")
         return names
 
@@ -76,7 +76,7 @@ class NamedLabels(DataSet):
                 expected = f"the training part has only {listed(known)}"
                 if self.labels is not None:
                     pairs = [key if key == label else f"{key} ({label})" for key, label in self.labels.items()]
-                    expected = f"the task knows {listed(pairs)}"
+                    expected = f"the task knows {listed(pairs)}; another name of the task reads labels of your own"
                 raise RowError(row[0], f"has the label '{shortened(name)}'; {expected}", kind="an unknown label")
         return [known[name] for name in names]
 

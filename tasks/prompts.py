@@ -46,6 +46,11 @@ class Prompt:
         if self.shape != "last_word" and not texts:
             raise TaskError(f"the prompt '{self.text}' has no candidates")
 
+    @property
+    def placed(self) -> bool:
+        """Whether the place of a candidate means something: it is that of a label, or a column says which is right."""
+        return self.shape != "pair" and (isinstance(self.candidates, dict) or isinstance(self.gold, str))
+
 
 def fields_of(text: str) -> list[str]:
     """The columns that a template names.

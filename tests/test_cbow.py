@@ -92,7 +92,7 @@ def test_vectors_of_an_encoder_are_a_file_of_word2vec(toys: Callable[[str], Path
         run("vectors", "--model", "elmo", "--from", str(toys("elmo") / "encoder"), "--out", str(out))
 
 
-@pytest.mark.parametrize("header", ["", "5 3\n", " 5\t3 \n"])
+@pytest.mark.parametrize("header", ["", "5 3\n", " 5\t3 \n", "\ufeff5 3\n", "\ufeff"])
 def test_vectors_of_others_become_an_encoder(header: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "glove.txt.gz", tmp_path / "glove"
     with gzip.open(file, "wt") as text:
@@ -127,6 +127,7 @@ def test_vectors_of_others_become_an_encoder(header: str, tmp_path: Path, capsys
         (b"2 3\nthe 1 2 3\na 1 2\n", "Line 3 of .* is not a word and 3 numbers"),
         (b"the 1 2 3\na 1 x 3\n", "Line 2 of"),
         (b"the 1 nan 3\n", "Line 1 of"),
+        (b"2 2\nthe 0.1 0.2 0.5\nof 0.3 0.4 0.6\n", "says 2 numbers, and its first word has 3"),
         (b"\xff\xfe\x00", "no text in UTF-8"),
     ],
 )

@@ -344,7 +344,7 @@ def test_several_seeds_are_scored_by_the_metric_that_a_setting_gives_the_task(
     choose = {"data.task.init_args.spans": [True, False]}
     grid = compare.Grid(["bert"], {"tagging": None}, {"full": compare.Arm(1, choose)}, "x")
     with pytest.raises(UserError, match="score tagging by span_f1 and token_accuracy, which cannot be compared"):
-        compare.check_settings(grid)
+        compare.check_grid_settings(grid)
 
 
 def test_what_a_grid_lacks_is_found_before_its_runs(tmp_path: Path, pretrained: Path) -> None:

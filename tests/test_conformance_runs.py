@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
 import pipeline
+from pipeline.cli import config
 from pipeline.errors import Interrupted, UserError
 from pipeline.models import registry
 from pipeline.training.checkpoints import Latest
+from pipeline.training.requests import PretrainRequest
 from tests.conformance import PRETRAINED, TOYS, TRAINED, flags, preset
 from tests.conftest import figures, run, several, surroundings
 
@@ -58,6 +61,14 @@ def unigram(end: dict[str, float]) -> float:
 
 def uniform(end: dict[str, float]) -> float:
     return end["baseline/uniform"]
+
+
+def test_its_config_repeats_it(model: str, toy: Path) -> None:
+    """`--config config.yaml` takes what the run wrote, and gives the same settings."""
+    request = PretrainRequest(model=model, overrides=("--config", str(toy / "config.yaml")))
+    written = yaml.safe_load((toy / "config.yaml").read_text())
+    assert written["precision"] == "32-true"
+    assert config.pretraining(request).repeatable == written
 
 
 @pytest.mark.slow

@@ -191,6 +191,18 @@ def test_pairs_are_read_apart_and_compared(world: tuple[TokenStore, Tokenizer]) 
     assert (logits - expected).abs().max() < 1e-5
 
 
+def test_too_long_a_pair_loses_the_end_of_its_longer_text(world: tuple[TokenStore, Tokenizer]) -> None:
+    elmo = small(world[1])
+    elmo.max_length = 12
+    long = "a " * 20
+    for pair in ((long, "b c d"), ("b c d", long)):
+        [ids] = elmo.encode([pair]).input_ids
+        [text] = elmo.texts_of(elmo.collate(elmo.tokenize([pair])))
+        assert len(ids) == 12
+        assert "b c d" in text
+        assert text.count("a") == 12 - 4 - 3
+
+
 def test_log_probs_and_losses_are_of_the_full_distribution(world: tuple[TokenStore, Tokenizer]) -> None:
     elmo = small(world[1])
     out = elmo.encode(SENTENCES, logits=True)

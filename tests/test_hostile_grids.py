@@ -15,6 +15,7 @@ import yaml
 
 from pipeline.errors import UserError
 from pipeline.experiments import grid as compare
+from pipeline.experiments import grid_run
 from pipeline.experiments.run_cache import once
 from pipeline.presets import trained_task
 from tests.conftest import run
@@ -89,7 +90,7 @@ def test_a_damaged_run_of_a_grid_is_run_again(
     tmp_path: Path, name: str, content: str, why: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, cell, made = tmp_path / "run", {"flags": []}, []
-    summary = partial(compare.summary, trained_task("sentiment"))
+    summary = partial(grid_run.summary, trained_task("sentiment"))
     row = {"val/best_accuracy": 0.5, "test/accuracy": 0.5, "degenerate": False, "tokens": 8, "seconds": 1.5, "f": None}
 
     def fit(*, resume: bool) -> None:

@@ -12,7 +12,7 @@ import datasets
 import pytest
 
 from pipeline.data import hub
-from pipeline.data.labeled import content_of, rows_of
+from pipeline.data.labeled import rows_of, source_hash
 from pipeline.data.tables import read_rows
 from pipeline.data.task_files import files_of
 from pipeline.errors import UserError
@@ -55,19 +55,19 @@ def test_a_hidden_file_is_no_part(tmp_path: Path) -> None:
 
 def test_another_text_is_another_content(tmp_path: Path) -> None:
     written(tmp_path, "train.tsv", "test.tsv")
-    before = content_of(Sentiment(), str(tmp_path))
-    assert before == content_of(Sentiment(), str(tmp_path))
+    before = source_hash(Sentiment(), str(tmp_path))
+    assert before == source_hash(Sentiment(), str(tmp_path))
     (tmp_path / "test.tsv").write_text("text\tlabel\nother\t1\n")
-    assert content_of(Sentiment(), str(tmp_path)) != before
-    assert content_of(Sentiment(), None) is None
+    assert source_hash(Sentiment(), str(tmp_path)) != before
+    assert source_hash(Sentiment(), None) is None
     (tmp_path / "parts").mkdir()
     written(tmp_path / "parts", "train.tsv", "dev.tsv")
-    before = content_of(Sentiment(), str(tmp_path / "parts"))
+    before = source_hash(Sentiment(), str(tmp_path / "parts"))
     (tmp_path / "parts/dev.tsv").rename(tmp_path / "parts/test.tsv")
-    assert content_of(Sentiment(), str(tmp_path / "parts")) != before  # the same files are other parts
-    before = content_of(Sentiment(), str(tmp_path / "parts"))
+    assert source_hash(Sentiment(), str(tmp_path / "parts")) != before  # the same files are other parts
+    before = source_hash(Sentiment(), str(tmp_path / "parts"))
     (tmp_path / "parts/train.tsv").rename(tmp_path / "parts/train.csv")
-    assert content_of(Sentiment(), str(tmp_path / "parts")) != before  # the same bytes are other rows
+    assert source_hash(Sentiment(), str(tmp_path / "parts")) != before  # the same bytes are other rows
 
 
 def test_words_and_tags_in_a_table() -> None:
@@ -176,6 +176,14 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=f"{name} cannot be read"):
             read_rows(tmp_path / name)
+
+
+def test_a_no_break_space_belongs_to_its_word(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("10\u00a0000 O\nParis B-place \n\ncats O\n")
+    assert [row for _, row in read_rows(tmp_path / "a.conll")] == [
+        {0: ["10\u00a0000", "Paris"], 1: ["O", "B-place"]},
+        {0: ["cats"], 1: ["O"]},
+    ]
 
 
 def test_what_is_no_row(tmp_path: Path) -> None:

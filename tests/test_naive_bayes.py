@@ -58,6 +58,25 @@ def test_it_is_multinomial_naive_bayes(languages: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 
 
+def test_a_label_without_training_rows_is_not_predicted(languages: Path, tmp_path: Path) -> None:
+    """A model that has counted nothing finds all bytes alike, and would be best on those that the others lack."""
+    names = ", ".join([*TEXTS, "klingon"])
+    (tmp_path / "four.yaml").write_text(
+        "data:\n  task:\n    class_path: tasks.sentiment.Sentiment\n    init_args:\n      labels: {"
+        + ", ".join(f"{name}: {name}" for name in names.split(", "))
+        + "}\n"
+    )
+    out = tmp_path / "run"
+    where = ["--task", str(tmp_path / "four.yaml"), "--data", str(languages), "--out", str(out)]
+    run("finetune", "--model", "ngram", *where)
+    model = pipeline.load(out / "model")
+    assert "klingon" in model.labels
+    for answer in model.predict(["the children", "ééé", "\U0001f600" * 5]):
+        assert answer["label"] != "klingon"
+        assert answer["probabilities"]["klingon"] == 0
+        assert sum(answer["probabilities"].values()) == pytest.approx(1)
+
+
 def test_a_run(languages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run folder holds what that of every fine-tune does, but curves; its model opens and predicts."""
     out = fine_tune(languages, tmp_path / "run", "--data.characters=[1]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cli.task_template import new_task
+from pipeline.cli.task_template import add_missing, new_task
 from pipeline.data import labeled
 from pipeline.data.splits import drawn, stratified
 from pipeline.data.tables import read_rows
@@ -86,7 +87,7 @@ def test_other_encodings_and_formats_are_refused_with_a_way_out(tmp_path: Path) 
     (tmp_path / "a.xlsx").write_bytes(b"PK")
     with pytest.raises(UserError, match=r"a.xlsx cannot be read as a table: .*\.csv.*in Excel: 'CSV UTF-8'"):
         labeled.read(Sentiment(), str(tmp_path / "a.xlsx"))
-    (tmp_path / "a.json").write_text('{"text": "a"}')
+    (tmp_path / "a.json").write_text('{"text": {}, "label": "a"}')
     with pytest.raises(UserError, match="is not a table: it must be a list of JSON objects"):
         read_rows(tmp_path / "a.json")
     (tmp_path / "a.tsv").write_text('text\tlabel\n"two\nlines"\t1\n')
@@ -136,8 +137,11 @@ def test_columns_are_guessed_or_asked_for(
 
 def test_columns_that_the_task_names_are_not_guessed(tmp_path: Path) -> None:
     reviews().to_csv(tmp_path / "a.csv", index=False)
-    with pytest.raises(UserError, match="which of them are text and label"):
-        labeled.read(Sentiment(columns={"text": "Review", "label": "Verdict"}), str(tmp_path / "a.csv"))
+    asked = r"a\.csv has no column 'Urteil', which the task reads as its label; it has .*new-task --name NAME"
+    with pytest.raises(UserError, match=asked):
+        labeled.read(Sentiment(columns={"text": "Review Text", "label": "Urteil"}), str(tmp_path / "a.csv"))
+    with pytest.raises(UserError, match=r"Did you mean 'Review Text'\?"):
+        labeled.read(Sentiment(columns={"text": "Review_Text", "label": "Urteil"}), str(tmp_path / "a.csv"))
 
 
 def test_a_first_line_that_is_a_row_is_noticed(tmp_path: Path) -> None:
@@ -225,6 +229,20 @@ def test_a_column_may_say_which_part_a_row_is_of(tmp_path: Path) -> None:
         labeled.read(Sentiment(), str(tmp_path / "a.csv"))
 
 
+@pytest.mark.parametrize("name", ["dev.csv", "test.csv", "my-reviews.csv"])
+def test_of_a_single_file_all_rows_are_scored_whatever_its_name(name: str, tmp_path: Path) -> None:
+    reviews().to_csv(tmp_path / name, index=False)
+    labeled.read(task := Sentiment(), str(shutil.copy(tmp_path / name, tmp_path / "all.csv")))
+    for part in ("test", "valid"):
+        assert len(labeled.read_part(task, str(tmp_path / name), part).parts[part].rows) == 60
+
+
+def test_few_rows_are_not_taken_for_wrong_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,score\n" + "".join(f"text {n},{n / 7}\n" for n in range(9)))
+    with pytest.raises(UserError, match="has 9 rows, too few to set some aside for test"):
+        labeled.read(Regression(), str(tmp_path / "a.csv"))
+
+
 def test_labels_that_no_two_rows_share_are_no_lack_of_rows(tmp_path: Path) -> None:
     lines = [f"text {number},name {number}" for number in range(30)]
     (tmp_path / "a.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
@@ -247,6 +265,8 @@ def test_columns_of_json_are_joined_by_the_numbers_of_their_rows(tmp_path: Path)
     file = tmp_path / "a.json"
     file.write_text('{"text": {"0": "a", "1": "b"}, "label": {"1": "B", "0": "A"}}')
     assert [row for _, row in read_rows(file)] == [{"text": "a", "label": "A"}, {"text": "b", "label": "B"}]
+    file.write_text('{"text": "a", "label": 1}')
+    assert [row for _, row in read_rows(file)] == [{"text": "a", "label": 1}]
     for content in ('{"text": {"0": "a", "2": "c"}, "label": {"0": "A", "1": "B"}}', '{"text": ["a"], "label": []}'):
         file.write_text(content)
         with pytest.raises(UserError, match="is not a table"):
@@ -452,6 +472,19 @@ def test_parts_may_be_named_in_capitals(tmp_path: Path) -> None:
         (tmp_path / name).write_text("text,label\n" + "".join(f"text {n} of {name},{n % 2}\n" for n in range(rows)))
     found = labeled.read(Sentiment(), str(tmp_path))
     assert {split: len(part.rows) for split, part in found.parts.items()} == {"train": 54, "valid": 6, "test": 20}
+
+
+def test_a_name_with_more_behind_that_of_another_task_is_a_new_one(tmp_path: Path) -> None:
+    reviews().to_csv("reviews.csv", index=False)
+    add_missing("sentiment2", "reviews.csv")
+    assert Path("configs/tasks/sentiment2.yaml").is_file()
+    assert not Path("tests").exists()
+    Path("story.txt").write_text(
+        "It was a dark night.\n\nThe rain fell in torrents, and the wind blew hard.\nSo they say.\n"
+    )
+    with pytest.raises(UserError, match=r"story\.txt is no CoNLL file: .*pretrain --corpus story.txt"):
+        add_missing("story", "story.txt")
+    assert not Path("configs/tasks/story.yaml").exists()
 
 
 def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

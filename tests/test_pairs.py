@@ -110,7 +110,7 @@ def test_a_comparison_chooses_it_for_tasks_with_pairs(tmp_path: Path) -> None:
     both = grids.load(tmp_path / "both.yaml")
     assert [len(both.settings((task, "bert", "full"))) for task in ("sick", "ud-pos")] == [6, 2]
     tags = grids.load(tmp_path / "both.yaml", tasks=["ud-pos", "wnut17"], models=["bert"])
-    grids.check_settings(tags)  # a part of a file that has pairs in the other
+    grids.check_grid_settings(tags)  # a part of a file that has pairs in the other
     assert len(tags.settings(("ud-pos", "bert", "full"))) == 2  # rates
     (tmp_path / "tags.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(UserError, match="no task here has pairs of texts"):

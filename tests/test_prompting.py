@@ -358,6 +358,25 @@ def test_the_groups_are_of_the_fewest_shots(elmo: Elmo) -> None:
     assert sum(groups) / len(groups) == pytest.approx(metrics["zeroshot/accuracy"])  # of all templates, as the whole
 
 
+def test_what_holds_of_one_template_is_said_of_that_one(gpt: Gpt) -> None:
+    """Rules, cut texts and baselines of all templates are shown, not those of the first alone."""
+    long = "the dog saw a cat . " * 10
+    rows = [(f"row {n}", {"good": " a cat", "bad": " it was", "before": long, "right": n % 2}) for n in range(4)]
+    two = ["{good}", "{bad}"]
+    prompts = [Prompt("pair", candidates=two), Prompt("choice", "{before}the dog saw", two, gold=0)]
+    task = Prompted(prompts=prompts)
+    text = tables(task, rows, found := evaluate(gpt, task, rows))
+    pair, choice = (part.metrics for part in found[0])
+    assert "accuracy_pmi" not in pair
+    assert f"{choice['accuracy_pmi']:.3f}" in text
+    assert "pmi" in text
+    assert "\n(4 texts were cut on the left)\n" in text
+    assert "majority" not in text  # the right candidate is always the first one: its place means nothing
+    assert "majority" not in pair.keys() | choice.keys()
+    by_column = Prompted(prompts=[Prompt("choice", "the dog saw", two, gold="right")])
+    assert evaluate(gpt, by_column, rows)[0][0].metrics["majority"] == 0.5
+
+
 def test_groups_of_a_folder(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         pair = {"sentence_good": "The soup was good.", "sentence_bad": "Soup the was.", "UID": name, "field": "syntax"}

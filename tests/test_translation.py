@@ -99,6 +99,16 @@ def test_the_model_translates_lines(translator: Path, tmp_path: Path) -> None:
     assert [row["translation"] for row in lines_of(tmp_path / "out.jsonl")] == [row["output"] for row in rows]
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_translation_does_not_depend_on_what_is_translated_beside_it(translator: Path, beam: int) -> None:
+    model = pipeline.load(translator / "model")
+    torch.nn.init.zeros_(model.encoder.decoder_blocks[-1].down.weight)  # it does not know when to end
+    model.options.beam = beam
+    texts = ["cat dog", "the", "", "old red house river book cat dog " * 3]
+    alone = [model.predict([text])[0]["translation"] for text in texts]
+    assert [answer["translation"] for answer in model.predict(texts)] == alone
+
+
 def test_the_model_opens_in_transformers(translator: Path) -> None:
     folder = translator / "model"
     theirs = opened(folder, transformers.MarianMTModel)

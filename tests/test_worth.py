@@ -16,10 +16,11 @@ import yaml
 from pipeline.cli.commands.worth import tries
 from pipeline.data.splits import nested
 from pipeline.errors import UserError
-from pipeline.experiments import few_rows, worth_plot, worth_pretraining
+from pipeline.experiments import few_rows, worth_plot, worth_pretraining, worth_report
 from pipeline.experiments import worth_prompt as worth
 from pipeline.experiments.grid import load
-from pipeline.experiments.worth_pretraining import LabelsSaved, verdict
+from pipeline.experiments.labels_saved import LabelsSaved
+from pipeline.experiments.worth_report import verdict
 from pipeline.presets import CONFIGS
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import assert_plot, figures, run
@@ -102,10 +103,10 @@ def test_labels_that_fresh_weights_need() -> None:
     assert found.needs[100].labels == pytest.approx(math.sqrt(1000 * 10_000))
     assert found.needs[1000].labels == math.inf
     assert found.headline == 100  # with 1,000 there are too few to say
-    figures = worth_pretraining.figures(found)
+    figures = worth_report.figures(found)
     assert figures["worth"] == pytest.approx(math.sqrt(1000 * 10_000) - 100)
     assert figures["labels/1000/needed"] is None
-    table = worth_pretraining.table(found)
+    table = worth_report.table(found)
     assert "| 10 | 0.700 ± 0.001 | 0.500 ± 0.000 |  | 316 [274, 366] |" in table
     assert "> 10,000 [> 10,000, > 10,000]" in table
     assert "With 100 labels full scores 0.850; scratch needs 3,162 [3,090, 3,243] labels for that" in table
@@ -181,8 +182,8 @@ def test_labels_below_the_best_baseline_are_no_headline() -> None:
     full = {10: [0.6, 0.8], 100: [0.8499, 0.8501], 1000: [0.9499, 0.9501], 10_000: [0.9, 0.9]}
     found = measured(full, SCRATCH, baselines={10: 0.75, 100: 0.86, 1000: 0.9, 10_000: 0.9})
     assert found.headline == 1000
-    assert "| 100 | 0.850 ± 0.000 | 0.600 ± 0.000 | 0.860 | 3,162 [3,090, 3,243] |" in worth_pretraining.table(found)
-    assert worth_pretraining.figures(found)["labels/100/baseline"] == 0.86
+    assert "| 100 | 0.850 ± 0.000 | 0.600 ± 0.000 | 0.860 | 3,162 [3,090, 3,243] |" in worth_report.table(found)
+    assert worth_report.figures(found)["labels/100/baseline"] == 0.86
     never = measured(full, SCRATCH, baselines=dict.fromkeys(full, 0.96))
     assert never.headline is None
     assert "none of these numbers of labels is full better than the best baseline" in verdict(never)
@@ -193,7 +194,7 @@ def test_labels_below_the_best_baseline_are_no_headline() -> None:
 def test_where_pretraining_is_worth_nothing_or_more_than_there_is() -> None:
     worse = measured(full={size: [value[0] - 0.05] * 2 for size, value in SCRATCH.items()}, scratch=SCRATCH)
     assert "leave open whether pretraining saves labels" in verdict(worse)
-    assert "worth" not in worth_pretraining.figures(worse)
+    assert "worth" not in worth_report.figures(worse)
     unsure = measured({size: [0.4, value[0] + 0.2] for size, value in SCRATCH.items()}, SCRATCH)
     assert unsure.needs[100].labels > 100  # but not with each of the seeds
     assert "leave open" in verdict(unsure)

@@ -22,9 +22,10 @@ from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.presets import (
     CONFIGS,
-    COUNTING,
+    FINETUNE,
+    FINETUNE_COUNTING,
+    FINETUNE_FROZEN,
     FROZEN,
-    SHARED,
     content_of,
     flat,
     known,
@@ -190,8 +191,8 @@ def _finetuning(request: FineTuneRequest) -> Configuration:
         check_counting(request)
         settings = encoder_settings(request.model, request.encoder)
         flags = [*overrides_of(settings), *flags]
-        return parse(NaiveBayes, TaskData, [COUNTING, file], flags, cli_class=CountingCLI)
-    files = [SHARED[0], file, *SHARED[1:]] if request.arm in FROZEN else [SHARED[0], file]
+        return parse(NaiveBayes, TaskData, [FINETUNE_COUNTING, file], flags, cli_class=CountingCLI)
+    files = [FINETUNE, file, *([FINETUNE_FROZEN] if request.arm in FROZEN else [])]
     if fresh:
         settings = encoder_settings(request.model, None) | tokenizer_settings(request.model)
         own = named_config(f"tasks/{file.stem}", request.model)

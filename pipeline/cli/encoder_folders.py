@@ -23,11 +23,12 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     file = named_config("pretrain", model)
     if file is None:
         raise UserError(unknown("model", model, "pretrain"))
-    folder = made_in(folder or Path("runs/pretrain") / model / "encoder")
+    named, folder = folder, made_in(folder or Path("runs/pretrain") / model / "encoder")
     if not folder.is_dir():
-        raise UserError(
-            f"There is no folder {folder} of an encoder or model; pretrain one, or name another ({typed.flag('from')})."
+        makes = (
+            "pretrain one" if named else f"`{typed.command('pretrain', model=model)}` makes one of the sample corpus"
         )
+        raise UserError(f"There is no encoder in {folder}: {makes}, or name another ({typed.flag('from')}).")
     wanted = encoders.register(model_class(file)).variant(encoder_of(file).get("init_args") or {})
     if (variant := encoders.variant(read_config(folder))) != wanted:
         known = named_config("pretrain", variant) is not None

@@ -83,12 +83,13 @@ class CLI(LightningCLI):
         parser.link_arguments("model.objective", "data.objective", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
-        if self.config.trainer.precision is not None:
-            raise UserError(f"Set precision ({', '.join(get_args(PRECISIONS))}), not trainer.precision.")
         trainer, precision = self.config.trainer, self.config.precision
         if trainer.accelerator == "auto" and not torch.cuda.is_available():
             trainer.accelerator = "cpu"  # Lightning would take Apple's GPU, which has no float64
-        trainer.precision = best_precision(trainer.accelerator) if precision == "auto" else precision
+        chosen = best_precision(trainer.accelerator) if precision == "auto" else precision
+        if trainer.precision not in (None, chosen):  # a config.yaml of versions before 0.17 has both
+            raise UserError(f"Set precision ({', '.join(get_args(PRECISIONS))}), not trainer.precision.")
+        trainer.precision = chosen
         if precision == "16-mixed" and trainer.accelerator not in ("gpu", "cuda", "auto"):
             raise UserError(
                 f"precision 16-mixed needs a CUDA GPU, not {trainer.accelerator}; set bf16-mixed or 32-true."

@@ -90,11 +90,9 @@ def _quiet() -> None:
         ".*smaller than the logging interval.*",
         ".*LightningCLI's args.*",
         "Glyph .* missing from font.*",  # of a plot, once for each character
+        ".*Checkpoint directory.*exists and is not empty.*",
+        ".*resuming from a checkpoint that ended before.*",  # the sampler is exact
+        ".*val_check_interval.*|.*max_epochs.*|.*sync_dist=True.*",
     ):
         warnings.filterwarnings("ignore", message=message)
-    warnings.filterwarnings("ignore", message=".*Checkpoint directory.*exists and is not empty.*")
-    warnings.filterwarnings(
-        "ignore", message=".*resuming from a checkpoint that ended before.*"
-    )  # the sampler is exact
-    warnings.filterwarnings("ignore", message=".*val_check_interval.*|.*max_epochs.*|.*sync_dist=True.*")
     warnings.filterwarnings("ignore", category=FutureWarning)

@@ -57,10 +57,11 @@ def test_$function(toys: Callable[[str], Path], tmp_path: Path) -> None:
 ''')
 
 
-def new_task(name: str, kind: str | None, folder: Path, *, data: str | None = None) -> list[Path]:
+def new_task(name: str, kind: str | None, folder: Path, *, data: str | None = None, tested: bool = True) -> list[Path]:
     """Writes `configs/tasks/NAME.yaml`, and `tests/test_task_NAME.py` where the project's tests are.
 
     Args:
+        tested: whether a test is written.
         kind: of the task; None: as the data look, or `sentence`.
         folder: where to, most often the current one.
         data: a file or folder of such data: columns and labels are guessed.
@@ -76,14 +77,15 @@ def new_task(name: str, kind: str | None, folder: Path, *, data: str | None = No
         raise UserError(f"The name has {len(name)} characters; it may have {LONGEST}.")
     function = name.replace("-", "_")
     file, test = folder / "configs/tasks" / f"{name}.yaml", folder / "tests" / f"test_task_{function}.py"
-    for path in (file, CONFIGS / "tasks" / file.name, test):
+    for path in (file, CONFIGS / "tasks" / file.name, *([test] if tested else [])):
         if path.exists():
             raise UserError(f"{path} is there already; choose another name.")
     chosen, fields = (KINDS[kind or "sentence"], {}) if data is None else guess(name, kind, data)
     write_atomically(file, yaml_of(name, chosen, fields, data or "reviews.csv"))
     conftest = test.with_name("conftest.py")
-    if not conftest.is_file() or "def check_task(" not in conftest.read_text(encoding="utf-8", errors="replace"):
-        return [file]  # installed from a package: the user's tests are another's
+    ours = conftest.is_file() and "def check_task(" in conftest.read_text(encoding="utf-8", errors="replace")
+    if not tested or not ours:  # installed from a package: the user's tests are another's
+        return [file]
     write_atomically(test, TEST.substitute(name=name, function=function))
     return [file, test]
 
@@ -102,6 +104,11 @@ def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str,
         raise UserError(f"{data} holds no row to guess the columns from{named}.")
     table = Table([row for _, row in rows])
     source = rows[0][0].rpartition(", ")[0]
+    if 0 in table.names and len(problems) > len(rows):
+        raise UserError(
+            f"{source} is no CoNLL file: most of its lines have other numbers of columns. Texts without labels are a "
+            f"corpus: {typed.command('pretrain', corpus=source)}."
+        )
     if kind in (None, "tagging"):
         check_table(table, rows[0][0])
     fits = {one: fields for one in KINDS if (fields := KINDS[one].guess_fields(table)) is not None}
@@ -195,7 +202,8 @@ def described(file: Path) -> str:
     task = yaml.safe_load(file.read_text(encoding="utf-8"))["data"]["task"]
     fields = task["init_args"]
     facts = [f"{key} {flow(fields[key])}" for key in ("conll", "columns", "labels") if key in fields]
-    text = f"Guessed: {task['class_path']} with {' and '.join(facts)}; correct it there where it is wrong."
+    text = f"Guessed: {task['class_path']} with {' and '.join(facts)}; correct it there where it is wrong"
+    text += ", or delete the file to have it guessed again."
     missing = [str(value) for value in fields.get("labels") or {} if str(value).lower() in MISSING]
     if missing:
         text += f"\nIf the label {missing[0]} means that there is none, take it from `labels` and name it in `ignore`."
@@ -208,13 +216,13 @@ def add_missing(name: str, data: str | None) -> None:
     Nothing is written without data, or for a path.
 
     Raises:
-        UserError: the name is almost that of another task, and may be meant for it.
+        UserError: the name is almost that of another task, and may be meant for it; one with more behind it is not.
     """
     there = known("tasks").split(", ")
     if data is None or name in there or not re.fullmatch(NAME, name) or Path(name).is_file():
         return
-    if close := difflib.get_close_matches(name, there, n=1, cutoff=0.8):
+    if (close := difflib.get_close_matches(name, there, n=1, cutoff=0.8)) and not name.startswith(close[0]):
         made = typed.command("new-task", name_=name, data=data)
-        raise UserError(f"There is no task {name}. Did you mean {close[0]}? Else `{made}` makes one of these data.")
-    file, *_ = new_task(name, None, Path(), data=data)
+        raise UserError(f"There is no task {name}. Did you mean {close[0]}? Else `{made}` makes a task of these data.")
+    file, *_ = new_task(name, None, Path(), data=data, tested=False)
     print(f"Wrote {file}: there was no task {name}.\n{described(file)}")

@@ -160,7 +160,12 @@ def decoded(lines: IO[bytes], path: Path, *, whole: bool) -> Iterator[str]:
         sentence = f"{path} is not UTF-8 text (line {number}); convert it first, with iconv for instance."
         raise UserError(unless_damaged(path, sentence)) from None
     except BROKEN:
-        raise UserError(f"{path} is damaged: it does not decompress.") from None
+        raise UserError(undecompressed(path)) from None
+
+
+def undecompressed(path: Path | str) -> str:
+    """What is said of a damaged archive."""
+    return f"{path} is damaged: it does not decompress."
 
 
 def unless_damaged(path: Path, sentence: str) -> str:
@@ -172,7 +177,7 @@ def unless_damaged(path: Path, sentence: str) -> str:
             while file.read(MAX_LINE):
                 pass
     except BROKEN:
-        return f"{path} is damaged: it does not decompress."
+        return undecompressed(path)
     return sentence
 
 

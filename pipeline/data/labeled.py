@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pipeline.console import typed
@@ -25,6 +27,7 @@ from tasks.guess import Table, plain_name
 
 SHOWN = 10  # problems that a message lists
 SPLIT_COLUMNS = ("split", "part", "set", "subset", "partition")  # names of columns that may say which part a row is of
+FEW = 10  # rows, of which no two have a label in common by chance
 PART_NAMES = {split: (split, *others) for split, others in OTHER_NAMES.items()}
 
 
@@ -123,7 +126,8 @@ def read_part(task: Task, files: str | None, split: str) -> LabeledRows:
     problems: list[UserError] = []
     rows = rows_of(task, files, split, problems.append)
     if rows is None and files is not None and is_one_file(files):
-        rows = rows_of(task, files, "train", problems.append) or []
+        named = (rows_of(task, files, name, problems.append) for name in PART_NAMES)
+        rows = next((found for found in named if found), [])
         column = _split_column(rows)
         rows = rows if column is None else _of_part(rows, column, split)
     parts = {} if rows is None else {split: rows}
@@ -211,7 +215,9 @@ def _resolve_columns(task: Task, rows: Sequence[Row]) -> dict[str, str]:
     before = task.columns
     guessed = type(task).guess_columns(table) if before == task.default_columns() else None
     if guessed is None:
-        raise UserError(which_columns(table, rows[0][0].rpartition(", ")[0], before))
+        source = rows[0][0].rpartition(", ")[0]
+        named = before != task.default_columns()
+        raise UserError((no_column if named else which_columns)(table, source, before))
     task.take_columns(guessed)
     return {role: name for role, name in guessed.items() if before.get(role) != name}
 
@@ -223,6 +229,19 @@ def check_header(table: Table, place: str) -> None:
             f"{place.rpartition(', ')[0]} seems to have no header: '{name}' is the name of a column in its first line, "
             "and a value of it below; write a first line that names the columns, as text,label."
         )
+
+
+def no_column(table: Table, source: str, columns: Mapping[str, str]) -> str:
+    """Says which of the columns that a task names a table has not."""
+    role, name = next((role, name) for role, name in columns.items() if name not in table.names)
+    close = difflib.get_close_matches(name, map(str, table.names), n=1)
+    meant = f" Did you mean '{close[0]}'?" if close else ""
+    there = listed(name or "without a name" for name in table.names)
+    makes = f"; `{typed.command('new-task', name_='NAME', data=source)}` makes a task of these data"
+    return (
+        f"{source} has no column '{name}', which the task reads as its {role}; it has {there}.{meant} Correct "
+        f"`columns` in the task's YAML file{makes if Path(source).exists() else ''}."
+    )
 
 
 def which_columns(table: Table, source: str, columns: Mapping[str, str]) -> str:
@@ -314,7 +333,7 @@ def _split_off(task: Task, train: Part, split: str, *, of: str) -> tuple[Part, P
         made = "set aside from training"
         if wanted > count:
             made = f"{count:,} of {rows:,} training rows set aside: {split}_rows {wanted:,} is capped at a fifth"
-    if not chosen and len(set(strata)) == rows > 1:
+    if not chosen and len(set(strata)) == rows > FEW:
         raise UserError(
             f"Each of the {rows} training rows has a label of its own, so none can be set aside for {split}; does "
             "`columns` in the task's YAML name the right one?"
@@ -361,7 +380,7 @@ def _rows_of_hub(task: DataSet, split: str) -> list[Row]:
     return found
 
 
-def content_of(task: DataSet, files: str | None) -> str | None:
+def source_hash(task: DataSet, files: str | None) -> str | None:
     """A hash of the local files of a task and how they are read, or of the sample's rows; None: another source."""
     if files is None:
         return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])

@@ -99,7 +99,7 @@ def _write(
         documents = _documents(source, bar, keep, most)
         for batch, encoded in _encoded(writer.sentences_of(documents), tokenizer):
             writer.write(batch, encoded)
-            bar.set_postfix(documents=writer.count["documents"], tokens=f"{writer.count['tokens'] / 1e6:.1f}M")
+            bar.set_postfix(documents=f"{writer.count['documents']:,}", tokens=f"{writer.count['tokens'] / 1e6:.1f}M")
     if not writer.count["tokens"]:
         part = "The validation part of the corpus" if name.startswith("validation") else "The corpus"
         raise NoText(f"{part} holds no text.")

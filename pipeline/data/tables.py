@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from pipeline.data.delimited import Refuse, refuse, repeated, table
-from pipeline.data.files import COMPRESSIONS, unless_damaged
+from pipeline.data.files import BROKEN, COMPRESSIONS, unless_damaged
 from pipeline.errors import UserError
 from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
 from pipeline.storage.validation import parse_json
@@ -43,7 +41,7 @@ def read_rows(path: Path, refuse: Refuse = refuse) -> list[Row]:
             return [(f"{path}, line {n}", row) for n, row in READERS[kind_of(path)](file, path, refuse)]
     except UnicodeDecodeError:
         raise UserError(unless_damaged(path, not_utf8(path))) from None
-    except (OSError, EOFError, zlib.error, LZMAError) as error:
+    except (OSError, *BROKEN) as error:
         raise UserError(f"{path} cannot be read: {error}.") from None
 
 
@@ -134,6 +132,8 @@ def read_json(
     elif isinstance(content, dict) and content:  # by column, as pandas writes it by default
         rows = by_column(content)
         content = content if rows is None else rows
+    if isinstance(content, dict) and content and not any(isinstance(value, (list, dict)) for value in content.values()):
+        content = [content]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise UserError(f"{path} is not a table: it must be a list of JSON objects, or one object a line.")
     yield from (("row", number, row) for number, row in enumerate(content, start=1))
@@ -183,11 +183,11 @@ def read_conll(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[t
     """
     lines = list(lines_of(file))
     first = next((line for _, line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))), "")
-    separator, begin = "\t" if "\t" in first else None, 0
-    width = len(first.split(separator))
+    separator, begin = re.compile("\t" if "\t" in first else " +"), 0  # a no-break space belongs to its word
+    width = len(separator.split(first.rstrip(" ")))
     rows: list[list[str]] = []
     for number, line in lines:
-        values = [value.strip(" ") or value for value in line.split(separator)]
+        values = [value.strip(" ") or value for value in separator.split(line.rstrip(" "))]
         metadata = line.startswith("# ") and "=" in line and not rows
         comment = line.startswith("#") and (metadata or len(values) != width)
         if not line.strip():

@@ -13,7 +13,7 @@ from pipeline import metrics
 from pipeline.presets import ARMS
 from pipeline.tracking.metric_names import baselines_of
 
-Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid.summary)
+Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid_run.summary)
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,15 @@ class Line:
         means = {arm: self.sign * sum(scores) / len(scores) for arm, scores in self.arms.items() if scores}
         best = [arm for arm, mean in means.items() if math.isclose(mean, max(means.values()), abs_tol=1e-9)]
         return best[0] if len(best) == 1 else None
+
+    @property
+    def is_worth_a_mark(self) -> bool:
+        """Whether the best arm is the best of several, and better than the best baseline."""
+        best, arm = self.best_baseline, self.best_arm
+        if arm is None or sum(map(bool, self.arms.values())) < 2:
+            return False
+        scores = self.arms[arm]
+        return best is None or self.sign * sum(scores) / len(scores) > self.sign * sum(best[1]) / len(best[1])
 
     @property
     def best_baseline(self) -> tuple[str, list[float]] | None:

@@ -36,7 +36,7 @@ def training_sizes(rows: int, wanted: Sequence[int] | None = None, *, most: int 
     return sizes
 
 
-def check_settings(request: FineTuneRequest) -> None:
+def check_worth_settings(request: FineTuneRequest) -> None:
     """Raises: UserError, a setting that each run sets itself."""
     settings = settings_in(request.overrides)
     if any(name.startswith("data.train_rows") for name in settings):

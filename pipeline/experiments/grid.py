@@ -1,27 +1,18 @@
-"""A grid of fine-tunes (models x tasks x arms x seeds), and one table and plot of what they gained.
-
-What is finished is skipped, so a grid can be stopped and continued at any moment.
-"""
+"""A grid of fine-tunes: models x tasks x arms x seeds. As runs: `grid_run.py`."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from pipeline import former_names
 from pipeline.console import typed
-from pipeline.console.messages import inform
-from pipeline.console.progress import progress
 from pipeline.errors import UserError
-from pipeline.experiments import comparison_files
-from pipeline.experiments.conditions import CONDITIONS
 from pipeline.experiments.feasible import (
     REINIT,
     TASK,
@@ -31,19 +22,13 @@ from pipeline.experiments.feasible import (
     why_not,
 )
 from pipeline.experiments.many_runs import check_many_runs, check_pairs
-from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once, starting
-from pipeline.experiments.score_table import footnotes
-from pipeline.presets import ARMS, FROZEN, LARGEST_SEED, ArmName
+from pipeline.presets import ARMS, FROZEN
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
-from pipeline.tracking.wandb_grid import log_grid
-from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of, settings_in
-from pipeline.training.run_folder import SIGN, check_place, elsewhere
-from tasks.base import Task
+from pipeline.training.requests import Overrides, overrides_of, settings_in
 
 # Settings that mean different things for frozen and trained encoders.
 OF_KIND = ("model.optimization.", "model.recipe.lm_weight", "model.recipe.mix_dropout", "model.recipe.unfreeze_share")
-FineTune = Callable[[FineTuneRequest], None]
 Name = Annotated[str, Field(min_length=1)]
 Cell = tuple[str, str, str]  # task, model and arm
 
@@ -172,7 +157,7 @@ def check_folders(tasks: Iterable[str]) -> None:
 # ---------------------------------------------------------------------- settings that a grid refuses
 
 
-def check_settings(grid: Grid) -> None:
+def check_grid_settings(grid: Grid) -> None:
     """Refuses settings that some arm overrides or that mean different things in different arms.
 
     Raises:
@@ -212,167 +197,3 @@ def check_metrics(grid: Grid) -> None:
                 f"The arms score {Path(task).stem} by {' and '.join(found)}, which cannot be compared: leave what sets "
                 "the metric out of `choose`."
             )
-
-
-# ---------------------------------------------------------------------- its runs
-
-
-@dataclass
-class GridRun:
-    """One fine-tune of a grid, and what the table says of it beside its metrics."""
-
-    request: FineTuneRequest
-    labels: dict[str, Any]
-
-    @property
-    def folder(self) -> Path:
-        assert self.request.out is not None
-        return self.request.out
-
-
-def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> GridRun:
-    """`setting` is a number of the arm's settings."""
-    task, model, arm = cell
-    settings, location = grid.settings(cell), grid.tasks[task]
-    name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(settings) > 1 else "")
-    request = FineTuneRequest(
-        model=model,
-        task=task,
-        arm=cast(ArmName, arm),
-        seed=seed,
-        data=None if location is None else str(path_of(grid.data) / location),
-        encoder=grid.encoder(model),
-        out=out / "runs" / name,
-        overrides=(*effective(tuple(grid.flags), learning_of(grid.encoder(model)), task, arm), *settings[setting]),
-    )
-    labels = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
-    return GridRun(request, labels)
-
-
-def rows_of(
-    grid: Grid, cell: Cell, out: Path, seeds: int, summarize: Callable[[GridRun], dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """The rows of the table of a cell: seed 0 with the setting that is best for it, and the other seeds with that."""
-
-    def row(seed: int, setting: int) -> dict[str, Any]:
-        run = run_of(grid, cell, out, seed=seed, setting=setting)
-        return run.labels | summarize(run)
-
-    settings = range(len(grid.settings(cell)))
-    tried = [row(0, setting) for setting in settings]
-    better = max if tried[0]["mode"] == "max" else min
-    best = better(settings, key=lambda setting: tried[setting]["chosen_by"])
-    yield tried[best]
-    yield from (row(seed, best) for seed in range(1, seeds))
-
-
-def compare(
-    grid: Grid,
-    out: Path,
-    finetune: FineTune,
-    *,
-    command: str = "",
-    overwrite: bool = False,
-    whole: Grid | None = None,
-) -> None:
-    """Runs what is not yet finished; writes compare.csv, compare.md and compare.png into `out`.
-
-    Args:
-        command: that makes the same comparison, which is noted beside the table.
-        overwrite: run what is finished too.
-        whole: the grid that `grid` is a part of; what is finished of the rest is in the table too.
-
-    Raises:
-        UserError: a run is refused, another process runs it, or the file of footnotes in `out` is damaged.
-    """
-    check_place(out)
-    if (out / SIGN).exists():
-        raise UserError(f"{out} is the folder of a run, whose command.txt this would change; {elsewhere()}.")
-    check_settings(grid)
-    footnotes(out)  # a damaged file is refused before hours of runs
-    out.mkdir(parents=True, exist_ok=True)
-    whole = whole or grid
-    models = list(dict.fromkeys([*whole.models, *grid.models]))
-    whole = replace(whole, models=models, tasks={**whole.tasks, **grid.tasks})
-    cells = whole.cells()
-    for reason in grid.left_out():
-        inform(f"Left out: {reason}")
-    if not grid.cells():
-        raise UserError("None of these models can do any of these tasks with any of these arms.")
-
-    def finished_rows(cell: Cell) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        with contextlib.suppress(LookupError, UserError):  # no further seed, or its encoder or data are gone
-            found.extend(rows_of(whole, cell, out, LARGEST_SEED, finished_summary))
-        return found
-
-    rows, shown = {cell: finished_rows(cell) for cell in cells}, None
-    with progress(total=grid.size(), desc="compare", unit="run", smoothing=0) as bar:
-
-        def run_once(run: GridRun) -> dict[str, Any]:
-            bar.set_postfix_str(run.folder.name)
-            cell, start = cell_of(run.request), starting(finetune, run.request)
-            return once(run.folder, cell, start, overwrite=overwrite, taken=summary_of(run), bar=bar)
-
-        for cell in grid.cells():
-            seeds = grid.arms[cell[2]].seeds
-            if overwrite or len(rows[cell]) < seeds:
-                made = list(rows_of(whole, cell, out, seeds, run_once))
-                rows[cell] = max(made, finished_rows(cell), key=len)  # further seeds that are finished stay
-            else:
-                runs = len(whole.settings(cell)) + seeds - 1
-                bar.initial += runs  # they say nothing about the time of the others
-                bar.update(runs)
-            found = [row for cell in cells for row in rows[cell]]
-            if found != shown:
-                comparison_files.report(found, out)
-                shown = found
-            if command:  # only now: one that is refused has written nothing
-                comparison_files.note_command(out, command)
-    if shown:
-        log_grid(out, shown)
-
-
-def count_finished(grid: Grid, out: Path) -> int:
-    """How many of the runs of a grid have ended; whether they are of the same data and flags is not looked at."""
-    count = 0
-    for cell in grid.cells():
-        settings = range(len(grid.settings(cell)))
-        for seed in range(grid.arms[cell[2]].seeds):
-            runs = [run_of(grid, cell, out, seed=seed, setting=setting) for setting in settings]
-            ended = sum((run.folder / "metrics.json").is_file() for run in runs)
-            count += ended if seed == 0 else min(1, ended)  # other seeds take the setting that seed 0 chose
-    return count
-
-
-def finished_summary(run: GridRun) -> dict[str, Any]:
-    """Raises: LookupError, it is not finished."""
-    if not (run.folder / "metrics.json").is_file():  # its cell takes longer: the rows of the task are read
-        raise LookupError(run.folder.name)
-    metrics, _ = finished(run.folder, cell_of(run.request), summary_of(run))
-    if metrics is None:
-        raise LookupError(run.folder.name)
-    return metrics
-
-
-def summary_of(run: GridRun) -> Taken:
-    return partial(summary, task_as_run(run.request.task, run.request.overrides))
-
-
-def summary(task: Task, metrics: dict[str, Any]) -> dict[str, Any]:
-    """What the table takes from `metrics.json`.
-
-    Raises:
-        LookupError: it is not that of a fine-tune.
-    """
-    return {
-        "metric": task.metric,
-        "mode": task.mode,
-        "score": finite(metrics, f"test/{task.metric}", most=task.bound),
-        "chosen_by": finite(metrics, f"val/best_{task.metric}", most=task.bound),
-        "degenerate": finite(metrics, "degenerate"),
-        "tokens": finite(metrics, "tokens"),
-        "minutes": finite(metrics, "seconds") / 60,
-        **{name: metrics[name] for name in CONDITIONS if name in metrics},
-        **{name: value for name, value in metrics.items() if name.startswith("baseline/")},
-    }

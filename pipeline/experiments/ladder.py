@@ -16,7 +16,7 @@ from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Kind = Literal["baseline", "counting", "feed-forward", "recurrent", "attention"]
+Kind = Literal["baseline", "counting", "feed-forward", "recurrent", "attention", "convolution"]
 
 
 @dataclass
@@ -101,7 +101,7 @@ def load(file: Path, **changes: Any) -> Ladder:
     Raises:
         UserError: a field is missing, unknown or of the wrong kind, or two rungs have one name.
     """
-    content = content_of(file)
+    content = fields_of_file(file)
     if "axes" in content:
         every = checked(dict[str, Any], content.pop("every", {}), file)
         content["rungs"] = product(checked(AXES, content.pop("axes"), file), every)
@@ -115,7 +115,7 @@ def load(file: Path, **changes: Any) -> Ladder:
     return ladder
 
 
-def content_of(file: Path, known: tuple[Path, ...] = ()) -> dict[str, Any]:
+def fields_of_file(file: Path, known: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The fields of a ladder's file, with those of the ladder that it is like where it has none.
 
     Args:
@@ -134,7 +134,7 @@ def content_of(file: Path, known: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError(f"{file} is like '{name}'. {unknown('ladder', name, 'ladder')}")
     if other in (*known, file):
         raise UserError(f"{file} is like '{name}', which is like it: leave one `like` out.")
-    theirs = content_of(other, (*known, file))
+    theirs = fields_of_file(other, (*known, file))
     replaced = {"rungs": ("axes", "every"), "axes": ("rungs",)}  # a ladder has one of them
     return {key: value for key, value in theirs.items() if not any(key in replaced.get(k, ()) for k in own)} | own
 

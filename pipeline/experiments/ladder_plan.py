@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.ladder import Ladder, Rung
-from pipeline.experiments.pretraining_cell import EVERY, STEPS, WARMUP, Configure, check_settings, of_steps
+from pipeline.experiments.pretraining_cell import EVERY, STEPS, WARMUP, Configure, check_not_derived, of_steps
 from pipeline.tracking.history import read_metrics
 from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import CorpusData
@@ -105,7 +105,7 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
         UserError: a model is unknown or does not score from left to right, a setting is not valid, or the ladder sets
             it, or the models differ in what they must share.
     """
-    check_settings([*ladder.settings, *settings_in(overrides)], OWN, OF_LADDER)
+    check_not_derived([*ladder.settings, *settings_in(overrides)], OWN, OF_LADDER)
     for name in sorted(settings_in(overrides)):
         values = {repr(rung.settings.get(name)): rung.name for rung in ladder.rungs if rung.model is not None}
         if len(values) > 1:
@@ -115,7 +115,7 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
             )
     found: dict[str, Plan] = {}
     for rung in ladder.rungs:
-        check_settings(rung.settings, OWN, OF_LADDER)
+        check_not_derived(rung.settings, OWN, OF_LADDER)
         if rung.model is None:
             continue
         settings = overrides_of({**rung.settings, **ladder.settings})

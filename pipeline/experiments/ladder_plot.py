@@ -9,7 +9,14 @@ from typing import Any
 
 from pipeline.tracking import plots
 
-MARKERS = {"baseline": "x", "counting": "s", "feed-forward": "^", "recurrent": "D", "attention": "o"}
+MARKERS = {
+    "baseline": "x",
+    "counting": "s",
+    "feed-forward": "^",
+    "recurrent": "D",
+    "attention": "o",
+    "convolution": "h",
+}
 LOOKS = {kind: (marker, plots.COLORS[plots.KIND_COLORS[kind]]) for kind, marker in MARKERS.items()}
 GAP = 0.042  # least distance of two labels, of the height of the axes
 

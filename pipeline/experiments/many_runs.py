@@ -1,12 +1,43 @@
-"""Settings of many runs at once: what each of them sets itself is refused."""
+"""Many runs at once: what they have in common, and settings that each of them sets itself and that are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import PAIR, readings_of
+from pipeline.training.requests import FineTuneRequest
+from pipeline.training.run_folder import SIGN, check_place, elsewhere
+
+FineTune = Callable[[FineTuneRequest], None]
+
+
+def best_with_seeds(
+    run: Callable[[int, int], dict[str, Any]], *, settings: int, seeds: int
+) -> Iterator[dict[str, Any]]:
+    """Runs seed 0 with all settings, and the other seeds with the one that is best on the validation part.
+
+    Args:
+        run: number of a seed and of a setting -> what it gave: `chosen_by`, of which `mode` says what is better, ...
+
+    Returns:
+        What each seed gave with that setting.
+    """
+    tried = [run(0, setting) for setting in range(settings)]
+    better = max if tried[0]["mode"] == "max" else min
+    best = better(range(settings), key=lambda setting: tried[setting]["chosen_by"])
+    yield tried[best]
+    yield from (run(seed, best) for seed in range(1, seeds))
+
+
+def check_no_run(out: Path, file: str) -> None:
+    """Raises: UserError, `out` cannot be a folder of many runs, or is that of a run, which has such a file itself."""
+    check_place(out)
+    if (out / SIGN).exists():
+        raise UserError(f"{out} is the folder of a run, whose {file} this would change; {elsewhere()}.")
 
 
 def check_pairs(settings: Iterable[str], tasks: Iterable[str]) -> None:

@@ -64,7 +64,7 @@ def cell_of(request: PretrainRequest, data: CorpusData) -> Cell:
     }
 
 
-def check_settings(names: Iterable[str], own: Collection[str], of: str) -> None:
+def check_not_derived(names: Iterable[str], own: Collection[str], of: str) -> None:
     """Raises: UserError, a setting is one of a single run, or one of `own`, which follow from `of`."""
     names = list(names)
     check_many_runs(names)

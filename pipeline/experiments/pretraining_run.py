@@ -164,6 +164,8 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
     size = f"{module.parameter_count:,} parameters" if module.parameter_count else "no parameters, it counts"
     inform(f"{request.model}: {size}; baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats")
+    if module.optimization is not None and (note := data.many_passes(trainer.max_steps)) is not None:
+        inform(note)
     before = [] if origin is None else lineage.read(origin)
     load_report = "" if origin is None else format_load_report(origin, module.loaded, before)
     if load_report:

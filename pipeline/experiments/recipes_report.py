@@ -161,7 +161,7 @@ def plot(measured: Measured, file: Path) -> None:
     axes.grid(axis="y", visible=False)
     metric = plots.readable(measured.metric.removeprefix("val/"))
     unit = " (nats)" * measured.metric.endswith("loss")
-    orange = "orange squares: losses, " * any(change.is_loss for change in measured.changes.values())
+    orange = "orange squares: worse, " * any(change.is_loss for change in measured.changes.values())
     notes = f"n: seeds, bars: 95 % intervals over them;\n{orange}hollow: uncertain, or one seed"
     axes.set_xlabel(f"change of the validation {metric}{unit}: to the left is better;\n{notes}")
     axes.set_title(

@@ -19,8 +19,8 @@ from pipeline.experiments.pretraining_cell import (
     STEPS,
     Configure,
     cell_of,
+    check_not_derived,
     check_out,
-    check_settings,
     check_shared,
     note_shared,
     of_steps,
@@ -90,7 +90,7 @@ class RecipesRun:
         check_out(self.out, SIGN, "recipes")
         if wrong := [name for name in self.chosen if name not in found]:
             raise UserError(f"There is no recipe '{wrong[0]}'; there are {', '.join(found)}.")
-        check_settings(settings_in(self.overrides), (STEPS, EVERY), OF_RECIPES)
+        check_not_derived(settings_in(self.overrides), (STEPS, EVERY), OF_RECIPES)
         fixed = settings_in(self.overrides)
         for name, one in recipes.ingredients.items():
             if set(one.settings) <= fixed and (not self.chosen or name in self.chosen):
@@ -111,7 +111,7 @@ class RecipesRun:
             UserError: it cannot be run.
         """
         recipes = self.recipes
-        check_settings(own, (STEPS, EVERY), OF_RECIPES)
+        check_not_derived(own, (STEPS, EVERY), OF_RECIPES)
         settings = (*overrides_of(own), *self.overrides)
         request = PretrainRequest(model=recipes.model, corpus=recipes.corpus, overrides=settings)
         try:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from pipeline.console import typed
 from pipeline.console.progress import write
-from pipeline.data.labeled import content_of
+from pipeline.data.labeled import source_hash
 from pipeline.errors import Interrupted, UserError
 from pipeline.experiments.feasible import task_as_run
 from pipeline.models.folder import FILES
@@ -77,7 +77,7 @@ def cell_of(request: FineTuneRequest) -> Cell:
     return {
         "encoder": digest([file_hash(file) for file in encoder_files(request)]),
         "arm": request.arm,
-        "data": content_of(task_as_run(request.task, request.overrides), request.data),
+        "data": source_hash(task_as_run(request.task, request.overrides), request.data),
         "files": task_hash(task_file(request.task)),
         "flags": with_contents(request.overrides),
     }

@@ -54,7 +54,7 @@ class ScoreTable:
 
 
 def score_table(lines: Sequence[Line], notes: Sequence[Footnote] = (), *, costs: bool = False) -> ScoreTable:
-    """A row for each task and model; the best arm and the certain gains are bold.
+    """A row for each task and model; the best arm, where it is above the best baseline, and the certain gains are bold.
 
     Args:
         costs: whether a row has the tokens and minutes of its runs.
@@ -87,7 +87,7 @@ def score_table(lines: Sequence[Line], notes: Sequence[Footnote] = (), *, costs:
 
 def _score_cell(line: Line, arm: str) -> str:
     text = format_score(line.arms[arm])
-    return f"**{text}**" if arm == line.best_arm else text
+    return f"**{text}**" if arm == line.best_arm and line.is_worth_a_mark else text
 
 
 def how_to_read(lines: Sequence[Line], arms: Sequence[str], tuned: str | None) -> list[str]:

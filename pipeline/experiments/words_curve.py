@@ -11,7 +11,7 @@ from typing import Any
 from pipeline import encoders
 from pipeline.console import typed
 from pipeline.console.progress import progress
-from pipeline.data.labeled import content_of
+from pipeline.data.labeled import source_hash
 from pipeline.errors import UserError
 from pipeline.experiments import words_plot
 from pipeline.experiments.run_cache import Cell, ZeroShot, anew, finite, once
@@ -132,7 +132,7 @@ def measure(
     check_place(out)
     asked = {name: repr(getattr(request, name)) for name in ("shots", "limit", "seed", "unigram")}
     asked |= {"files": task_hash(file), "prompts": repr(task.prompts)}
-    data = content_of(task, request.data)
+    data = source_hash(task, request.data)
     with progress(total=sum(len(curve.saved) for curve in curves), desc="zeroshot", unit="encoder") as bar:
         for curve in curves:
             for saved in curve.saved:

@@ -12,8 +12,8 @@ from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import effective, learning_of
-from pipeline.experiments.few_rows import check_settings, crossing, settings_for, training_sizes
-from pipeline.experiments.grid import FineTune
+from pipeline.experiments.few_rows import check_worth_settings, crossing, settings_for, training_sizes
+from pipeline.experiments.many_runs import FineTune
 from pipeline.experiments.run_cache import Cell, Runs, ZeroShot, anew, cell_of, finite, once, starting
 from pipeline.presets import task_file, task_of
 from pipeline.prompting.run import check_prompts
@@ -46,7 +46,7 @@ def measure(
     if not isinstance(task, Task) or task.metric != "accuracy":
         raise UserError(f"{file.stem} is not scored by accuracy: a prompt and a fine-tune cannot be compared.")
     check_prompts(task, file)
-    check_settings(request)
+    check_worth_settings(request)
     if changed := sorted(name for name in settings_in(request.overrides) if name.startswith("data.task.")):
         raise UserError(f"{changed[0]} changes the task for fine-tunes, but not for the prompt: set it in a task file.")
     numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), most=MOST)

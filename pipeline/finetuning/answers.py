@@ -32,7 +32,10 @@ def table_writer(target: IO[str], delimiter: str) -> Write:
 
     Writing raises UserError for a row with a column that the first one has not: the header is written by then.
     """
-    writer = csv.writer(target, delimiter=delimiter, lineterminator="\n")
+    writer, quoting = (
+        csv.writer(target, delimiter=delimiter, lineterminator="\n", quoting=how)
+        for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
     header: list[str] = []
 
     def write(row: Mapping[str, Any], text: Any, answer: dict[str, Any]) -> None:
@@ -50,7 +53,9 @@ def table_writer(target: IO[str], delimiter: str) -> Write:
                 f"A row has '{unseen[0]}', which the first one has not: a table has the same columns in each row; name "
                 "them in the first one, or choose an --out that ends in .jsonl."
             )
-        writer.writerow([*(cell(row.get(name)) for name in header), *cells.values()])
+        values = [*(cell(row.get(name)) for name in header), *cells.values()]
+        bare = any("\r" in str(value) for value in values)  # ends a line for readers, and is not quoted by the other
+        (quoting if bare else writer).writerow(values)
 
     return write
 

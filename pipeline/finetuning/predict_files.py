@@ -18,7 +18,7 @@ from pipeline.errors import UserError
 from pipeline.finetuning.answers import json_writer, table_writer
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.storage.atomic import open_atomically, reason
-from tasks.dataset import is_plain_list, listed, shortened
+from tasks.dataset import is_missing, is_plain_list, listed, shortened
 
 Record = tuple[Mapping[str, Any], Any]  # the columns of a row, and what the model reads of it
 UNWRITTEN = (".xlsx", ".xls", ".ods", ".parquet", ".arrow", ".feather")  # what others would open as tables
@@ -132,6 +132,8 @@ def value(model: FineTunedModel, row: Mapping[str, Any], role: str, place: str) 
         return cell.split() if by_word and name in (column, role) else cell  # words as the task reads them
     if cell is not None and by_word and is_plain_list(cell):
         return [str(word) for word in cell]
+    if isinstance(cell, (int, float)) and not by_word and not is_missing(cell):
+        return str(cell)  # as in training
     if cell is not None:
         raise UserError(f"{place} has {shortened(str(cell))} under '{column}', which is not text.")
     raise UserError(f"{place} has no text under '{column}', which this model reads (it has {listed(row)}).")

@@ -62,6 +62,8 @@ def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
             raise UserError(f"{path} has no word vectors: a word and its numbers on each line.")
         texts = lines if header else itertools.chain([first], lines)
         for number, line in enumerate(texts, 2 if header else 1):
+            if header and number == 2:
+                _check_size(line, size, path)
             if len(words) == most:
                 break
             word, vector = _split(line, size, where=f"Line {number:,} of {path}")
@@ -71,6 +73,16 @@ def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
     if not words:
         raise UserError(f"{path} has no word vectors.")
     return list(words), torch.from_numpy(np.stack(rows))
+
+
+def _check_size(line: str, size: int, path: Path) -> None:
+    """Raises: UserError, the first word has more numbers than the header says."""
+    extra = line.rstrip().split(" ")[1:-size]
+    with contextlib.suppress(ValueError):
+        if extra and all(math.isfinite(float(part)) for part in extra):
+            raise UserError(
+                f"The header of {path} says {size:,} numbers, and its first word has {size + len(extra):,}."
+            )
 
 
 def _split(line: str, size: int, *, where: str) -> tuple[str, np.ndarray]:
@@ -88,7 +100,7 @@ def _split(line: str, size: int, *, where: str) -> tuple[str, np.ndarray]:
 @contextlib.contextmanager
 def _lines(path: Path) -> Iterator[Iterator[str]]:
     try:
-        with COMPRESSIONS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+        with COMPRESSIONS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig") as file:
             yield iter(file)
     except UnicodeDecodeError:
         raise UserError(f"{path} is no text in UTF-8: word2vec's binary format is not read.") from None

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens, padded, rows_of
+from pipeline.models.inputs import Batch, SpecialTokens, padded, rows_of
+from pipeline.models.layers.transformer_block import initialize
 from pipeline.models.outputs import Encoded
 from pipeline.models.transformer_encoder_decoder import (
     Seq2SeqConfig,
@@ -52,7 +53,6 @@ class Bart(TransformerEncoderDecoder):
 
     model_type = "bart"
     hf_model_types = ("mbart",)
-    special = SpecialTokens(prefix=1, between=2, suffix=1)
     may_be_zero = ("decoder_start", "source_language")  # ids of tokens
     learned_positions = True
     schema = BartConfig
@@ -103,16 +103,13 @@ class Bart(TransformerEncoderDecoder):
         if self.names_languages:
             self.special = SpecialTokens(prefix=0, between=1, suffix=2)  # type: ignore[misc]
             first = next(iter(languages_of(tokenizer).values()))
-            self._set_languages(source_language or first, decoder_start or first)
+            given = (source_language, decoder_start)
+            self._set_languages(*(first if language is None else language for language in given))
         self.encoder_positions = nn.Embedding(max_length + OFFSET, size)
         self.decoder_positions = nn.Embedding(max_length + OFFSET, size)
         self.encoder_embedding_norm = nn.LayerNorm(size, eps=1e-5)
         self.decoder_embedding_norm = nn.LayerNorm(size, eps=1e-5)
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
-            if isinstance(module, nn.Linear):
-                nn.init.zeros_(module.bias)
+        initialize(self)
 
     @classmethod
     def variant(cls, config: Mapping[str, Any]) -> str:
@@ -158,7 +155,7 @@ class Bart(TransformerEncoderDecoder):
         Too long a pair loses tokens from the end of the longer text.
         """
         if not self.names_languages:
-            return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
+            return super().collate(texts)
         end, code = self.tokenizer.id("eos"), self.config["source_language_id"]
         rows = rows_of(texts, begin=[], between=[end], end=[end, code], max_length=self.max_length)
         return padded(rows, pad=self.tokenizer.id("pad"))

@@ -21,7 +21,7 @@ from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size, check_support
 from pipeline.models.inputs import Batch, SpecialTokens, cut_pair, padded, rows_of
 from pipeline.models.layers.attention import check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
-from pipeline.models.layers.transformer_block import ACTIVATIONS, Block, put_back
+from pipeline.models.layers.transformer_block import ACTIVATIONS, Block, initialize, scattered
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -135,7 +135,7 @@ class Bert(Encoder):
         self.lm_bias = nn.Parameter(torch.zeros(self.config["vocab_size"]))
         self.pooler = nn.Linear(size, size) if next_sentence else None
         self.next_sentence = nn.Linear(size, 2) if next_sentence else None
-        self.apply(_initialize)
+        initialize(self)
         if initialization == "local":
             self.init_local_attention()
         for block in self.blocks if zero_outputs else []:
@@ -192,7 +192,7 @@ class Bert(Encoder):
         only, top = batch.get("top_positions"), len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
             layers.append(block(layers[-1], bias, only=only if index == top else None))
-        layers[-1] = put_back(layers[-1], only, x)
+        layers[-1] = scattered(layers[-1], only, x)
         return Encoded(layers=layers, mask=mask, input_ids=ids)
 
     @property
@@ -337,15 +337,6 @@ class Bert(Encoder):
             name = ("BertForPreTraining" if lm and pairs else "BertModel") if pooler else "BertForMaskedLM"
             config = {"architectures": [name], **config}
         return config
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, (nn.Linear, nn.Embedding)):
-        nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear):
-            nn.init.zeros_(module.bias)
-        elif module.padding_idx is not None:
-            nn.init.zeros_(module.weight[module.padding_idx])
 
 
 # Tied copies that some folders carry.

@@ -60,8 +60,7 @@ class Cbow(Encoder):
     context = ("full",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
     schema = CbowConfig
-    heads = ("output.",)
-    lm_head = ("output.",)
+    heads = lm_head = ("output.",)
     joint_pairs = False
 
     def __init__(

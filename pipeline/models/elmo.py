@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens
+from pipeline.models.inputs import Batch, SpecialTokens, cut_pair
 from pipeline.models.layers.char_cnn import BEGIN, CHARACTERS, END, WIDEST, CharacterEncoder
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
@@ -289,11 +289,17 @@ class Elmo(Encoder):
         return [self.unit_text(word) for word in units if outputs.get(word, UNKNOWN) == UNKNOWN]
 
     def collate(self, texts: Sequence[Any]) -> Batch:
-        """<S> words </S>; a pair is one text after the other, each between marks."""
+        """<S> words </S>; a pair is one text after the other, each between marks; too long a pair loses words from the
+        end of the longer text.
+        """
         rows = []
         for text in texts:
-            row = [*text[0], END, BEGIN, *text[1]] if isinstance(text, tuple) else list(text)
-            rows.append([BEGIN, *row[: self.max_length - self.special.count()], END])
+            if isinstance(text, tuple):
+                first, second = cut_pair(*text, room=self.max_length - self.special.count(2))
+                row = [*first, END, BEGIN, *second]
+            else:
+                row = list(text[: self.max_length - self.special.count()])
+            rows.append([BEGIN, *row, END])
         return collate_words(rows, self.tokenizer.outputs, max_characters=self.max_characters)
 
     # ------------------------------------------------------------------ folders

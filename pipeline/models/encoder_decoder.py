@@ -16,7 +16,7 @@ from torch import Tensor
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder, eval_mode
 from pipeline.models.generation import Search, search
-from pipeline.models.inputs import Batch, padded
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens, padded
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -36,6 +36,11 @@ class EncoderDecoder(Encoder):
 
     scoring = "seq2seq"
     context = ("full",)
+    special = SpecialTokens(prefix=1, between=2, suffix=1)
+
+    def collate(self, texts: Sequence[Any]) -> Batch:
+        """<s> a </s> or <s> a </s> </s> b </s>; too long a pair loses tokens from the end of the longer text."""
+        return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
 
     @property
     @abstractmethod
@@ -146,11 +151,14 @@ class EncoderDecoder(Encoder):
         return {"decoder_input_ids": self.shifted(labels), "labels": labels}
 
     @torch.no_grad()
-    def write(self, batch: Batch, how: Search, encoded: Encoded | None = None) -> list[list[int]]:
+    def write(
+        self, batch: Batch, how: Search, encoded: Encoded | None = None, most: Sequence[int] | None = None
+    ) -> list[list[int]]:
         """The targets that the model gives to the sources of a batch, as token ids without special ones.
 
         Args:
             encoded: what `read` returned for the batch; None: it is read.
+            most: new tokens of each source; None: `how.tokens` of all.
         """
 
         def step(ids: Tensor, new: int, state: Any) -> tuple[Tensor, Any]:
@@ -160,8 +168,8 @@ class EncoderDecoder(Encoder):
         with eval_mode(self):
             state = self.begin(encoded or self.read(batch))
             starts = batch["input_ids"].new_full((len(batch["input_ids"]), 1), self.decoder_start)
-            most = min(how.tokens, self.max_length)
-            rows = search(step, state, starts, how, end=self.tokenizer.id("eos"), most=most)
+            limits = [min(limit, self.max_length) for limit in most or [how.tokens] * len(starts)]
+            rows = search(step, state, starts, how, end=self.tokenizer.id("eos"), most=limits)
         return [self.without_special(row) for row in rows]
 
     def without_special(self, ids: Sequence[int]) -> list[int]:

@@ -6,7 +6,7 @@ Shapes: B batch, T positions, n order, m size of an embedding, h tanh units, D s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
 import torch
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
-from pipeline.models.base import Encoder
+from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
+from pipeline.models.inputs import Batch, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.losses import Loss
@@ -44,7 +44,7 @@ class FflmConfig(TypedDict):
     dropout_prob: Rate
 
 
-class FeedForward(Encoder):
+class FeedForward(CausalEncoder):
     """The next token from the embeddings x of the last n - 1 tokens: y = b + W x + U tanh(d + H x).
 
     A place before the text has a vector that is learned. The concatenation x costs less than n - 1 products of shifted
@@ -68,14 +68,10 @@ class FeedForward(Encoder):
     """
 
     model_type = "fflm"
-    scoring = "causal"
-    context = ("left",)
-    special = SpecialTokens(prefix=1, between=1, suffix=1)
     may_be_zero = ("hidden_size",)
     offers = ("state",)
     schema = FflmConfig
-    heads = ("output.",)
-    lm_head = ("output.",)
+    heads = lm_head = ("output.",)
     joint_pairs = False
 
     def __init__(
@@ -185,10 +181,6 @@ class FeedForward(Encoder):
     def layer_groups(self) -> list[list[nn.Parameter]]:
         above = [] if self.hidden is None else list(self.hidden.parameters())
         return [[*self.embedding.parameters(), self.begin], above]
-
-    def collate(self, texts: Sequence[Any]) -> Batch:
-        """[begin] text [end], see `batch_between_ends`."""
-        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:

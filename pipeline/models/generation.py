@@ -96,28 +96,31 @@ def generate(model: Encoder, prompt: Sequence[int], how: Search) -> list[int]:
 
     ids = torch.tensor([list(prompt)], device=model.device)
     most = min(how.tokens, model.max_length - len(prompt))
-    return search(read, model.new_state(), ids, how, end=model.tokenizer.id("eos"), most=most)[0]
+    return search(read, model.new_state(), ids, how, end=model.tokenizer.id("eos"), most=[most])[0]
 
 
-def search(read: Reader, state: Any, prompts: Tensor, how: Search, *, end: int, most: int) -> list[list[int]]:
-    """Continues prompts (R, P) until `end`, or for `most` tokens; returns what is new, without the end."""
-    if most < 1:
+def search(read: Reader, state: Any, prompts: Tensor, how: Search, *, end: int, most: Sequence[int]) -> list[list[int]]:
+    """Continues prompts (R, P) until `end`, or for so many tokens as `most` has for each; returns what is new, without
+    the end.
+    """
+    if min(most) < 1:
         return [[] for _ in prompts]
     return (_draw if how.beam == 1 else _beam)(read, state, prompts, how, end, most)
 
 
-def _draw(read: Reader, state: Any, ids: Tensor, how: Search, end: int, most: int) -> list[list[int]]:
+def _draw(read: Reader, state: Any, ids: Tensor, how: Search, end: int, most: Sequence[int]) -> list[list[int]]:
     """The likeliest token each time, or one that is drawn; rows that have ended are dropped."""
     results: list[list[int]] = [[] for _ in ids]
     generators = [torch.Generator().manual_seed(how.seed + row) for row in range(len(ids))]
     running, new = list(range(len(ids))), ids.shape[1]
-    for _ in range(most):
+    for _ in range(max(most)):
         logits, state = read(ids, new, state)
         tokens = choose(logits, how, [generators[number] for number in running])
         for number, token in zip(running, tokens, strict=True):
             if token != end:
                 results[number].append(token)
-        going = [place for place, token in enumerate(tokens) if token != end]
+        lengths = [len(results[number]) for number in running]
+        going = [i for i, token in enumerate(tokens) if token != end and lengths[i] < most[running[i]]]
         if not going:
             break
         ids, new = torch.cat([ids, ids.new_tensor(tokens)[:, None]], 1), 1
@@ -156,29 +159,29 @@ class _Finished:
         return len(self.best) == most and score <= self.best[-1][0]
 
 
-def _beam(read: Reader, state: Any, ids: Tensor, how: Search, end: int, most: int) -> list[list[int]]:
+def _beam(read: Reader, state: Any, ids: Tensor, how: Search, end: int, most: Sequence[int]) -> list[list[int]]:
     """Beam search, as `generate(num_beams=k, early_stopping=False)` of transformers has it.
 
     Of the 2 k best continuations of a source the k best unfinished ones are continued, and what has ended among the
-    first k is kept. A source is done when k have ended, and no unfinished one has a better score at its present length.
+    first k is kept. A source is done when k have ended, and no unfinished one has a better score at its present length,
+    or at its most tokens.
     """
     k, prompt, new = how.beam, ids.shape[1], ids.shape[1]
     finished = [_Finished() for _ in ids]
     sources = list(range(len(ids)))  # those that are not done; each has as many rows, side by side
     scores = torch.zeros(len(ids), device=ids.device)  # of rows: sums of log-probabilities
-    for length in range(1, most + 1):
+    for length in range(1, max(most) + 1):
         logits, state = read(ids, new, state)
         values, tokens, rows = _continuations(logits.float(), scores, len(sources), 2 * k)
-        ends = (tokens == end) | (length == most)
+        last = [length == most[source] for source in sources]
+        ends = (tokens == end) | torch.tensor(last, device=ids.device)[:, None]
         final = values / length**how.length_penalty
         for source, place in ends[:, :k].nonzero().tolist():
             text = [*ids[rows[source, place], prompt:].tolist(), int(tokens[source, place])]
             finished[sources[source]].add(float(final[source, place]), text[:-1] if text[-1] == end else text, most=k)
-        if length == most:
-            break
         values, chosen = values.masked_fill(ends, -torch.inf).topk(min(k, values.shape[1]))
         best = (values[:, 0] / length**how.length_penalty).tolist()
-        going = [i for i, source in enumerate(sources) if not finished[source].beyond(best[i], k)]
+        going = [i for i, source in enumerate(sources) if not last[i] and not finished[source].beyond(best[i], k)]
         if not going:
             break
         kept = ids.new_tensor(going)

@@ -5,10 +5,8 @@ Shapes: B batch, T positions, D model size, V vocabulary.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +14,13 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from pipeline.errors import UserError, check_choice
-from pipeline.models.base import Encoder
+from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size, check_supported
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative, last_positions
+from pipeline.models.inputs import Batch, check_generative, last_positions
 from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
-from pipeline.models.layers.transformer_block import Block, put_back
+from pipeline.models.layers.transformer_block import Block, initialize, narrow_residual, scattered
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -42,7 +40,7 @@ class GptConfig(TypedDict):
     zero_outputs: NotRequired[bool]
 
 
-class Gpt(Encoder):
+class Gpt(CausalEncoder):
     """A causal Transformer, with the embedding as its output matrix.
 
     Args:
@@ -62,9 +60,6 @@ class Gpt(Encoder):
 
     model_type = "gpt"
     hf_model_types = ("gpt2", "openai-gpt")
-    scoring = "causal"
-    context = ("left",)
-    special = SpecialTokens(prefix=1, between=1, suffix=1)
     offers = ("packing", "positions", "attend", "top_positions")
     learned_positions = True
     schema = GptConfig
@@ -134,17 +129,11 @@ class Gpt(Encoder):
             for _ in range(layers)
         )
         self.final_norm = nn.LayerNorm(size, eps=1e-5) if norm == "pre" else None
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
-            if isinstance(module, nn.Linear):
-                nn.init.zeros_(module.bias)
-        for block in self.blocks:  # the residual stream's variance does not grow with depth (2019, 2.3)
-            assert isinstance(block, Block)
-            for part in (block.out, block.down):
-                nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * layers))
-            if zero_outputs:
-                block.zero_outputs()
+        initialize(self)
+        narrow_residual(self.blocks)
+        if zero_outputs:
+            for block in self.blocks:
+                cast(Block, block).zero_outputs()
 
     def forward(self, batch: Batch, state: KeyValues | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
@@ -173,7 +162,7 @@ class Gpt(Encoder):
             layers.append(block(layers[-1], bias, causal=True, past=state, layer=index, only=asked))
         if self.final_norm is not None:
             layers[-1] = self.final_norm(layers[-1])
-        layers[-1] = put_back(layers[-1], only, x)
+        layers[-1] = scattered(layers[-1], only, x)
         return Encoded(layers=layers, mask=mask, input_ids=ids, state=state)
 
     @property
@@ -200,10 +189,6 @@ class Gpt(Encoder):
     def pooled_positions(self, mask: Tensor) -> Tensor:
         return last_positions(mask)
 
-    def pooled(self, encoded: Encoded) -> Tensor:
-        """The last token of the top layer, which has seen the whole text (Radford et al. 2018, 3.2)."""
-        return encoded.layers[-1].flatten(0, 1)[self.pooled_positions(encoded.mask)]
-
     @property
     def num_layers(self) -> int:
         return 1 + len(self.blocks)
@@ -214,13 +199,6 @@ class Gpt(Encoder):
         if self.final_norm is not None:
             groups[-1] += list(self.final_norm.parameters())
         return groups
-
-    def collate(self, texts: Sequence[Any]) -> Batch:
-        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`.
-
-        The first GPT had special tokens for start, delimiter and extraction (Radford et al. 2018, 3.3).
-        """
-        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     def new_state(self) -> KeyValues:
         """Keys and values of the blocks: none yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NotRequired, cast
 
 import torch
@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from pipeline.errors import UserError
-from pipeline.models.base import Encoder
+from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import HeadLayout, Rate, Size, check_supported
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative, last_positions
+from pipeline.models.inputs import Batch, check_generative, last_positions
 from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.recomputable import Recomputable
-from pipeline.models.layers.transformer_block import picked, put_back, self_attention
+from pipeline.models.layers.transformer_block import initialize, narrow_residual, picked, scattered, self_attention
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.tokenization.base import Tokenizer
@@ -60,7 +60,7 @@ class LlamaConfig(TypedDict):
     attention_dropout: NotRequired[Rate]
 
 
-class Llama(Encoder):
+class Llama(CausalEncoder):
     """A causal Transformer with rotary positions (Su et al. 2021).
 
     Args:
@@ -82,9 +82,6 @@ class Llama(Encoder):
     """
 
     model_type = "llama"
-    scoring = "causal"
-    context = ("left",)
-    special = SpecialTokens(prefix=1, between=1, suffix=1)
     offers = ("packing", "positions", "attend", "top_positions")
     schema = LlamaConfig
     heads = lm_head = ("lm_head.",)
@@ -160,13 +157,8 @@ class Llama(Encoder):
         )
         self.final_norm = nn.RMSNorm(size, eps=norm_eps)
         self.output = None if tied else nn.Linear(size, self.config["vocab_size"], bias=False)
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
-        for block in self.blocks:  # as in GPT-2: the residual stream's variance does not grow with depth
-            assert isinstance(block, LlamaBlock)
-            for part in (block.out, block.down):
-                nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * layers))
+        initialize(self)
+        narrow_residual(self.blocks)
 
     def forward(self, batch: Batch, state: KeyValues | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
@@ -188,7 +180,7 @@ class Llama(Encoder):
         only, top = batch.get("top_positions"), len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
             layers.append(block(layers[-1], rotation, bias, state, index, only if index == top else None))
-        layers[-1] = put_back(self.final_norm(layers[-1]), only, x)
+        layers[-1] = scattered(self.final_norm(layers[-1]), only, x)
         return Encoded(layers=layers, mask=mask, input_ids=ids, state=state)
 
     def rotation(self, positions: Tensor) -> Rotation:
@@ -233,10 +225,6 @@ class Llama(Encoder):
     def pooled_positions(self, mask: Tensor) -> Tensor:
         return last_positions(mask)
 
-    def pooled(self, encoded: Encoded) -> Tensor:
-        """The last token of the top layer, which has seen the whole text."""
-        return encoded.layers[-1].flatten(0, 1)[self.pooled_positions(encoded.mask)]
-
     @property
     def num_layers(self) -> int:
         return 1 + len(self.blocks)
@@ -245,10 +233,6 @@ class Llama(Encoder):
         groups = [list(self.word_embedding.parameters()), *(list(block.parameters()) for block in self.blocks)]
         groups[-1] += list(self.final_norm.parameters())
         return groups
-
-    def collate(self, texts: Sequence[Any]) -> Batch:
-        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`."""
-        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     def new_state(self) -> KeyValues:
         """Keys and values of the blocks: none yet."""

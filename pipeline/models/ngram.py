@@ -6,7 +6,7 @@ They are counted in one pass an order, not trained. Shapes: B batch, T positions
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, get_args
 
@@ -19,9 +19,9 @@ from typing_extensions import TypedDict
 
 from pipeline.console.progress import progress
 from pipeline.errors import UserError, check_choice
-from pipeline.models.base import Encoder
+from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import Size
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
+from pipeline.models.inputs import Batch, check_generative
 from pipeline.models.layers.ngram_counts import Level, Probabilities, Smoothing, count, memory_needed, stream_of
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, LoadReport
@@ -45,7 +45,7 @@ class NgramConfig(TypedDict):
     ngrams: list[Size]
 
 
-class Ngram(Encoder):
+class Ngram(CausalEncoder):
     """Counts of n-grams. Its "hidden vectors" are histories: the last n - 1 tokens, -1 before the text begins.
 
     Args:
@@ -60,9 +60,6 @@ class Ngram(Encoder):
 
     model_type = "ngram"
     learning = "counting"
-    scoring = "causal"
-    context = ("left",)
-    special = SpecialTokens(prefix=1, between=1, suffix=1)
     offers = ("packing",)  # no history crosses the end of a text
     shardable = False
     whole_numbers = True
@@ -207,10 +204,6 @@ class Ngram(Encoder):
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         return []
-
-    def collate(self, texts: Sequence[Any]) -> Batch:
-        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`."""
-        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     # ------------------------------------------------------------------ folders
 

@@ -6,18 +6,17 @@ Shapes: B batch, T positions, E size of an embedding, D model size, V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from pipeline.errors import UserError, check_choice
-from pipeline.models.base import Encoder
+from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, check_generative
+from pipeline.models.inputs import Batch, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.layers.recurrent import in_full, initialize
@@ -43,7 +42,7 @@ class RecurrentConfig(TypedDict):
     dropout_prob: Rate
 
 
-class Recurrent(Encoder):
+class Recurrent(CausalEncoder):
     """Each token from a state that has read all tokens before it (Mikolov et al. 2010).
 
     The embedding is multiplied by the root of E on its way in (Vaswani et al. 2017, 3.4): as an output matrix it must
@@ -62,9 +61,6 @@ class Recurrent(Encoder):
     """
 
     model_type = "recurrent"
-    scoring = "causal"
-    context = ("left",)
-    special = SpecialTokens(prefix=1, between=1, suffix=1)
     offers = ("state",)
     shardable = False  # torch's layers read their weights where these were when they were made
     schema = RecurrentConfig
@@ -156,21 +152,12 @@ class Recurrent(Encoder):
     def output_embedding(self) -> nn.Parameter | None:
         return self.output.weight
 
-    def pooled(self, encoded: Encoded) -> Tensor:
-        """The last token of the top layer, which has seen the whole text."""
-        last = encoded.mask.sum(1) - 1
-        return encoded.layers[-1][torch.arange(len(last), device=last.device), last]
-
     @property
     def num_layers(self) -> int:
         return 1 + len(self.layers)
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         return [list(self.word_embedding.parameters()), *(list(layer.parameters()) for layer in self.layers)]
-
-    def collate(self, texts: Sequence[Any]) -> Batch:
-        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`."""
-        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:

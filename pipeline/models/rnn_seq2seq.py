@@ -7,7 +7,6 @@ D model size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -19,7 +18,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError, check_choice
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens
+from pipeline.models.inputs import Batch
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
 from pipeline.models.layers.recurrent import CELLS, in_full, initialize
@@ -64,7 +63,6 @@ class RnnSeq2Seq(EncoderDecoder):
     """
 
     model_type = "rnn-seq2seq"
-    special = SpecialTokens(prefix=1, between=2, suffix=1)
     offers: ClassVar[tuple[str, ...]] = ("alignment",)
     shardable = False  # torch's layers read their weights where these were when they were made
     schema = RnnSeq2SeqConfig
@@ -200,10 +198,6 @@ class RnnSeq2Seq(EncoderDecoder):
         """The embedding, each layer of the encoder, the decoder."""
         above = [list(self.decoder.parameters())]
         return [list(self.word_embedding.parameters()), *(list(layer.parameters()) for layer in self.layers), *above]
-
-    def collate(self, texts: Sequence[Any]) -> Batch:
-        """<s> a </s> or <s> a </s> </s> b </s>; too long a pair loses tokens from the end of the longer text."""
-        return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -150,9 +150,7 @@ class T5(EncoderDecoder):
         return Memory(keys_values, padding_bias(encoded.mask), rows)
 
     def begin(self, encoded: Encoded) -> State:
-        memory = self.memory(encoded)
-        memory.keys_values = [(keys.contiguous(), values.contiguous()) for keys, values in memory.keys_values]
-        return memory, KeyValues(len(self.decoder.block))
+        return self.memory(encoded).contiguous(), KeyValues(len(self.decoder.block))
 
     def decode(self, ids: Tensor, state: State) -> Tensor:
         memory, past = state

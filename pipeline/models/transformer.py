@@ -5,14 +5,12 @@ Shapes: T positions, D model size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens
 from pipeline.models.transformer_encoder_decoder import (
     Side,
     TransformerEncoderDecoder,
@@ -37,7 +35,6 @@ class Transformer(TransformerEncoderDecoder):
 
     model_type = "transformer"
     hf_model_types = ("marian",)
-    special = SpecialTokens(prefix=1, between=2, suffix=1)
     may_be_zero = ("decoder_start",)  # the id of a token
 
     def __init__(
@@ -100,10 +97,6 @@ class Transformer(TransformerEncoderDecoder):
     def decoder_start(self) -> int:
         """Marian's: padding."""
         return self._start
-
-    def collate(self, texts: Sequence[Any]) -> Batch:
-        """<s> a </s> or <s> a </s> </s> b </s>; too long a pair loses tokens from the end of the longer text."""
-        return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Transformer:

@@ -180,9 +180,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         return Memory(keys_values, padding_bias(encoded.mask), rows)
 
     def begin(self, encoded: Encoded) -> DecoderState:
-        memory = self.memory(encoded)
-        memory.keys_values = [(keys.contiguous(), values.contiguous()) for keys, values in memory.keys_values]
-        return memory, KeyValues(len(self.decoder_blocks))
+        return self.memory(encoded).contiguous(), KeyValues(len(self.decoder_blocks))
 
     def decode(self, ids: Tensor, state: DecoderState) -> Tensor:
         return self._write(ids, *state)[-1]

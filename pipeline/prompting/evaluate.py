@@ -74,7 +74,7 @@ def evaluate(
                 scorer.tokens.forget(kept)  # questions with these examples in front occur once
             else:
                 kept = len(scorer.tokens)
-            metrics = metrics_of(answers, placed=prompt.shape != "pair")
+            metrics = metrics_of(answers, placed=prompt.placed)
             results[shots].append(Result(prompt, shots, answers, dropped, shortened, metrics))
     return results
 

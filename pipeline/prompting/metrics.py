@@ -55,7 +55,7 @@ def metrics_of(answers: Sequence[Answer], *, placed: bool) -> dict[str, float]:
     """Accuracy by rule with its standard error, chance, majority, and how often each place is chosen.
 
     Args:
-        placed: whether the place of a candidate means something (of a pair the right one always comes first).
+        placed: whether the place of a candidate means something; else the right one always has the same.
     """
     count = len(answers)
     rules = [rule for rule in RULES if rule in answers[0].scores]

@@ -13,6 +13,11 @@ from pipeline.tracking.tables import markdown_line, markdown_table
 from pipeline.training import advice
 from tasks.dataset import DataSet, Row
 
+SPECIAL = {  # metrics of a template that count rows
+    "cut": "texts were cut on the left",
+    "unknown_words": "rows have words unknown to it",
+    "ties": "rows are ties",
+}
 IDS = ("idx", "pairID", "pair_id", "id")  # columns that number the rows of a set
 
 
@@ -97,8 +102,8 @@ def predictions_of(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
 def tables(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Result]]) -> str:
     """Tables to read: a row for each template and number of shots, then, of the fewest shots, one for each group."""
     results = dict(sorted(results.items()))
-    first = next(iter(results.values()))[0]
-    rules = [name for name in first.metrics if name.startswith("accuracy_")]
+    everything = [part for parts in results.values() for part in parts]
+    rules = list(dict.fromkeys(name for part in everything for name in part.metrics if name.startswith("accuracy_")))
     head = ["shots", "template", "accuracy", *[name[9:].replace("_", " ") for name in rules], "chosen"]
     lines = [
         f"template {number}  {part.prompt.text!r}"
@@ -113,7 +118,7 @@ def tables(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
         if len(parts) > 1:
             spread = f"{means['accuracy_min']:.3f} to {means['accuracy_max']:.3f}"
             lines.append(f"(mean of the templates {means['accuracy']:.3f}, {spread})")
-    lines += _notes(first.metrics)
+    lines += _baselines(next(iter(results.values())))
     if known := _published(task, rows):
         figures = ", ".join(f"{model} {sum(credits) / len(credits):.3f}" for model, credits in known.items())
         lines.append(f"published for these rows: {figures}")
@@ -153,21 +158,20 @@ def _template_lines(number: int, part: Result, rules: Sequence[str], labels: Seq
         lines.append(f"({part.dropped:,} examples did not fit in front of template {number})")
     if part.shortened:
         lines.append(f"({part.shortened:,} texts behind the candidates of template {number} were cut at their end)")
-    return lines
-
-
-def _notes(f: Mapping[str, float]) -> list[str]:
-    """What the metrics of the first template compare with, and what of its rows is special."""
-    if "chance" in f:
-        baselines = f"chance {f['chance']:.3f}" + (f", majority {f['majority']:.3f}" if "majority" in f else "")
-        lines = [f"{baselines}; ± one standard error, a 95 % interval is twice as wide"]
-    else:
-        lines = [f"perplexity of the word {f['perplexity']:.2f}"]
-    for name, text in (
-        ("cut", "texts were cut on the left"),
-        ("unknown_words", "rows have words unknown to it"),
-        ("ties", "rows are ties"),
-    ):
+    for name, text in SPECIAL.items():
         if f.get(name):
-            lines.append(f"{f[name]:,.0f} {text}")
+            lines.append(f"({f[name]:,.0f} {text})")
     return lines
+
+
+def _baselines(parts: Sequence[Result]) -> list[str]:
+    """What the accuracies compare with, a line for each different one among the templates."""
+    lines = []
+    for part in parts:
+        f = part.metrics
+        if "chance" in f:
+            baselines = f"chance {f['chance']:.3f}" + (f", majority {f['majority']:.3f}" if "majority" in f else "")
+            lines.append(f"{baselines}; ± one standard error, a 95 % interval is twice as wide")
+        else:
+            lines.append(f"perplexity of the word {f['perplexity']:.2f}")
+    return list(dict.fromkeys(lines))

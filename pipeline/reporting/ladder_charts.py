@@ -19,6 +19,7 @@ SHAPES = (  # around (0, 0), so that kinds differ without their color
     '<path d="M0-7 7 0 0 7-7 0z"/>',
     '<circle r="5.5"/>',
     '<circle r="5" class="hollow"/>',
+    '<path d="M-6-3.5 0-7 6-3.5V3.5L0 7-6 3.5z"/>',
 )
 UNITS = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (36_000, "10 h"), (360_000, "100 h"))
 BETWEEN = tuple(

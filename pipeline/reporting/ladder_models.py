@@ -10,7 +10,7 @@ from pipeline.reporting.ladder_charts import Look
 from pipeline.tracking.plots import KIND_COLORS
 from pipeline.tracking.tables import superscript
 
-KINDS = ("counting", "feed-forward", "recurrent", "attention", "baseline")  # the order of shapes and colors
+KINDS = ("counting", "feed-forward", "recurrent", "attention", "baseline", "convolution")  # in the order of shapes
 COLORS = {kind: f"s{number}" for kind, number in KIND_COLORS.items()}
 
 Model = Mapping[str, Any]  # an entry of `models` in ladder.json

@@ -17,7 +17,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#55
 GREY = "#777777"
 # Places among the colors, the same in plots and on pages.
 ARM_COLORS = {"full": 0, "scratch": 1, "frozen": 2, "random": 3}
-KIND_COLORS = {"attention": 0, "recurrent": 1, "feed-forward": 2, "counting": 4, "baseline": 6}
+KIND_COLORS = {"attention": 0, "recurrent": 1, "feed-forward": 2, "convolution": 3, "counting": 4, "baseline": 6}
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -10,6 +10,7 @@ from pipeline import metrics
 from pipeline.console import typed
 from pipeline.presets import DEFAULT_MODEL
 
+MANY_PASSES = 50  # over a text
 INTERNAL = ("checkpoints", "wandb")  # of a run folder: for resuming, and for Weights & Biases
 
 
@@ -19,6 +20,19 @@ def saved(out: Path, made: Path | None = None) -> str:
     names = sorted(path.name for path in out.iterdir() if not path.name.startswith(".") and path.name not in folders)
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
     return f"Saved {f'{made}; ' if made else ''}{listed} in {out}"
+
+
+def many_passes(steps: int, *, read: int, there: int) -> str | None:
+    """A note where a run reads its text so often that it learns it by heart.
+
+    Args:
+        read: tokens of all steps.
+        there: tokens of the text.
+    """
+    passes = read / max(1, there)
+    if passes <= MANY_PASSES:
+        return None
+    return f"Note: {steps:,} steps read the text about {passes:,.0f} times: fewer steps, or more text, serve better."
 
 
 def not_better(score: float, baselines: Mapping[str, float], *, mode: str, where: str = "") -> str | None:

@@ -229,7 +229,6 @@ class Training(lightning.LightningModule):
     def record_decay_names(self) -> None:
         """Notes which parameters are matrices, by name, while they have their shape; `build` calls this at its end."""
         self.decay_names = {name for name, parameter in self.named_parameters() if parameter.dim() > 1}
-        self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
     def decay_parameters(self) -> set[int]:
         """Ids of the parameters that decay: matrices."""

@@ -41,6 +41,12 @@ class Configuration:
     def encoder_class(self) -> type[Encoder]:
         return cast(type[Encoder], locate(self.resolved["model"]["encoder"]["class_path"]))
 
+    @property
+    def repeatable(self) -> dict[str, Any]:
+        """Every setting as `config.yaml` has it: `--config` takes it again, with the precision that this run has."""
+        trainer = self.resolved["trainer"]
+        return {**self.resolved, "trainer": {**trainer, "precision": None}, "precision": trainer["precision"]}
+
 
 @dataclass
 class Record:

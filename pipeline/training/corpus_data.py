@@ -32,6 +32,7 @@ from pipeline.storage.paths import cache_folder
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.overlong_words import OVERLONG
 from pipeline.tokenization.spelled_words import LONGEST_WORD
+from pipeline.training import advice
 from pipeline.training.loader import Loader
 from tasks.dataset import listed
 
@@ -264,6 +265,12 @@ class CorpusData(lightning.LightningDataModule):
         if self.ignored:
             lines.append(f"left out    {listed(self.ignored)}: not {', '.join(files.FORMATS)}")
         return "\n".join(lines)
+
+    def many_passes(self, steps: int) -> str | None:
+        """A note where so many steps read the text too often."""
+        meta = self.train.meta
+        there = meta["words" if self.tokenizer.spells else "tokens"]
+        return advice.many_passes(steps, read=steps * self.batch_size * self.length, there=there)
 
     # ------------------------------------------------------------------ token stores -> batches
 

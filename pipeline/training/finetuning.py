@@ -177,6 +177,7 @@ class FineTuning(Training):
         else:  # a pooler of fresh weights, for instance
             encoder.count_as_trained(parameter for group in self.layers() for parameter in group)
         self.record_decay_names()
+        self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
         if recipe.class_weights == "balanced":
             self.class_weights = balanced(data)
 

@@ -237,7 +237,7 @@ class Pretraining(Training):
     def _warn_at_baseline(self, loss: float) -> None:
         patience = max(2 * self.optimization.warmup_steps, self.trainer.max_steps // 5)
         unigram = self.baselines["baseline/unigram"]
-        if not self.warned and self.global_step >= patience and loss > unigram - 0.1:
+        if not self.warned and self.global_step >= patience and loss > unigram - min(0.1, 0.05 * unigram):
             self.warned = True
             self.print(
                 f"Warning: at step {self.global_step:,} the loss ({loss:.2f}) still sits at the unigram baseline "

@@ -24,7 +24,7 @@ FREE = (
     *("data.language", "wandb.", "model.start", "model.distillation.teacher"),
     *("data.task.init_args.valid_rows", "data.task.init_args.test_rows"),  # the content of the task says which rows
 )
-FIXED = (*("trainer.accumulate_grad_batches", "model.optimization.optimizer", "model.distillation.teacher_weight"),)
+FIXED = ("trainer.accumulate_grad_batches", "model.optimization.optimizer", "model.distillation.teacher_weight")
 BEFORE = {  # of checkpoints that do not say it
     "model.embeddings": "random",
     "model.optimization.optimizer": "adamw",

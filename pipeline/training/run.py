@@ -106,7 +106,7 @@ class Run:
         if self.resume_from is None:
             clear(self.out)
         self.history.restore(self.resume_step)
-        record, config = self.record, self.configuration.resolved
+        record, config = self.record, self.configuration.repeatable
         about: dict[str, Any] = {"seed": record.seed, "config": flat(config), "public": self.public}
         about["pictures"] = record.pictures
         run_stage = partial(lineage.run_stage, record.job_type, self.out, **about)
@@ -317,7 +317,7 @@ class Run:
             lineage.write(folder, stages)
             for picture in pictures:
                 shutil.copyfile(self.out / picture, folder / picture)
-            config = self.configuration.resolved
+            config = self.configuration.repeatable
             record = TrainingRecord(card_name(stages, self.record.tags), metrics, config, stages, pictures)
             (folder / "README.md").write_text(card(record), encoding="utf-8")
 

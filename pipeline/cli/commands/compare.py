@@ -42,7 +42,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.experiments.comparison_files import show
-    from pipeline.experiments.grid import compare
+    from pipeline.experiments.grid_run import compare
 
     grid, whole, out = requested(options)
     pretrains = grid.corpus == "sample" and not options.encoders  # minutes; other corpora take hours: make results
@@ -64,7 +64,7 @@ def what_is_missing(grid: Grid, out: Path, *, pretrains: bool, overwrite: bool) 
         pretrains: whether the command pretrains encoders that are missing; else it refuses to run.
         overwrite: whether it runs again what is finished.
     """
-    from pipeline.experiments.grid import count_finished
+    from pipeline.experiments.grid_run import count_finished
 
     missing = grid.missing_encoders().items()
     lines = [
@@ -90,7 +90,7 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
     Raises:
         UserError: there is no such grid, or a setting does not fit it.
     """
-    from pipeline.experiments.grid import check_folders, check_settings, load
+    from pipeline.experiments.grid import check_folders, check_grid_settings, load
 
     file = preset_file("compare", options.name, "grid")
     places = {name: value for name in ("data", "encoders") if (value := getattr(options, name))}
@@ -99,7 +99,7 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
     check_folders({**whole.tasks, **grid.tasks})
     check_data(grid, file, options.data)
     grid.flags = whole.flags = [*grid.flags, *options.overrides]
-    check_settings(grid)  # before minutes of pretraining
+    check_grid_settings(grid)  # before minutes of pretraining
     check_flags(grid, options.overrides)
     return grid, whole, options.out or Path("results") / file.stem
 

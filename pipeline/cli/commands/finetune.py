@@ -15,7 +15,7 @@ from pipeline.cli.arguments import (
     add_resume,
     add_task,
     add_teacher,
-    natural,
+    positive,
     request_of,
 )
 from pipeline.console import typed
@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
     add_encoder(parser, about)
     add_teacher(parser, "fine-tuned run whose probabilities are learned beside the labels [none]")
     parser.add_argument("--arm", choices=ARMS, default="full", help="what is trained, from which weights")
-    parser.add_argument("--seeds", type=natural, default=0, help="run this many seeds, and as many from scratch")
+    parser.add_argument("--seeds", type=positive, default=None, help="run this many seeds, and as many from scratch")
     add_out(parser)
     add_resume(parser)
     add_overrides(parser, "finetune")
@@ -64,7 +64,8 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     """One arm and scratch, with the same number of seeds, and the gain of the arm."""
     from pipeline.cli.encoder_folders import counts, source_folder
     from pipeline.experiments.comparison_files import show
-    from pipeline.experiments.grid import Arm, Grid, check_settings, compare
+    from pipeline.experiments.grid import Arm, Grid, check_grid_settings
+    from pipeline.experiments.grid_run import compare
     from pipeline.experiments.many_runs import check_seeds
     from pipeline.presets import task_file
 
@@ -86,7 +87,7 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     if (out / "config.yaml").exists():
         raise UserError(f"{out} holds a single run; choose another {typed.flag('out')} for several.")
     check_seeds(seeds, request.seed)
-    check_settings(grid)
+    check_grid_settings(grid)
     command = f"{replace(request, encoder=folder, out=out).command('finetune')} --seeds {seeds}"
     compare(grid, out, finetune, command=command, overwrite=request.overwrite)
     show(out)

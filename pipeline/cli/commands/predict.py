@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.encoder_folders import made_in
-    from pipeline.data.files import BROKEN
+    from pipeline.data.files import BROKEN, undecompressed
     from pipeline.data.tables import not_utf8
     from pipeline.finetuning import model as models
     from pipeline.finetuning import predict_files
@@ -52,13 +52,16 @@ def run(options: argparse.Namespace) -> None:
         model = models.load(folder)
         source = files.enter_context(predict_files.open_source(options.input, form))
         target = files.enter_context(predict_files.open_target(options.out, source)) if options.out else sys.stdout
+        if source is sys.stdin and sys.stdin.isatty():
+            reads = typed.flag("data" if typed.under_make() else "input", "FILE")
+            print(f"Reading texts from the keyboard, one a line; Ctrl-D ends. ({reads} reads a file.)", file=sys.stderr)
         try:
             reading = partial(predict_files.predict, model, source, name, form=form, batch_size=options.batch_size)
             reading(target=target, delimiter=delimiter)
         except UnicodeDecodeError:
             raise UserError(f"{name} is not UTF-8 text." if options.input == "-" else not_utf8(name)) from None
         except BROKEN:
-            raise UserError(f"{name} is damaged: it does not decompress.") from None
+            raise UserError(undecompressed(name)) from None
         except BrokenPipeError:  # the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if options.out is not None:

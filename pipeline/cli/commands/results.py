@@ -28,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.experiments import grid as grids
+    from pipeline.experiments import grid_run
     from pipeline.experiments.comparison_files import show
     from pipeline.reporting import report
 
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
         compare.check_places(grid)
         compare.pretrain_missing(grid)
         command = compare.command_of(options, out)
-        grids.compare(grid, out, compare.finetune, command=command, overwrite=options.overwrite, whole=whole)
+        grid_run.compare(grid, out, compare.finetune, command=command, overwrite=options.overwrite, whole=whole)
         show(out)
     report.write(report.page_of(out, []), out)
     print(f"Saved {', '.join(report.FILES)} in {out}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from pipeline.cli.config import finetuning
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.experiments.many_runs import check_pairs, check_seeds
 
@@ -76,6 +78,7 @@ def run(options: argparse.Namespace) -> None:
     if of == "pretraining":
         check_pairs(settings_in(options.overrides), grid.tasks if grid else [name])
     request = request_of(FineTuneRequest, options, task=name, encoder=folder, overwrite=False)
+    finetuning(replace(request, task=next(iter(grid.tasks)) if grid else name))  # settings before an hour of runs
     short = Path(name if grid is None else options.name).stem
     out = options.out or Path("runs/worth") / (f"{options.model}-{short}" + ("" if of == "prompt" else "-labels"))
     if grid is not None:

@@ -63,6 +63,11 @@ class NaiveBayesHead(Head):
         self.log_prior = torch.from_numpy(np.log(np.maximum(counts, 0.5) / len(labels)))
         return stored
 
+    @property
+    def counted(self) -> Tensor:
+        """(C,) bool: the labels whose model has counted anything."""
+        return torch.tensor([bool(model.export_state()) for model in self.models])
+
     def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
         """-> log-probabilities of the labels (B, C), float64."""
         evidence = batch["mask"] & ~torch.isin(batch["input_ids"], self.boundaries)
@@ -70,6 +75,8 @@ class NaiveBayesHead(Head):
         return (torch.stack(scores, -1) + self.log_prior).log_softmax(-1)
 
     def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+        # To a model that has counted nothing all tokens are alike: on unusual ones it would beat those that have.
+        outputs = outputs.masked_fill(~self.counted, -torch.inf).log_softmax(-1)
         rows = zip(outputs.argmax(-1).tolist(), outputs.exp().tolist(), strict=True)
         return [Prediction(label, probabilities) for label, probabilities in rows]
 

@@ -29,7 +29,7 @@ from tasks.plots import alignments
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LONGER = 10  # tokens that a translation may have beyond twice the longest source of a batch
+LONGER = 10  # tokens that a translation may have beyond twice its source
 
 
 @dataclass
@@ -102,9 +102,9 @@ class TranslationHead(Head):
     def decode(self, outputs: Any, batch: Batch) -> list[Prediction]:
         model, options = outputs.model, self.options
         beam = options.beam if self.thorough else 1
-        tokens = 2 * outputs.batch["input_ids"].shape[1] + LONGER
-        how = Search(tokens=tokens, beam=beam, length_penalty=options.length_penalty)
-        rows = model.write(outputs.batch, how, outputs.encoded)
+        how = Search(beam=beam, length_penalty=options.length_penalty)
+        most = (2 * outputs.batch["mask"].sum(1) + LONGER).tolist()  # its own, whatever stands beside it in the batch
+        rows = model.write(outputs.batch, how, outputs.encoded, most)
         return [Prediction(model.tokenizer.decode(row).strip()) for row in rows]
 
     def answer(self, text: Any, prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:

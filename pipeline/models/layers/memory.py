@@ -33,6 +33,11 @@ class Memory:
     bias: Tensor | None
     sources: Tensor
 
+    def contiguous(self) -> Memory:
+        """The same, laid out so that many steps read it fast."""
+        pairs = [(keys.contiguous(), values.contiguous()) for keys, values in self.keys_values]
+        return Memory(pairs, self.bias, self.sources)
+
     def select(self, rows: Tensor) -> Memory:
         """The memory of some rows (R',), see `generation.select`: sources are copied only where others are read."""
         stored, count = runs(self.sources[rows])

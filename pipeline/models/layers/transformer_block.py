@@ -5,8 +5,10 @@ Shapes: B batch, T positions, S sources, D model size, H heads, d size of a head
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -190,7 +192,27 @@ def picked(x: Tensor, only: Tensor | None) -> Tensor:
     return x if only is None else x.flatten(0, 1)[only]
 
 
-def put_back(top: Tensor, only: Tensor | None, below: Tensor) -> Tensor:
+def initialize(model: nn.Module, std: float = 0.02) -> None:
+    """Normal weights of linear layers and embeddings, and zero biases (Radford et al. 2018, Devlin et al. 2018)."""
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=std)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
+
+
+def narrow_residual(blocks: nn.ModuleList, std: float = 0.02) -> None:
+    """Smaller weights where blocks add to the residual stream: its variance does not grow with depth (Radford et al.
+    2019, 2.3).
+    """
+    for block in blocks:
+        for part in (cast(nn.Linear, block.out), cast(nn.Linear, block.down)):
+            nn.init.normal_(part.weight, std=std / math.sqrt(2 * len(blocks)))
+
+
+def scattered(top: Tensor, only: Tensor | None, below: Tensor) -> Tensor:
     """What a block gives of different positions (N, D) -> (B, T, D) as `below`; NaN elsewhere, so that no loss can read
     it unseen.
     """

@@ -1,0 +1,34 @@
+"""The base of models that read from left to right.
+
+Shapes: B batch, T positions, D model size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from pipeline.models.base import Encoder
+from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, last_positions
+from pipeline.models.outputs import Encoded
+
+
+class CausalEncoder(Encoder):
+    """Each token from those before it. Texts stand between ends of text, as in pretraining."""
+
+    scoring = "causal"
+    context = ("left",)
+    special = SpecialTokens(prefix=1, between=1, suffix=1)
+
+    def collate(self, texts: Sequence[Any]) -> Batch:
+        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`.
+
+        The first GPT had special tokens for start, delimiter and extraction (Radford et al. 2018, 3.3).
+        """
+        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
+
+    def pooled(self, encoded: Encoded) -> Tensor:
+        """(B, D): the last token of the top layer, which has seen the whole text (Radford et al. 2018, 3.2)."""
+        return encoded.layers[-1].flatten(0, 1)[last_positions(encoded.mask)]
