@@ -47,42 +47,48 @@ WRITING := $(READING) OUT OVERWRITE
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@echo "Targets"
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
-	@echo "Variables [default]"
-	@echo "  MODEL      [bert, or that of FROM] bert, gpt, llama, elmo, bart; mbart, t5, xlm; cbow; ngram, fflm, lbl, rnn, gru, lstm; transformer, rnn-seq2seq; or another of configs/pretrain"
-	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl (also .gz, .xz) or .parquet, a folder or a pattern;"
-	@echo "             task:NAME = the training texts of a task, without labels"
-	@echo "  TASK       [sentiment; of score the task of the run] a name in configs/tasks, or a path to a YAML file"
-	@echo "  DATA       local file, folder or pattern that replaces the hub name of CORPUS or TASK"
-	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder to fine-tune, prompt, try or evaluate, ours or Hugging"
-	@echo "             Face's, or a fine-tuned run, whose encoder is taken; for compare with {model} in place of a name;"
-	@echo "             for pretrain [none] an encoder to go on from; for zeroshot also RUN/encoders, or a pattern of such:"
-	@echo "             a curve over words seen; for score and predict: run or model folder of a fine-tune"
-	@echo "  TEACHER    [none] for pretrain: an encoder to distill; the student has half of its layers, and learns what it predicts;"
-	@echo "             for finetune: a fine-tuned run whose probabilities are learned beside the labels"
-	@echo "  ARM        [full] full = train all, frozen = the head alone, scratch = same network, fresh weights,"
-	@echo "             random = the head alone on fresh weights"
-	@echo "  SEEDS      for finetune and compare: run this many seeds in one command and report the gain over scratch; also for results, worth, ladder, recipes"
+	@echo "Targets: make TARGET VARIABLE=value"
+	@awk -F ':.*## ' '/^##@ / {print "\n" substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo; echo "Variables [default]"
+	@echo "  MODEL      [bert, or that of FROM] bert, gpt, llama, elmo, bart; mbart, t5, xlm; cbow; ngram, fflm, lbl, rnn, gru, lstm;"
+	@echo "             transformer, rnn-seq2seq; or another of configs/pretrain"
+	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl (also .gz, .xz) or .parquet, a folder or a"
+	@echo "             pattern; task:NAME: the training texts of a task, without labels"
+	@echo "  TASK       [sentiment; for score: the run's own] a name in configs/tasks, or a path to a YAML file"
+	@echo "  DATA       local file, folder or pattern, in place of what CORPUS or TASK takes from the hub"
+	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder, ours or Hugging Face's, or a fine-tuned run"
+	@echo "             pretrain   [none] the encoder to go on from"
+	@echo "             predict, score   the run or model folder of a fine-tune"
+	@echo "             compare    encoder folders, {model} standing for the name of each model"
+	@echo "             zeroshot   also RUN/encoders, or a pattern of such: a curve over words seen"
+	@echo "  TEACHER    [none] pretrain: an encoder; a student with half of its layers learns what it predicts"
+	@echo "             finetune: a fine-tuned run whose probabilities are learned beside the labels"
+	@echo "  ARM        [full] full: train all; frozen: the head alone; scratch: the same network, fresh weights;"
+	@echo "             random: the head alone on fresh weights"
+	@echo "  SEEDS      finetune, compare: run this many seeds and report the gain over scratch; also results, worth, ladder, recipes"
 	@echo "  SEED       [0] of weights, order, masks and dropout"
-	@echo "  OUT        [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK, results/NAME, runs/ladder/NAME, runs/recipes/NAME-CORPUS] what is written"
+	@echo "  OUT        what is written [runs/pretrain/MODEL, runs/finetune/MODEL-TASK[-ARM], runs/COMMAND/MODEL-TASK,"
+	@echo "             results/NAME, runs/ladder/NAME, runs/recipes/NAME-CORPUS]"
 	@echo "  RESUME=1   resume the run in OUT (0, no, false: do not)"
-	@echo "  OVERWRITE=1  replace the run in OUT; for compare, run finished cells again"
-	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help lists them"
-	@echo "  SHOTS      [0] for zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
-	@echo "  NAME       [sample] for compare, [real] for results, [none] for worth: a name in configs/compare or a YAML file; for new-task: its name;"
-	@echo "             [sample] for ladder: a name in configs/ladder or a YAML file; [bert] for recipes: a name in"
-	@echo "             configs/recipes or a YAML file; [finetune] for sweep: pretrain or finetune"
-	@echo "  MODELS     for compare, results and ladder: some of those in its file, as MODELS=\"bert gpt\""
-	@echo "  TASKS      for compare, results, and worth with NAME=: some of those in its file"
-	@echo "  ARMS       for compare and results: some of those in its file"
-	@echo "  RECIPES    for recipes: some of those in its file, as RECIPES=\"base muon\""
-	@echo "  KIND       for new-task: sentence, multilabel, pair, questions, regression, tagging, translation; none: as DATA looks"
-	@echo "  ROWS       for bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store, output; none: all"
-	@echo "  PROMPT     for try: text to continue (gpt, llama and the models before gpt), or to fill: [MASK] (bert, xlm, cbow), <mask> (bart, mbart), <extra_id_0> (t5)"
-	@echo "  WORD       for try: a word whose neighbors in two contexts are shown, layer by layer (elmo)"
-	@echo "  REPO       for push: its name on the hub, USER/NAME"
-	@echo "  LOCK       for install: packages with hashes; default: as on PyPI, with CUDA on Linux; linux-cpu: see requirements"
+	@echo "  OVERWRITE=1  replace the run in OUT; compare: run finished cells again"
+	@echo "  ARGS       further flags, as ARGS=\"--steps 500 --batch-size 64 --quiet\"; .venv/bin/python -m pipeline COMMAND --help"
+	@echo "             lists them; pretrain: ARGS=\"--save-at-words babylm\" also saves encoders over words seen"
+	@echo "  SHOTS      [0] zeroshot: solved examples in front; SHOTS=0,1,4 gives a curve"
+	@echo "  NAME       a name, or a YAML file: compare [sample], results [real] and worth [none] in configs/compare; ladder [sample],"
+	@echo "             or real, cells, units; recipes [bert], or bert-muon, bert-student, gpt, elmo; sweep [finetune], or pretrain;"
+	@echo "             new-task: that of the new one"
+	@echo "  MODELS     compare, results, ladder: some of those in its file, as MODELS=\"bert gpt\""
+	@echo "  TASKS      compare, results, and worth with NAME=: some of those in its file"
+	@echo "  ARMS       compare, results: some of those in its file"
+	@echo "  RECIPES    recipes: some of those in its file, as RECIPES=\"base muon\""
+	@echo "  KIND       new-task: sentence, multilabel, pair, questions, regression, tagging, translation; none: as DATA looks"
+	@echo "  ROWS       bench: bert, bert-base, gpt, gpt2-small, transformer, bart, elmo, pretraining, fine-tuning, token-store,"
+	@echo "             output; none: all"
+	@echo "  PROMPT     try: text to continue (gpt, llama and the models before gpt), or to fill: [MASK] (bert, xlm, cbow),"
+	@echo "             <mask> (bart, mbart), <extra_id_0> (t5)"
+	@echo "  WORD       try: a word whose neighbors in two contexts are shown, layer by layer (elmo)"
+	@echo "  REPO       push: its name on the hub, USER/NAME"
+	@echo "  LOCK       install: packages with hashes, as linux-cpu (see requirements); default: as on PyPI, with CUDA on Linux"
 	@echo "  PYTHON     [python3] the Python (3.11 or newer) that makes .venv; where there is one already, remove .venv first"
 	@echo "Also: .venv/bin/python -m pipeline lm-eval, import-elmo, import-vectors, completion, each with --help"
 
@@ -103,38 +109,34 @@ $(BIN)/.installed-%: $(BIN)/.installed-core
 
 LOCKS := $(basename $(notdir $(wildcard requirements/*.txt)))
 locked := $(filter LOCK,$(typed))
-install: $(if $(locked),$(BIN)/.venv-made,$(BIN)/.installed-core) ## make .venv and install what training needs; LOCK=: hashes are compared
+##@ Train and use
+
+install: $(if $(locked),$(BIN)/.venv-made,$(BIN)/.installed-core) ## make .venv and install what training needs
 	$(call uses,LOCK)
 	$(if $(locked),$(if $(filter $(LOCKS),$(LOCK)),,$(error LOCK=$(LOCK) is none of $(LOCKS); see requirements/)))
 	$(if $(locked),$(BIN)/python -m pip install -q --require-hashes -r requirements/$(call given,LOCK).txt)
 	$(if $(locked),$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . && touch $(BIN)/.installed-core)
 
-# torch for CPUs is not on PyPI: set UV_EXTRA_INDEX_URL or UV_FIND_LINKS to where it is.
-lock: $(BIN)/.installed-lock ## write requirements/ again, after a change of pyproject.toml or constraints.txt
-	$(call uses,)
-	@$(BIN)/python requirements/write.py
-
-data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
-	$(call run,CORPUS $(READING) ARGS)
-
-pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS, with FROM= from an encoder on, with TEACHER= a smaller one that learns from it; ARGS="--save-at-words babylm" also saves encoders over words seen
+pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS; FROM=: go on from an encoder; TEACHER=: learn from a larger one
 	$(call run,CORPUS FROM TEACHER RESUME $(WRITING) ARGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 	$(call run,TASK ARM FROM TEACHER SEEDS RESUME $(WRITING) ARGS)
 
-zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
-	$(call run,TASK SHOTS FROM $(WRITING) ARGS)
-
-predict: $(BIN)/.installed-core ## labels, tags, scores, answers or translations of new texts: FROM=run or model folder of a fine-tune, DATA=file, OUT=file
+predict: $(BIN)/.installed-core ## labels, tags, scores, answers or translations of new texts: FROM=run, DATA=file, OUT=file
 	$(call uses,FROM DATA OUT ARGS)
 	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,DATA,--input) $(call flags,FROM OUT ARGS)
 
-score: $(BIN)/.installed-core ## scores of a fine-tuned model on other labelled texts, as of another source or language: FROM=run or model folder, TASK, DATA; OUT=file.json
+score: $(BIN)/.installed-core ## scores of a fine-tuned model on other labelled texts: FROM=run, TASK, DATA; OUT=file.json
 	$(call run,FROM TASK DATA OUT ARGS)
 
-worth: $(BIN)/.installed-core ## how many labels a prompt of TASK is worth, or pretraining (ARGS="--of pretraining"): scores on few rows
-	$(call run,TASK NAME TASKS FROM SEEDS $(WRITING) ARGS)
+zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
+	$(call run,TASK SHOTS FROM $(WRITING) ARGS)
+
+try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
+	$(call run,CORPUS FROM PROMPT WORD $(READING) ARGS)
+
+##@ Compare
 
 compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; run it again to resume
 	$(call run,NAME MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
@@ -142,26 +144,47 @@ compare: $(BIN)/.installed-core ## models x tasks x arms x seeds in one table; r
 results: $(BIN)/.installed-core ## the table of NAME [real] and its page: pretrains and fine-tunes what is missing; resumable
 	$(call run,NAME CORPUS MODELS TASKS ARMS SEEDS DATA FROM OUT OVERWRITE ARGS)
 
-ladder: $(BIN)/.installed-core ## language models from counting to Llama on one text, one report: NAME [sample], real, cells or units; resumable
+worth: $(BIN)/.installed-core ## how many labels pretraining or a prompt of TASK is worth: scores on few rows
+	$(call run,TASK NAME TASKS FROM SEEDS $(WRITING) ARGS)
+
+ladder: $(BIN)/.installed-core ## language models from counting to Llama on one text, one report: NAME [sample]; resumable
 	$(call run,NAME CORPUS MODELS SEEDS DATA OUT OVERWRITE ARGS)
 
-recipes: $(BIN)/.installed-core ## what each ingredient of a pretraining recipe buys, with seeds and paired tests: NAME [bert], bert-muon, bert-student, gpt or elmo; resumable
+recipes: $(BIN)/.installed-core ## what each ingredient of a pretraining recipe buys, with paired tests: NAME [bert]; resumable
 	$(call run,NAME CORPUS RECIPES SEEDS OUT OVERWRITE ARGS)
 
-wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that the table of real text is made with (needs the hub)
-	$(call run,OUT OVERWRITE ARGS)
-
-report: $(BIN)/.installed-core ## one HTML page of a run, of a comparison, or of all that grew from an encoder: FROM=folder
+report: $(BIN)/.installed-core ## one HTML page of a run, a comparison, or all that grew from an encoder: FROM=folder
 	$(call run,FROM OUT ARGS)
+
+##@ Text and tasks of your own
+
+data: $(BIN)/.installed-core ## build the token store of CORPUS and report on it
+	$(call run,CORPUS $(READING) ARGS)
+
+audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
+	$(call run,CORPUS $(READING) ARGS)
 
 new-task: $(BIN)/.installed-core ## write the YAML file of a new data set, NAME, and a test of it
 	$(call run,NAME KIND DATA)
 
-verify-resume: $(BIN)/.installed-core ## does a killed run end as an uninterrupted one, bit for bit? MODEL on CORPUS and TASK
-	$(call run,CORPUS TASK $(WRITING) ARGS)
+##@ Look inside
 
-sweep: $(BIN)/.installed-core ## a sweep of Weights & Biases: NAME=pretrain or finetune (needs a key)
-	$(call run,NAME CORPUS TASK FROM $(READING) ARGS)
+evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS; OUT=file.json
+	$(call run,CORPUS FROM OUT $(READING) ARGS)
+
+decoding: $(BIN)/.installed-core ## BLEU of a translation run by greedy and beam search: FROM=run folder; OUT=file.json
+	$(call run,FROM OUT ARGS)
+
+retrieval: $(BIN)/.installed-core ## how often the nearest text of another language is the translation: FROM, TASK; OUT=file.json
+	$(call run,TASK FROM OUT $(READING) ARGS)
+
+vectors: $(BIN)/.installed-core ## the vectors of an encoder's tokens as a text file of word2vec: FROM=encoder, OUT=file.txt
+	$(call run,MODEL FROM OUT ARGS)
+
+profile: $(BIN)/.installed-core ## where the time of a training step of MODEL goes: a table, and a trace
+	$(call run,CORPUS $(WRITING) ARGS)
+
+##@ Share
 
 push: $(BIN)/.installed-core ## upload the encoder or model folder FROM to the Hugging Face hub as REPO
 	$(call run,FROM REPO ARGS)
@@ -169,26 +192,10 @@ push: $(BIN)/.installed-core ## upload the encoder or model folder FROM to the H
 sync: $(BIN)/.installed-core ## upload the offline runs under runs/ and results/ to Weights & Biases (needs a key)
 	$(call run,)
 
-try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...
-	$(call run,CORPUS FROM PROMPT WORD $(READING) ARGS)
+sweep: $(BIN)/.installed-core ## a sweep of Weights & Biases: NAME=pretrain or finetune (needs a key)
+	$(call run,NAME CORPUS TASK FROM $(READING) ARGS)
 
-decoding: $(BIN)/.installed-core ## BLEU of a translation run by greedy and beam search: FROM=run folder; OUT=file.json
-	$(call run,FROM OUT ARGS)
-
-retrieval: $(BIN)/.installed-core ## how often the nearest text of another language is the translation, by layer: FROM=encoder, TASK of translation; OUT=file.json
-	$(call run,TASK FROM OUT $(READING) ARGS)
-
-vectors: $(BIN)/.installed-core ## the vectors of an encoder's tokens as a text file of word2vec: FROM=encoder, OUT=file.txt
-	$(call run,MODEL FROM OUT ARGS)
-
-evaluate: $(BIN)/.installed-core ## losses and bits per byte of an encoder on CORPUS; OUT=file.json
-	$(call run,CORPUS FROM OUT $(READING) ARGS)
-
-audit: $(BIN)/.installed-core ## check masks, labels and leaks of MODEL on batches of CORPUS
-	$(call run,CORPUS $(READING) ARGS)
-
-profile: $(BIN)/.installed-core ## where the time of a training step of MODEL goes: a table, and a trace
-	$(call run,CORPUS $(WRITING) ARGS)
+##@ Develop
 
 test: $(BIN)/.installed-dev ## run the tests (offline, on all cores)
 	$(call uses,ARGS)
@@ -207,6 +214,9 @@ docs: $(BIN)/.installed-docs ## build the documentation into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "Saved build/site; with search: $(BIN)/python -m http.server --directory build/site"
 
+verify-resume: $(BIN)/.installed-core ## does a killed run end as an uninterrupted one, bit for bit? MODEL on CORPUS and TASK
+	$(call run,CORPUS TASK $(WRITING) ARGS)
+
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
 	$(call uses,ROWS CORPUS DATA FROM OUT ARGS)
 	@$(BIN)/python -m pipeline.bench $(call given,ROWS) $(call flag,FROM,--encoder) $(call flags,CORPUS DATA OUT ARGS)
@@ -218,6 +228,14 @@ bench-lm-eval: $(BIN)/.installed-lm-eval ## scores of texts against lm-evaluatio
 scaling: $(BIN)/.installed-bench ## what a step costs by length and model size, a batch by corpus size: a plot
 	$(call uses,OUT ARGS)
 	@$(BIN)/python -m pipeline.bench.scaling $(call flags,OUT ARGS)
+
+wikipedia-sample: $(BIN)/.installed-core ## build the sample of English Wikipedia that results are of (needs the hub)
+	$(call run,OUT OVERWRITE ARGS)
+
+# torch for CPUs is not on PyPI: set UV_EXTRA_INDEX_URL or UV_FIND_LINKS to where it is.
+lock: $(BIN)/.installed-lock ## write requirements/ again, after a change of pyproject.toml or constraints.txt
+	$(call uses,)
+	@$(BIN)/python requirements/write.py
 
 clean: ## remove caches and token stores, keep runs
 	$(call uses,)

@@ -96,8 +96,12 @@ class Task(DataSet, ABC):
 
     @classmethod
     def guess_columns(cls, table: Table) -> dict[str, str] | None:
-        """Its columns in a table whose YAML file names none; None where it is not clear which they are."""
-        return None
+        """Its columns in a table whose YAML file names none; None where it is not clear which they are.
+
+        By default those of `default_columns`, where the table has them.
+        """
+        columns = cls.default_columns()
+        return columns if columns and set(columns.values()) <= {*table.names} else None
 
     @classmethod
     def guess_fields(cls, table: Table) -> dict[str, Any] | None:

@@ -102,8 +102,12 @@ class Grid:
         learning = learning_of(self.encoder(model))
         return list(dict.fromkeys(effective(chosen, learning, task, arm) for chosen in self.arms[arm].settings))
 
+    def runs(self, cell: Cell) -> int:
+        """Runs of a cell: seed 0 with all settings, and the other seeds."""
+        return len(self.settings(cell)) + self.arms[cell[2]].seeds - 1
+
     def size(self) -> int:
-        return sum(len(self.settings(cell)) + self.arms[cell[2]].seeds - 1 for cell in self.cells())
+        return sum(map(self.runs, self.cells()))
 
 
 def load(file: Path, **changes: Any) -> Grid:

@@ -120,7 +120,7 @@ def compare(
                 made = list(rows_of(whole, cell, out, seeds, run_once))
                 rows[cell] = max(made, finished_rows(whole, cell, out), key=len)  # further seeds that are finished stay
             else:
-                runs = len(whole.settings(cell)) + seeds - 1
+                runs = grid.runs(cell)
                 bar.initial += runs  # they say nothing about the time of the others
                 bar.update(runs)
             found = [row for cell in cells for row in rows[cell]]
@@ -147,15 +147,13 @@ def finished_rows(grid: Grid, cell: Cell, out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def count_finished(grid: Grid, out: Path) -> int:
-    """How many of the runs of a grid have ended; whether they are of the same data and flags is not looked at."""
-    count = 0
-    for cell in grid.cells():
-        settings = range(len(grid.settings(cell)))
-        for seed in range(grid.arms[cell[2]].seeds):
-            runs = [run_of(grid, cell, out, seed=seed, setting=setting) for setting in settings]
-            ended = sum((run.folder / "metrics.json").is_file() for run in runs)
-            count += ended if seed == 0 else min(1, ended)  # other seeds take the setting that seed 0 chose
+def count_finished(grid: Grid, cell: Cell, out: Path) -> int:
+    """How many of the runs of a cell have ended; whether they are of the same data and flags is not looked at."""
+    count, settings = 0, range(len(grid.settings(cell)))
+    for seed in range(grid.arms[cell[2]].seeds):
+        runs = [run_of(grid, cell, out, seed=seed, setting=setting) for setting in settings]
+        ended = sum((run.folder / "metrics.json").is_file() for run in runs)
+        count += ended if seed == 0 else min(1, ended)  # other seeds take the setting that seed 0 chose
     return count
 
 

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def what_is_missing(grid: Grid, out: Path, *, pretrains: bool, overwrite: bool) -> str:
-    """Encoders that are not there, and how many fine-tunes are.
+    """Encoders that are not there, and how many fine-tunes are, in all and of each task, model and arm.
 
     Args:
         pretrains: whether the command pretrains encoders that are missing; else it refuses to run.
@@ -71,8 +71,12 @@ def what_is_missing(grid: Grid, out: Path, *, pretrains: bool, overwrite: bool) 
         f"pretrain {model} on {grid.corpus} into {folder.parent}" if pretrains else f"there is no encoder in {folder}"
         for model, folder in missing
     ]
-    done = 0 if overwrite else count_finished(grid, out)
-    lines.append(f"fine-tunes: {done} of {grid.size()} are finished in {out}")
+    done = {cell: 0 if overwrite else count_finished(grid, cell, out) for cell in grid.cells()}
+    lines.append(f"fine-tunes: {sum(done.values())} of {grid.size()} are finished in {out}")
+    for cell, count in done.items():
+        tried = f", {many} settings are tried with seed 0" if (many := len(grid.settings(cell))) > 1 else ""
+        if count < grid.runs(cell):
+            lines.append(f"  {' '.join(map(str, cell))}: {count} of {grid.runs(cell)}{tried}")
     return "\n".join(lines)
 
 
