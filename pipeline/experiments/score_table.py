@@ -93,11 +93,11 @@ def _score_cell(line: Line, arm: str) -> str:
 def how_to_read(lines: Sequence[Line], arms: Sequence[str], tuned: str | None) -> list[str]:
     counts = sorted({len(scores) for line in lines for scores in line.arms.values() if scores})
     if not counts or counts[-1] == 1:
-        notes = ["Scores on the test part, of one seed; the best arm of a row is bold."]
+        notes = ["Scores on the test part, of one seed; the best arm of a row is bold where it is above the baseline."]
     else:
         seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
         notes = [
-            f"Scores on the test part: mean ± standard deviation over {seeds} seeds; the best arm of a row is bold."
+            f"Scores on the test part: mean ± standard deviation over {seeds} seeds; the best arm of a row is bold where it is above the baseline."
         ]
     if has_intervals(lines):
         notes.append(
