@@ -131,7 +131,7 @@ def sides(rows: Tensor) -> tuple[Tensor, Tensor]:
     return rows[0::2], rows[1::2]
 
 
-def cut_pair(first: Sequence[int], second: Sequence[int], *, room: int) -> tuple[Sequence[int], Sequence[int]]:
+def cut_pair(first: Sequence[Any], second: Sequence[Any], *, room: int) -> tuple[Sequence[Any], Sequence[Any]]:
     """The texts of a pair in as many tokens together, see `first_segment_length`."""
     kept = first_segment_length(len(first), len(second), room)
     return first[:kept], second[: room - kept]
