@@ -29,7 +29,7 @@ from pipeline.data import documents, files, seen_lines
 from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files
-from pipeline.data.labeled import rows_of
+from pipeline.data.row_sources import rows_of
 from pipeline.data.seen_lines import shared_lines
 from pipeline.data.tables import read_rows
 from pipeline.data.token_store import TokenStore
@@ -43,6 +43,7 @@ from pipeline.tokenization.registry import SCHEMES, train
 from pipeline.tokenization.spelled_words import LONGEST_WORD
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training import task_data as labeled
+from pipeline.training.task_report import task_report
 from tasks.entailment import Entailment
 from tasks.prompts import Prompt
 from tasks.sentiment import Sentiment
@@ -393,7 +394,7 @@ def test_what_is_odd_about_a_task_is_reported(tmp_path: Path) -> None:
     data = labelled(tmp_path, train=texts, test_old=[f" {text} " for text in texts])
     data.examples = data.read()
     data.features = {split: [] for split in data.examples}
-    report = data.report()
+    report = task_report(data)
     assert "valid 4 rows (4 of 20 training rows set aside: valid_rows 100 is capped at a fifth)" in report
     assert "test 20 rows (16 of the same text as a training row)" in report
     assert "Warning: 16 of 20 test texts are training texts too" in report
@@ -402,7 +403,7 @@ def test_what_is_odd_about_a_task_is_reported(tmp_path: Path) -> None:
     data = labelled(tmp_path, train=texts, test=["new"])
     data.examples = data.read()
     data.features = {split: [] for split in data.examples}
-    assert "Warning" not in data.report()
+    assert "Warning" not in task_report(data)
 
 
 def test_pairs_whose_label_is_the_one_that_training_lacks_are_reported(tmp_path: Path) -> None:
@@ -418,7 +419,7 @@ def test_pairs_whose_label_is_the_one_that_training_lacks_are_reported(tmp_path:
         )
         data.examples = data.read()
         data.features = {split: [] for split in data.examples}
-        return data.report()
+        return task_report(data)
 
     third = [(f"text {number}", "new", "c") for number in range(20)]
     assert "Warning: for 22 of 30 test pairs the training part has the first text with all labels but one, and 20" in (

@@ -12,11 +12,12 @@ import datasets
 import pytest
 
 from pipeline.data import hub
-from pipeline.data.labeled import rows_of, source_hash
+from pipeline.data.row_sources import rows_of, source_hash
 from pipeline.data.tables import read_rows
 from pipeline.data.task_files import files_of
 from pipeline.errors import UserError
 from pipeline.training import task_data as labeled
+from pipeline.training.task_report import task_report
 from tasks.prompted import Prompted
 from tasks.sentiment import Sentiment
 from tasks.tagging import Tagging
@@ -117,7 +118,7 @@ def test_columns_read_by_their_role_are_reported(tmp_path: Path) -> None:
     options: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
     data = labeled.TaskData(task=task, files=str(tmp_path), **options)
     data.read()
-    assert data.report().splitlines()[0].endswith("read from the column text (there is no sentence)")
+    assert task_report(data).splitlines()[0].endswith("read from the column text (there is no sentence)")
 
 
 def test_parts_that_there_are_not(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import datasets
 import pytest
 
 from pipeline.data import hub
-from pipeline.data.labeled import rows_of
+from pipeline.data.row_sources import rows_of
 from pipeline.errors import UserError
 from pipeline.experiments.words_curve import runs_at
 from pipeline.presets import task_file, task_of

@@ -12,7 +12,9 @@ import yaml
 
 from pipeline.console import typed
 from pipeline.console.messages import inform
-from pipeline.data import labeled
+from pipeline.data.columns import check_header, which_columns
+from pipeline.data.problems import raise_all
+from pipeline.data.row_sources import rows_of
 from pipeline.data.task_files import is_one_file
 from pipeline.errors import UserError
 from pipeline.presets import CONFIGS, known
@@ -96,15 +98,15 @@ def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str,
     Raises:
         UserError: they cannot be read, or it is not clear what they are; lists the columns.
     """
-    problems: list[UserError] = []  # of single rows: the others are enough for a guess, and training lists them all
-    rows = labeled.rows_of(Sentiment(), data, "train", problems.append)
+    refused: list[UserError] = []  # of single rows: the others are enough for a guess, and training lists them all
+    rows = rows_of(Sentiment(), data, "train", refused.append)
     if not rows:
-        labeled.raise_all(problems)
+        raise_all(refused)
         named = "" if is_one_file(data) else "; its training part is named 'train'"
         raise UserError(f"{data} holds no row to guess the columns from{named}.")
     table = Table([row for _, row in rows])
     source = rows[0][0].rpartition(", ")[0]
-    if 0 in table.names and len(problems) > len(rows):
+    if 0 in table.names and len(refused) > len(rows):
         raise UserError(
             f"{source} is no CoNLL file: most of its lines have other numbers of columns. Texts without labels are a "
             f"corpus: {typed.command('pretrain', corpus=source)}."
@@ -140,13 +142,13 @@ def unclear(table: Table, source: str, name: str, kind: str | None, numbers: str
     """
     texts = [column.name for column in table.columns if column.is_text]
     likely = kind or ("pair" if len(texts) == 2 and table.text() is None else "sentence")
-    columns = KINDS[likely].default_columns()
-    lists = [column.name for column in table.labels(*texts) if column.is_list] if "label" in columns else []
+    wanted = KINDS[likely].default_columns()
+    lists = [column.name for column in table.labels(*texts) if column.is_list] if "label" in wanted else []
     if lists:
         several = typed.command("new-task", name_=name, kind="multilabel", data=None)
         return f"{source} has lists under {lists[0]}: a text of several labels is of another kind (`{several}`)."
     without = typed.command("new-task", name_=name, kind=likely)
-    text = f"{labeled.which_columns(table, source, columns)} `{without}` writes that file."
+    text = f"{which_columns(table, source, wanted)} `{without}` writes that file."
     if kind is None and numbers is not None:
         text += f" To learn the number: `{typed.command('new-task', name_=name, kind='regression', data=numbers)}`."
     return text
@@ -156,7 +158,7 @@ def check_table(table: Table, place: str) -> None:
     """Raises: UserError, the table has no header, no columns, or sentences that have been taken apart into words."""
     source = place.rpartition(", ")[0]
     if 0 not in table.names:
-        labeled.check_header(table, place)
+        check_header(table, place)
         if (alone := table.word_and_tag()) is not None:
             raise UserError(
                 f"{source} has one word in each row, under {alone[0]}, and its tag under {alone[1]}: save it as CoNLL "

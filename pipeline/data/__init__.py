@@ -5,7 +5,8 @@ sentences: the splitter; wikipedia_sample: one from the hub; tokenizer_builder: 
 its token ids; store_builder: how they are stored; seen_lines: repeated lines; rows: windows and blocks.
 
 Tasks: task_files: which files hold a part; tables, delimited: their rows; parallel: texts line by line with their
-translations; splits: parts that are missing; labeled: rows as examples; task_texts: their texts as a corpus.
+translations; row_sources: rows of files, the sample or the hub; columns: which of them a task reads; splits: parts that
+are missing; labeled: rows as examples; problems: what is wrong with them; task_texts: their texts as a corpus.
 
 synthetic: a built-in corpus and tasks.
 """

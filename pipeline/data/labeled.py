@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from pipeline.console import typed
-from pipeline.data import hub
-from pipeline.data.delimited import Refuse, refuse
-from pipeline.data.parallel import parallel_files, parallel_rows
+from pipeline.data.columns import resolve_columns
+from pipeline.data.problems import raise_all
+from pipeline.data.row_sources import rows_of
 from pipeline.data.splits import MOST_ASIDE, drawn, stratified
-from pipeline.data.synthetic.tasks import SYNTHETIC, synthetic_rows
-from pipeline.data.tables import kind_of, read_rows
-from pipeline.data.task_files import OTHER_NAMES, files_of, is_one_file
+from pipeline.data.task_files import OTHER_NAMES, is_one_file
 from pipeline.errors import UserError
-from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.csv_table import csv_table
 from tasks.base import Example, Task
-from tasks.dataset import SPLITS, DataSet, Row, listed, shortened
-from tasks.guess import Table, plain_name
+from tasks.dataset import SPLITS, Row, listed, shortened
+from tasks.guess import plain_name
 
-SHOWN = 10  # problems that a message lists
 SPLIT_COLUMNS = ("split", "part", "set", "subset", "partition")  # names of columns that may say which part a row is of
 FEW = 10  # rows, of which no two have a label in common by chance
 PART_NAMES = {split: (split, *others) for split, others in OTHER_NAMES.items()}
@@ -94,7 +86,7 @@ def read(task: Task, files: str | None, *, splits: Sequence[str] = SPLITS) -> La
         made = dict.fromkeys(rows, f"by the column {column}{_of_no_part(every, column)}")
     _check_parts(task, files, rows, splits, problems)
     first = rows.get("train") or rows["test"]
-    found = LabeledRows(columns=_resolve_columns(task, first), made=made)
+    found = LabeledRows(columns=resolve_columns(task, first), made=made)
     _learn_labels(task, first)
     if "train" in rows:  # a test part may have rows of one label
         _check_label_names(task, problems)
@@ -132,7 +124,7 @@ def read_part(task: Task, files: str | None, split: str) -> LabeledRows:
         rows = rows if column is None else _of_part(rows, column, split)
     parts = {} if rows is None else {split: rows}
     _check_parts(task, files, parts, [split], problems)
-    columns = _resolve_columns(task, parts[split])
+    columns = resolve_columns(task, parts[split])
     part = _labeled(task, parts[split], problems)
     raise_all(problems)
     if not part.rows:
@@ -197,65 +189,6 @@ def _check_parts(
         raise_all(problems)
 
 
-def _resolve_columns(task: Task, rows: Sequence[Row]) -> dict[str, str]:
-    """Finds the columns of a task that names none, by their content.
-
-    Returns:
-        Role -> column, where it is not the one that the task names.
-
-    Raises:
-        UserError: it is not clear which these are; lists them, and what to write into the YAML file.
-    """
-    known = {name for _, row in rows[:1000] for name in row}
-    missing = [role for role, name in task.columns.items() if name not in known and role not in known]
-    if not missing or 0 in known or not rows:  # numbered columns of CoNLL
-        return {role: role for role, name in task.columns.items() if known and name not in known and role in known}
-    table = Table([row for _, row in rows])
-    check_header(table, rows[0][0])
-    before = task.columns
-    guessed = type(task).guess_columns(table) if before == task.default_columns() else None
-    if guessed is None:
-        source = rows[0][0].rpartition(", ")[0]
-        named = before != task.default_columns()
-        raise UserError((no_column if named else which_columns)(table, source, before))
-    task.take_columns(guessed)
-    return {role: name for role, name in guessed.items() if before.get(role) != name}
-
-
-def check_header(table: Table, place: str) -> None:
-    """Raises: UserError, the first line is a row of data."""
-    if (name := table.headless) is not None:
-        raise UserError(
-            f"{place.rpartition(', ')[0]} seems to have no header: '{name}' is the name of a column in its first line, "
-            "and a value of it below; write a first line that names the columns, as text,label."
-        )
-
-
-def no_column(table: Table, source: str, columns: Mapping[str, str]) -> str:
-    """Says which of the columns that a task names a table has not."""
-    role, name = next((role, name) for role, name in columns.items() if name not in table.names)
-    close = difflib.get_close_matches(name, map(str, table.names), n=1)
-    meant = f" Did you mean '{close[0]}'?" if close else ""
-    there = listed(name or "without a name" for name in table.names)
-    makes = f"; `{typed.command('new-task', name_='NAME', data=source)}` makes a task of these data"
-    return (
-        f"{source} has no column '{name}', which the task reads as its {role}; it has {there}.{meant} Correct "
-        f"`columns` in the task's YAML file{makes if Path(source).exists() else ''}."
-    )
-
-
-def which_columns(table: Table, source: str, columns: Mapping[str, str]) -> str:
-    """Asks which columns of a table are those of a task, and says where to write them."""
-    texts = [column.name for column in table.columns if column.is_text]
-    guessed = {"text": table.text(), "label": table.label(*texts), "score": table.number()}
-    lines = ", ".join(f"{role}: {guessed.get(role) or '...'}" for role in columns)
-    unclear = f"it is not clear which of them are {' and '.join(columns)}"
-    return (
-        f"{source} has the columns {listed(name or 'without a name' for name in table.names)}, and {unclear}: "
-        f"write `columns: {{{lines}}}` with the right names under data.task.init_args of the task's YAML file."
-    )
-
-
 def _learn_labels(task: Task, rows: Sequence[Row]) -> None:
     """Takes the names of the labels from the rows that have one."""
 
@@ -273,34 +206,6 @@ def _check_label_names(task: Task, problems: list[UserError]) -> None:
         task.check_label_names()
     except UserError as error:
         problems.append(error)
-
-
-def raise_all(problems: Sequence[UserError]) -> None:
-    """Raises: UserError, what is wrong with the data: ten problems by file and line, and how many more there are."""
-    if len(problems) < 2:
-        for problem in problems:
-            raise problem
-        return
-    sources = list(dict.fromkeys(_place(problem)[0] for problem in problems))
-    problems = sorted(problems, key=lambda problem: (sources.index(_place(problem)[0]), _place(problem)[1]))
-    kinds = [getattr(problem, "kind", "another problem") for problem in problems]
-    firsts = [kinds.index(kind) for kind in dict.fromkeys(kinds)]  # of each kind one is shown
-    order = list(dict.fromkeys([*firsts, *range(len(problems))]))
-    lines = [f"The data have {len(problems):,} problems:"]
-    for number in sorted(order[:SHOWN]):
-        text = str(problems[number])  # the remedy for a kind of text comes once
-        lines.append("  " + (text if number in firsts else re.split(r"; | \(it has", text.rstrip("."))[0] + "."))
-    if rest := Counter(kinds[number] for number in order[SHOWN:]):
-        counts = ", ".join(f"{count:,} with {kind}" for kind, count in rest.most_common())
-        lines.append(f"  and {rest.total():,} more: {counts}.")
-    raise UserError("\n".join(lines))
-
-
-def _place(problem: UserError) -> tuple[str, int]:
-    """The file and the line of a problem."""
-    source, _, line = getattr(problem, "place", "").rpartition(", ")
-    number = line.rpartition(" ")[2]
-    return source, int(number) if number.isdecimal() else 0
 
 
 def _split_off(task: Task, train: Part, split: str, *, of: str) -> tuple[Part, Part, str]:
@@ -341,67 +246,3 @@ def _split_off(task: Task, train: Part, split: str, *, of: str) -> tuple[Part, P
     if not 0 < len(chosen) < rows:
         raise UserError(f"The training part has {rows} rows, too few to set some aside for {split}.")
     return train.at(chosen), train.at(sorted(set(range(rows)) - set(chosen))), made
-
-
-# ---------------------------------------------------------------------- where rows come from
-
-
-def rows_of(task: DataSet, files: str | None, split: str, refuse: Refuse = refuse) -> list[Row] | None:
-    """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
-    if files is not None:
-        if task.parallel and (pairs := parallel_rows(task, files, split)) is not None:
-            return pairs
-        found = files_of(task, files, split)
-        return [row for file in found for row in read_rows(file, refuse)] if found else None
-    if task.sample is not None:
-        if task.sample not in SYNTHETIC:
-            raise UserError(f"There is no sample '{task.sample}'; there are {', '.join(SYNTHETIC)}.")
-        rows: Iterable[Mapping[str, Any]] = synthetic_rows(task.sample, split)
-        origin = f"the sample's {split} part"
-    elif split not in task.splits or task.hub is None:
-        return None
-    else:
-        if "path" not in task.hub:
-            raise UserError("The task's hub has no path, which names the data set there.")
-        return _rows_of_hub(task, task.hub_splits.get(split, task.splits[split]))
-    return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
-
-
-def _rows_of_hub(task: DataSet, split: str) -> list[Row]:
-    """The rows of a split, of all configurations that the task names."""
-    assert task.hub is not None
-    found: list[Row] = []
-    for address in hub.configurations(**task.hub):
-        rows = hub.open_hub(**address, split=split)
-        if task.head is not None:  # the answer to a prompt is a number
-            rows = with_label_names(rows)
-        origin = "/".join([address["path"], *([address["name"]] if "name" in address else [])])
-        found += [(f"{origin} ({split}), row {number}", row) for number, row in enumerate(rows, start=1)]
-    return found
-
-
-def source_hash(task: DataSet, files: str | None) -> str | None:
-    """A hash of the local files of a task and how they are read, or of the sample's rows; None: another source."""
-    if files is None:
-        return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])
-    paths = [parallel_files(task, files, split) or files_of(task, files, split) for split in SPLITS]
-    kinds = [[kind_of(path) for path in part] for part in paths]
-    other = [kinds] if any("csv" in part for part in kinds) else []  # a .tsv of the same bytes has other cells
-    return digest([[file_hash(path) for path in part] for part in paths], *other)
-
-
-def with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:
-    """Rows of a data set of the hub, with the names of labels that it keeps as numbers."""
-    from datasets import ClassLabel  # takes a while
-
-    named = {}
-    for column, feature in (rows.features or {}).items():
-        inner = getattr(feature, "feature", feature)  # of a list
-        if isinstance(inner, ClassLabel):
-            named[column] = dict(enumerate(inner.names))
-    for row in rows:
-        changed = {}
-        for column, names in named.items():
-            value = row[column]
-            changed[column] = [names.get(v, v) for v in value] if isinstance(value, list) else names.get(value, value)
-        yield {**row, **changed}

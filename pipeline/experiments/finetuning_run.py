@@ -23,6 +23,7 @@ from pipeline.training.finetuning_report import finish, format_load_report
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run import Run
 from pipeline.training.run_folder import check_run_folder, run_folder
+from pipeline.training.task_report import task_report
 from pipeline.training.trainer import enough_memory, shards_weights
 
 
@@ -95,7 +96,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
         module.build(data)
     teacher = None if module.teacher is None else module.teacher.folder
     load_report = format_load_report(encoder_folder, loaded, module)
-    inform(load_report, data.report())
+    inform(load_report, task_report(data))
     record = Record(
         job_type="finetune",
         group=group_of(request.model, encoder.tokenizer),

@@ -25,7 +25,7 @@ from pipeline.tracking.words_seen import FOLDER, saved_in
 from pipeline.training import advice
 from pipeline.training.configuration import Configuration, Record, group_of
 from pipeline.training.corpus_data import OF_TASK
-from pipeline.training.corpus_facts import corpus_facts
+from pipeline.training.corpus_report import corpus_facts, corpus_report, many_passes
 from pipeline.training.progress import formatted, validated
 from pipeline.training.requests import PretrainRequest
 from pipeline.training.run import Run
@@ -158,13 +158,13 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     check_run_folder(out, overwrite=overwrite, resume=resume, stage=stage, uses=uses, texts=data.files)
     with enough_memory(f"this {request.model}"):
         data.prepare(module.make_network)
-        report = data.report()
+        report = corpus_report(data)
         inform(report)
         module.build(data)
     uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
     size = f"{module.parameter_count:,} parameters" if module.parameter_count else "no parameters, it counts"
     inform(f"{request.model}: {size}; baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats")
-    if module.optimization is not None and (note := data.many_passes(trainer.max_steps)) is not None:
+    if module.optimization is not None and (note := many_passes(data, trainer.max_steps)) is not None:
         inform(note)
     before = [] if origin is None else lineage.read(origin)
     load_report = "" if origin is None else format_load_report(origin, module.loaded, before)

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from pipeline.console import typed
 from pipeline.console.progress import write
-from pipeline.data.labeled import source_hash
+from pipeline.data.row_sources import source_hash
 from pipeline.errors import Interrupted, UserError
 from pipeline.experiments.feasible import task_as_run
 from pipeline.models.folder import FILES

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline import encoders
 from pipeline.console import typed
 from pipeline.console.progress import progress
-from pipeline.data.labeled import source_hash
+from pipeline.data.row_sources import source_hash
 from pipeline.errors import UserError
 from pipeline.experiments import words_plot
 from pipeline.experiments.run_cache import Cell, ZeroShot, anew, finite, once

@@ -15,7 +15,7 @@ import yaml
 from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.console.progress import progress
-from pipeline.data import labeled
+from pipeline.data import labeled, row_sources
 from pipeline.data.documents import Source
 from pipeline.data.files import find_files
 from pipeline.errors import UserError
@@ -203,7 +203,7 @@ def read(task: DataSet, files: str | None, *, limit: int, with_examples: bool) -
         if "test" in found.made:
             print(f"test        {len(rows):,} rows: {found.made['test']}, as in fine-tuning")
     else:
-        parts = {split: labeled.rows_of(task, files, split) or [] for split in ("train", "test")}
+        parts = {split: row_sources.rows_of(task, files, split) or [] for split in ("train", "test")}
         examples, rows = ([row for row in part if not task.is_ignored(row)] for part in parts.values())
     if not rows:
         raise UserError("The task has no test part" + (f" at {files}." if files else "."))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from torch.utils.data import DataLoader
 from pipeline.data import files, tokenizer_builder
 from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
-from pipeline.data.seen_lines import shared_lines
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.task_texts import task_texts
 from pipeline.data.token_store import TokenStore
@@ -30,14 +28,8 @@ from pipeline.storage.folders import write_folder
 from pipeline.storage.locks import built_once
 from pipeline.storage.paths import cache_folder
 from pipeline.tokenization.base import Tokenizer
-from pipeline.tokenization.overlong_words import OVERLONG
-from pipeline.tokenization.spelled_words import LONGEST_WORD
-from pipeline.training import advice
 from pipeline.training.loader import Loader
-from tasks.dataset import listed
 
-CASED = "Été"  # which normalizers that drop case or accents change
-MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
 OF_TASK = "task:"  # in front of the name of a task, where a corpus is named
 VALIDATION_BATCH = 64  # rows at once, at most
 HELD_OUT = 500  # documents of a stream, at most, that are its validation part
@@ -221,56 +213,6 @@ class CorpusData(lightning.LightningDataModule):
             {"stage": "validation text", "sha256": self.valid.meta["corpus"]},
             {"stage": "tokenizer", "scheme": self.tokenizer.scheme, "sha256": self.tokenizer.hash},
         ]
-
-    def report(self) -> str:
-        """What the corpus holds, as `make data` prints it."""
-        lines = [f"tokenizer   {len(self.tokenizer):,} pieces, hash {self.tokenizer.hash[:12]}"]
-        if not self.options.file:
-            where = "spread over the corpus" if self.hub is None else "at its beginning"  # a stream has no size
-            lines[0] += f", trained on at most {self.options.train_megabytes:g} MB {where}"
-        for name, part in (("train", self.train), ("validation", self.valid)):
-            meta = part.meta
-            lines += [
-                f"{name:<11} {meta['documents']:,} documents, {meta['sentences']:,} sentences, "
-                f"{meta['tokens']:,} {'bytes of words' if self.tokenizer.spells else 'tokens'}",
-                f"            {meta['words']:,} words, {meta['tokens'] / max(1, meta['words']):.2f} "
-                f"{'bytes' if self.tokenizer.spells else 'tokens'} per word, "
-                f"{self.objective.unknown(part, self.tokenizer):.3%} unknown",
-                f"            {meta['lines']:,} lines, about {meta['duplicate_lines']:,} of them repeated, "
-                f"{meta['long_sentences']:,} sentences over {store.LONG_SENTENCE:,} characters",
-                f"            {part.raw_bytes / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
-                f"            {part.unpredicted_bytes / part.raw_bytes:.2%} of the text is not predicted: blank lines, "
-                f"spaces around sentences{'' if self.tokenizer.generative else '; nor are the spaces between words'}",
-            ]
-            if meta["long_words"]:
-                lines.append(f"            {meta['long_words']:,} words over {LONGEST_WORD} bytes are cut there")
-            if meta["endless_words"]:
-                lines.append(
-                    f"            {meta['endless_words']:,} words over {OVERLONG:,} characters are cut into "
-                    f"pieces of at most {self.tokenizer.longest_piece:,}"
-                )
-            if meta["duplicate_lines"] > 0.3 * meta["lines"]:
-                lines.append("            Note: many lines are repeated; a model learns to copy these first.")
-        if self.tokenizer.generative and unicodedata.normalize("NFC", self.tokenizer.normalize(CASED)) != CASED:
-            lines.append(
-                "            Note: case and accents are dropped; bits per byte leave out what they would cost."
-            )
-        shared = shared_lines(self.valid, self.train)
-        if shared is not None:
-            lines.append(f"            about {shared:.1%} of its distinct lines are in the training part too")
-        if shared is not None and shared > MANY_SHARED:
-            lines.append("            Warning: validation says little of new text where so much of it is trained on.")
-        if self.left_out:
-            lines.append(f"left out    {', '.join(self.left_out)}: named as a test part")
-        if self.ignored:
-            lines.append(f"left out    {listed(self.ignored)}: not {', '.join(files.FORMATS)}")
-        return "\n".join(lines)
-
-    def many_passes(self, steps: int) -> str | None:
-        """A note where so many steps read the text too often."""
-        meta = self.train.meta
-        there = meta["words" if self.tokenizer.spells else "tokens"]
-        return advice.many_passes(steps, read=steps * self.batch_size * self.length, there=there)
 
     # ------------------------------------------------------------------ token stores -> batches
 

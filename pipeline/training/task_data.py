@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Sampler
 from pipeline.data import labeled
 from pipeline.data.labeled import LabeledRows
 from pipeline.data.splits import nested
-from pipeline.data.task_files import oddly_named
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Cut, Feature
 from pipeline.finetuning.heads import head_class, head_for
@@ -25,11 +24,8 @@ from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.sampling import MicroBatches, ResumableSampler
 from pipeline.storage.checksums import digest
 from tasks.base import Example, Task
-from tasks.dataset import listed
 
 SHORTEST = 8  # positions of a text, with its special tokens
-MANY_SHARED = 0.01  # of the texts of a part that is not trained on
-MANY_LEFT, MOSTLY = 0.25, 0.75  # of the pairs of such a part; of these
 POOL = 50  # batches whose rows are sorted by length together
 
 
@@ -139,54 +135,6 @@ class TaskData(lightning.LightningDataModule):
         counts = {split: len(part) for split, part in rows.items()}
         hub = {"hub": self.task.hub["path"]} if self.files is None and self.task.hub is not None else {}
         return {"stage": "task", "name": name, "sha256": digest(rows), "rows": counts, **hub}
-
-    # ------------------------------------------------------------------ report
-
-    def report(self) -> str:
-        """Rows and labels of all parts, and what is remarkable about them."""
-        parts = []
-        for split in self.features:
-            notes = ", ".join(self._notes(split))
-            parts.append(f"{split} {len(self.examples[split]):,} rows" + (f" ({notes})" if notes else ""))
-        shown = f"task        {', '.join(parts)}; {self.task.describe_labels(self.examples.get('train', []))}"
-        if (columns := self.found.read_from(self.task)) is not None:
-            shown += f"; {columns}"
-        where = ["splits.csv says which row is in which part"] if self.found.made else []
-        return "\n".join([shown, *(f"            {note}" for note in (*where, *self.warnings()))])
-
-    def _notes(self, split: str) -> Iterator[str]:
-        features = self.features[split]
-        if cut := len({feature.text for feature in features if feature.was_cut}):
-            yield f"{cut:,} cut to {self.longest} tokens"
-        if (note := self.label_notes.get(split)) is not None:
-            yield note
-        if windows := len(features) - len({feature.text for feature in features}):
-            yield f"{windows:,} more windows of {self.longest} tokens"
-        if empty := sum(not any(example.text) for example in self.examples[split]):
-            yield f"{empty:,} empty"
-        if shared := self.trained_on[split]:
-            yield f"{shared:,} of the same text as a training row"
-        if split in self.found.made:
-            yield self.found.made[split]
-        if left_out := self.found.left_out.get(split):
-            yield f"{left_out:,} left out, {self.task.ignores}"
-
-    def warnings(self) -> Iterator[str]:
-        """Warnings about settings that may not be intended."""
-        for split in ("valid", "test"):
-            shared, texts = self.trained_on[split], len(self.examples.get(split, []))
-            if shared > MANY_SHARED * texts:
-                many = f"{shared:,} of {texts:,} {split} texts are training texts too"
-                yield f"Warning: {many}: its figures say less of new ones."
-            left, right = self.left_over.get(split, (0, 0))
-            if left > MANY_LEFT * texts and right > MOSTLY * left:
-                yield (
-                    f"Warning: for {left:,} of {texts:,} {split} pairs the training part has the first text with all "
-                    f"labels but one, and {right:,} times that one is right: a score says less of the pairs."
-                )
-        for split, odd in oddly_named(self.task, self.files).items() if self.files is not None else ():
-            name = self.task.splits[split]
-            yield f"Warning: the {split} part is read from {listed(odd)}, whose name only begins as '{name}'."
 
     # ------------------------------------------------------------------ rows -> examples
 

@@ -18,7 +18,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.config import pretraining
+    from pipeline.training.corpus_report import corpus_report
 
     corpus = pretraining(request_of(CorpusRequest, options)).data
     corpus.prepare()
-    print(corpus.report())
+    print(corpus_report(corpus))
