@@ -24,8 +24,9 @@ from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import FOLDER, saved_in
 from pipeline.training import advice
 from pipeline.training.configuration import Configuration, Record, group_of
-from pipeline.training.corpus_data import OF_TASK
+from pipeline.training.corpus_data import OF_TASK, CorpusData
 from pipeline.training.corpus_report import corpus_facts, corpus_report, many_passes
+from pipeline.training.pretraining import Pretraining
 from pipeline.training.progress import formatted, validated
 from pipeline.training.requests import PretrainRequest
 from pipeline.training.run import Run
@@ -35,6 +36,7 @@ from pipeline.training.throughput import Profile, Speed
 from pipeline.training.trainer import enough_memory, shards_weights
 from tasks.dataset import listed
 
+CURVES = "curves.png"
 UNITS = {"hidden_loss": "1 - cosine"}  # of losses that are no nats
 
 
@@ -59,16 +61,8 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     if encoder.untrained:
         idle = listed(sorted(encoder.untrained), most=4)
         inform(f"Note: {type(data.objective).__name__} does not train {idle}, so they are not saved.")
-    reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
-    metrics = {**reached, **run.metrics(), **module.baselines, "documents": data.train.meta["documents"]}
-    metrics["words"] = round(module.words_seen)
-    metrics["val/unknown"] = data.objective.unknown(data.valid, data.tokenizer)
-    pictures = [] if counted else ["curves.png"]
-    if not counted:
-        title = f"{request.model} pretrained on {corpus_name(request.corpus)}: {run.steps:,} steps, "
-        title += f"{count(metrics['tokens'])} tokens"
-        panels = curve_panels(metrics, data.objective.compared_losses(), module.baselines)
-        plots.plot_curves(run.history, run.out / pictures[0], title=title, panels=panels)
+    metrics = final_metrics(run, module, data)
+    pictures = [] if counted else [draw_curves(run, request, metrics, module)]
     own = partial(card, encoder, saved=saved_in(run.out / FOLDER))
     about = {"words": metrics["words"], "step": metrics["steps"]}
     saved = run.keep("encoder", encoder.save, own, metrics, pictures=pictures, about=about)
@@ -81,6 +75,36 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     if columns:
         write_atomically(run.out / "examples.md", markdown_table(columns, rows))
     run.finish(metrics, artifact=("encoder", saved), tables={"examples": (columns, rows)} if columns else {})
+    say_end(run, request, metrics, configuration, saved)
+
+
+def final_metrics(run: Run, module: Pretraining, data: CorpusData) -> dict[str, Any]:
+    """The content of metrics.json."""
+    reached = {name: run.history.series(name)[1][-1] for name in run.history.names() if name in WALL_CLOCK}
+    return {
+        **reached,
+        **run.metrics(),
+        **module.baselines,
+        "documents": data.train.meta["documents"],
+        "words": round(module.words_seen),
+        "val/unknown": data.objective.unknown(data.valid, data.tokenizer),
+    }
+
+
+def draw_curves(run: Run, request: PretrainRequest, metrics: dict[str, Any], module: Pretraining) -> str:
+    """Writes the plot of the history; returns the name of its file."""
+    title = f"{request.model} pretrained on {corpus_name(request.corpus)}: {run.steps:,} steps, "
+    title += f"{count(metrics['tokens'])} tokens"
+    panels = curve_panels(metrics, module.objective.compared_losses(), module.baselines)
+    plots.plot_curves(run.history, run.out / CURVES, title=title, panels=panels)
+    return CURVES
+
+
+def say_end(
+    run: Run, request: PretrainRequest, metrics: dict[str, Any], configuration: Configuration, saved: Path
+) -> None:
+    """The last lines of a run: what was reached, warnings, files, what to do next."""
+    data, module = configuration.data, configuration.module
     shown = formatted(module, validated(module, metrics)) or "not validated"
     print(f"After {metrics['seconds']:.0f} s: {shown}")
     if warning := module.not_below_baseline(metrics):
@@ -91,7 +115,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
             request.model,
             saved,
             synthetic=data.synthetic,
-            counted=counted,
+            counted=module.encoder.learning == "counting",
             parallel=data.objective.parallel,
             task=request.corpus.removeprefix(OF_TASK) if request.corpus.startswith(OF_TASK) else "",
             data=request.data,

@@ -348,25 +348,38 @@ class Run:
         self.history.save()
         self.last.with_name(checkpoints.PREVIOUS).unlink(missing_ok=True)
         if self.wandb is not None:
-            import wandb
-
             with closing_run(self.wandb) as run:
-                plain = {name: v for name, v in metrics.items() if not (_is_nan(v) or name in LOCAL)}
-                run.summary.update({**plain, **self.wandb.summary_of(self.history)})
-                own = {name: value for name, value in metrics.items() if name.startswith("baseline/")}
-                for step in (0, self.steps) if artifact[0] == "model" else ():  # two points make a line
-                    run.log({**own, "trainer/global_step": step})
-                run.log(charts or {})
-                for picture in self.out.glob("*.png"):
-                    if self.log_text or picture.name not in texts:
-                        run.log({picture.stem: wandb.Image(str(picture))})
-                for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
-                    run.log({name: wandb.Table(columns=list(columns), data=rows)})
-                if self.public:
-                    log_artifact(run, *artifact, plain, self.record.tags[2:])
+                self._send(run, metrics, artifact, tables or {}, charts or {}, texts)
         loggers.log_final(self.named, metrics, self.steps)
         write_metrics(self.out, metrics)
         begun(self.out)
+
+    def _send(
+        self,
+        run: Any,
+        metrics: dict[str, Any],
+        artifact: tuple[str, Path],
+        tables: dict[str, tuple[list[str], list[list[Any]]]],
+        charts: dict[str, Any],
+        texts: Collection[str],
+    ) -> None:
+        """What Weights & Biases gets at the end of a run; arguments as of `finish`."""
+        import wandb
+
+        assert self.wandb is not None
+        plain = {name: v for name, v in metrics.items() if not (_is_nan(v) or name in LOCAL)}
+        run.summary.update({**plain, **self.wandb.summary_of(self.history)})
+        own = {name: value for name, value in metrics.items() if name.startswith("baseline/")}
+        for step in (0, self.steps) if artifact[0] == "model" else ():  # two points make a line
+            run.log({**own, "trainer/global_step": step})
+        run.log(charts)
+        for picture in self.out.glob("*.png"):
+            if self.log_text or picture.name not in texts:
+                run.log({picture.stem: wandb.Image(str(picture))})
+        for name, (columns, rows) in tables.items() if self.log_text else ():
+            run.log({name: wandb.Table(columns=list(columns), data=rows)})
+        if self.public:
+            log_artifact(run, *artifact, plain, self.record.tags[2:])
 
 
 def card_name(stages: Sequence[lineage.Stage], tags: Sequence[str]) -> str:
