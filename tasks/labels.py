@@ -76,7 +76,7 @@ class NamedLabels(DataSet):
                 expected = f"the training part has only {listed(known)}"
                 if self.labels is not None:
                     pairs = [key if key == label else f"{key} ({label})" for key, label in self.labels.items()]
-                    expected = f"the task knows {listed(pairs)}; another name of the task reads labels of your own"
+                    expected = f"the task knows {listed(pairs)}; to read other labels, give the task another name"
                 raise RowError(row[0], f"has the label '{shortened(name)}'; {expected}", kind="an unknown label")
         return [known[name] for name in names]
 
