@@ -96,15 +96,15 @@ def generate(model: Encoder, prompt: Sequence[int], how: Search) -> list[int]:
 
     ids = torch.tensor([list(prompt)], device=model.device)
     most = min(how.tokens, model.max_length - len(prompt))
+    if most < 1:
+        return []
     return search(read, model.new_state(), ids, how, end=model.tokenizer.id("eos"), most=[most])[0]
 
 
 def search(read: Reader, state: Any, prompts: Tensor, how: Search, *, end: int, most: Sequence[int]) -> list[list[int]]:
-    """Continues prompts (R, P) until `end`, or for so many tokens as `most` has for each; returns what is new, without
-    the end.
+    """Continues prompts (R, P) until `end`, or for as many tokens as `most` has for each, at least one; returns what is
+    new, without the end.
     """
-    if min(most) < 1:
-        return [[] for _ in prompts]
     return (_draw if how.beam == 1 else _beam)(read, state, prompts, how, end, most)
 
 
