@@ -166,7 +166,7 @@ def task_in(file: Path) -> Any:
         UserError: nothing, or it is not valid YAML.
     """
     content = content_of(file)
-    if "task" not in content.get("data", {}):
+    if content.get("data", {}).get("task") is None:
         raise UserError(f"{file} has no `data.task` section; see configs/tasks/sentiment.yaml.")
     return content["data"]["task"]
 

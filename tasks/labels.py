@@ -76,7 +76,8 @@ class NamedLabels(DataSet):
                 expected = f"the training part has only {listed(known)}"
                 if self.labels is not None:
                     pairs = [key if key == label else f"{key} ({label})" for key, label in self.labels.items()]
-                    expected = f"the task knows {listed(pairs)}; to read other labels, give the task another name"
+                    others = "name others in `labels` or `ignore` of its YAML file, or give the task another name"
+                    expected = f"the task knows {listed(pairs)}; {others}"
                 raise RowError(row[0], f"has the label '{shortened(name)}'; {expected}", kind="an unknown label")
         return [known[name] for name in names]
 

@@ -179,6 +179,12 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
             read_rows(tmp_path / name)
 
 
+@pytest.mark.parametrize("text", ["  Paris B-place\n  is O\n", " Paris B-place\nis  O \n", "Paris B-place\nis\tO\n"])
+def test_any_blanks_are_between_columns(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text(text)
+    assert [row for _, row in read_rows(tmp_path / "a.conll")] == [{0: ["Paris", "is"], 1: ["B-place", "O"]}]
+
+
 def test_a_no_break_space_belongs_to_its_word(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("10\u00a0000 O\nParis B-place \n\ncats O\n")
     assert [row for _, row in read_rows(tmp_path / "a.conll")] == [

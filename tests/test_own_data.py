@@ -142,6 +142,13 @@ def test_columns_that_the_task_names_are_not_guessed(tmp_path: Path) -> None:
         labeled.read(Sentiment(columns={"text": "Review Text", "label": "Urteil"}), str(tmp_path / "a.csv"))
     with pytest.raises(UserError, match=r"Did you mean 'Review Text'\?"):
         labeled.read(Sentiment(columns={"text": "Review_Text", "label": "Urteil"}), str(tmp_path / "a.csv"))
+    (tmp_path / "b.csv").write_text("text,foo\na,1\nb,2\n")
+    with pytest.raises(UserError, match="no column 'Urteil'"):  # its text is found by its role
+        labeled.read(Sentiment(columns={"text": "sentence", "label": "Urteil"}), str(tmp_path / "b.csv"))
+    late = [{"text": f"a {n}", "foo": "x"} for n in range(1100)] + [{"text": "b", "Urteil": "y"}]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in late))
+    with pytest.raises(UserError, match=r"Urteil"):
+        labeled.read(Sentiment(columns={"text": "text", "label": "Urteil"}), str(tmp_path / "c.jsonl"))
 
 
 def test_a_first_line_that_is_a_row_is_noticed(tmp_path: Path) -> None:
@@ -482,6 +489,12 @@ def test_a_name_with_more_behind_that_of_another_task_is_a_new_one(tmp_path: Pat
     Path("story.txt").write_text(
         "It was a dark night.\n\nThe rain fell in torrents, and the wind blew hard.\nSo they say.\n"
     )
+    lines = [
+        f"word{n} {'B-x' if n % 3 else 'O'}" + " more" * (n % 10 == 9) + "\n" * (1 + (n % 20 == 0)) for n in range(400)
+    ]
+    Path("tags.txt").write_text("".join(lines))
+    add_missing("tags", "tags.txt")  # one line in ten has another number of columns: training lists these
+    assert "tasks.tagging.Tagging" in Path("configs/tasks/tags.yaml").read_text()
     with pytest.raises(UserError, match=r"story\.txt is no CoNLL file: .*pretrain --corpus story.txt"):
         add_missing("story", "story.txt")
     assert not Path("configs/tasks/story.yaml").exists()

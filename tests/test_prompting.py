@@ -370,7 +370,7 @@ def test_what_holds_of_one_template_is_said_of_that_one(gpt: Gpt) -> None:
     assert "accuracy_pmi" not in pair
     assert f"{choice['accuracy_pmi']:.3f}" in text
     assert "pmi" in text
-    assert "\n(4 texts were cut on the left)\n" in text
+    assert "\n(4 texts were cut on their left in template 2)\n" in text
     assert "majority" not in text  # the right candidate is always the first one: its place means nothing
     assert "majority" not in pair.keys() | choice.keys()
     by_column = Prompted(prompts=[Prompt("choice", "the dog saw", two, gold="right")])

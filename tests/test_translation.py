@@ -100,13 +100,19 @@ def test_the_model_translates_lines(translator: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_translation_does_not_depend_on_what_is_translated_beside_it(translator: Path, beam: int) -> None:
+def test_a_translation_does_not_depend_on_what_is_translated_beside_it(
+    translator: Path, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = pipeline.load(translator / "model")
-    torch.nn.init.zeros_(model.encoder.decoder_blocks[-1].down.weight)  # it does not know when to end
+    logits, end = model.encoder.logits, torch.tensor([model.encoder.tokenizer.id("eos")])
+    monkeypatch.setattr(model.encoder, "logits", lambda hidden: logits(hidden).index_fill(-1, end, -99.0))
     model.options.beam = beam
     texts = ["cat dog", "the", "", "old red house river book cat dog " * 3]
     alone = [model.predict([text])[0]["translation"] for text in texts]
     assert [answer["translation"] for answer in model.predict(texts)] == alone
+    lengths = [len(ids) for ids in model.encoder.tokenizer.encode_batch(alone)]
+    assert len({*lengths}) > 2  # each ended at a limit of its own
+    assert min(lengths) > LONGER
 
 
 def test_the_model_opens_in_transformers(translator: Path) -> None:

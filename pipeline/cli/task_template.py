@@ -106,7 +106,7 @@ def guess(name: str, kind: str | None, data: str) -> tuple[type[Task], dict[str,
         raise UserError(f"{data} holds no row to guess the columns from{named}.")
     table = Table([row for _, row in rows])
     source = rows[0][0].rpartition(", ")[0]
-    if 0 in table.names and len(refused) > len(rows):
+    if 0 in table.names and len(refused) > sum(len(row[0]) for _, row in rows):
         raise UserError(
             f"{source} is no CoNLL file: most of its lines have other numbers of columns. Texts without labels are a "
             f"corpus: {typed.command('pretrain', corpus=source)}."

@@ -33,7 +33,7 @@ def resolve_columns(task: Task, rows: Sequence[Row]) -> dict[str, str]:
     if guessed is None:
         source = rows[0][0].rpartition(", ")[0]
         named = before != task.default_columns()
-        raise UserError((no_column if named else which_columns)(table, source, before))
+        raise UserError(no_column(table, source, before, missing[0]) if named else which_columns(table, source, before))
     task.take_columns(guessed)
     return {role: name for role, name in guessed.items() if before.get(role) != name}
 
@@ -47,9 +47,9 @@ def check_header(table: Table, place: str) -> None:
         )
 
 
-def no_column(table: Table, source: str, columns: Mapping[str, str]) -> str:
-    """Says which of the columns that a task names a table has not."""
-    role, name = next((role, name) for role, name in columns.items() if name not in table.names)
+def no_column(table: Table, source: str, columns: Mapping[str, str], role: str) -> str:
+    """Says that a table has not the column that a task names for a role."""
+    name = columns[role]
     close = difflib.get_close_matches(name, map(str, table.names), n=1)
     meant = f" Did you mean '{close[0]}'?" if close else ""
     there = listed(name or "without a name" for name in table.names)

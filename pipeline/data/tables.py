@@ -183,11 +183,16 @@ def read_conll(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[t
     """
     lines = list(lines_of(file))
     first = next((line for _, line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))), "")
-    separator, begin = re.compile("\t" if "\t" in first else " +"), 0  # a no-break space belongs to its word
-    width = len(separator.split(first.rstrip(" ")))
+    by_tab, begin = "\t" in first, 0
+
+    def split(line: str) -> list[str]:
+        """The columns of a line; a no-break space belongs to its word."""
+        return line.split("\t") if by_tab else re.split("[ \t]+", line.strip(" \t"))
+
+    width = len(split(first))
     rows: list[list[str]] = []
     for number, line in lines:
-        values = [value.strip(" ") or value for value in separator.split(line.rstrip(" "))]
+        values = [value.strip(" ") or value for value in split(line)]
         metadata = line.startswith("# ") and "=" in line and not rows
         comment = line.startswith("#") and (metadata or len(values) != width)
         if not line.strip():

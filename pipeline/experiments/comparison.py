@@ -79,8 +79,10 @@ class Line:
         best, arm = self.best_baseline, self.best_arm
         if arm is None or sum(map(bool, self.arms.values())) < 2:
             return False
-        scores = self.arms[arm]
-        return best is None or self.sign * sum(scores) / len(scores) > self.sign * sum(best[1]) / len(best[1])
+        if best is None or any(map(math.isnan, best[1])):
+            return True
+        score, baseline = (sum(values) / len(values) for values in (self.arms[arm], best[1]))
+        return self.sign * score > self.sign * baseline
 
     @property
     def best_baseline(self) -> tuple[str, list[float]] | None:

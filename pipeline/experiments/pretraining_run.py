@@ -25,7 +25,7 @@ from pipeline.tracking.words_seen import FOLDER, saved_in
 from pipeline.training import advice
 from pipeline.training.configuration import Configuration, Record, group_of
 from pipeline.training.corpus_data import OF_TASK, CorpusData
-from pipeline.training.corpus_report import corpus_facts, corpus_report, many_passes
+from pipeline.training.corpus_report import corpus_facts, corpus_report
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.progress import formatted, validated
 from pipeline.training.requests import PretrainRequest
@@ -188,8 +188,9 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
     size = f"{module.parameter_count:,} parameters" if module.parameter_count else "no parameters, it counts"
     inform(f"{request.model}: {size}; baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats")
-    if module.optimization is not None and (note := many_passes(data, trainer.max_steps)) is not None:
-        inform(note)
+    if module.optimization is not None:
+        note = advice.many_passes(trainer.max_steps, rows=data.batch_size, there=module.rows_there)
+        inform(*([note] if note else []))
     before = [] if origin is None else lineage.read(origin)
     load_report = "" if origin is None else format_load_report(origin, module.loaded, before)
     if load_report:

@@ -92,12 +92,12 @@ def _score_cell(line: Line, arm: str) -> str:
 
 def how_to_read(lines: Sequence[Line], arms: Sequence[str], tuned: str | None) -> list[str]:
     counts = sorted({len(scores) for line in lines for scores in line.arms.values() if scores})
-    bold = "the best arm of a row is bold where it is above the baseline"
+    bold = "; the best arm of a row is bold where it is better than the best baseline" * (len(arms) > 1)
     if not counts or counts[-1] == 1:
-        notes = [f"Scores on the test part, of one seed; {bold}."]
+        notes = [f"Scores on the test part, of one seed{bold}."]
     else:
         seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-        notes = [f"Scores on the test part: mean ± standard deviation over {seeds} seeds; {bold}."]
+        notes = [f"Scores on the test part: mean ± standard deviation over {seeds} seeds{bold}."]
     if has_intervals(lines):
         notes.append(
             f"Gains are those of {tuned}: means of paired differences, with 95 % intervals (Student's t) over seeds. "

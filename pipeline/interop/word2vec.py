@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -60,10 +60,12 @@ def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
         size = int(parts[1]) if header else len(first.rstrip().split(" ")) - 1
         if size < 1:
             raise UserError(f"{path} has no word vectors: a word and its numbers on each line.")
-        texts = lines if header else itertools.chain([first], lines)
+        texts: Iterator[str] = itertools.chain([first], lines)
+        if header:
+            begin = [line for line in (next(lines, ""), next(lines, "")) if line]
+            _check_size(begin, size, path)
+            texts = itertools.chain(begin, lines)
         for number, line in enumerate(texts, 2 if header else 1):
-            if header and number == 2:
-                _check_size(line, size, path)
             if len(words) == most:
                 break
             word, vector = _split(line, size, where=f"Line {number:,} of {path}")
@@ -75,9 +77,11 @@ def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
     return list(words), torch.from_numpy(np.stack(rows))
 
 
-def _check_size(line: str, size: int, path: Path) -> None:
-    """Raises: UserError, the first word has more numbers than the header says."""
-    extra = line.rstrip().split(" ")[1:-size]
+def _check_size(begin: Sequence[str], size: int, path: Path) -> None:
+    """Raises: UserError, the first words have more numbers than the header says; one may be a number with a space."""
+    extra, *others = [line.rstrip().split(" ")[1:-size] for line in begin] or [[]]
+    if any(len(other) != len(extra) for other in others):
+        return
     with contextlib.suppress(ValueError):
         if extra and all(math.isfinite(float(part)) for part in extra):
             raise UserError(

@@ -105,6 +105,7 @@ def search(read: Reader, state: Any, prompts: Tensor, how: Search, *, end: int, 
     """Continues prompts (R, P) until `end`, or for as many tokens as `most` has for each, at least one; returns what is
     new, without the end.
     """
+    most = [max(1, one) for one in most]
     return (_draw if how.beam == 1 else _beam)(read, state, prompts, how, end, most)
 
 

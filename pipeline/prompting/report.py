@@ -14,8 +14,8 @@ from pipeline.training import advice
 from tasks.dataset import DataSet, Row
 
 SPECIAL = {  # metrics of a template that count rows
-    "cut": "texts were cut on the left",
-    "unknown_words": "rows have words unknown to it",
+    "cut": "texts were cut on their left",
+    "unknown_words": "rows have words that the encoder does not know",
     "ties": "rows are ties",
 }
 IDS = ("idx", "pairID", "pair_id", "id")  # columns that number the rows of a set
@@ -132,9 +132,8 @@ def tables(task: DataSet, rows: Sequence[Row], results: Mapping[int, Sequence[Re
 
 def not_better_than_guessing(parts: Sequence[Result]) -> str | None:
     """A warning where the mean of the templates does not beat chance, or the most frequent label."""
-    guesses: dict[str, float] = {
-        name: parts[0].metrics[name] for name in ("chance", "majority") if name in parts[0].metrics
-    }
+    found = {name: [part.metrics[name] for part in parts if name in part.metrics] for name in ("chance", "majority")}
+    guesses = {name: statistics.fmean(values) for name, values in found.items() if values}
     shots = parts[0].shots
     where = f"with {shots:,} shot{'s' * (shots != 1)} "
     return advice.not_better(summary_of(parts)["accuracy"], guesses, mode="max", where=where)
@@ -160,7 +159,7 @@ def _template_lines(number: int, part: Result, rules: Sequence[str], labels: Seq
         lines.append(f"({part.shortened:,} texts behind the candidates of template {number} were cut at their end)")
     for name, text in SPECIAL.items():
         if f.get(name):
-            lines.append(f"({f[name]:,.0f} {text})")
+            lines.append(f"({f[name]:,.0f} {text} in template {number})")
     return lines
 
 

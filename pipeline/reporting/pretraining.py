@@ -185,13 +185,12 @@ def grown_sections(grown: Sequence[RunRecord], shown: Sequence[RunRecord]) -> li
         metrics = run.metrics
         count = int(metrics.get("zeroshot/rows", 0))
         low, high = shared.wilson(metrics.get("zeroshot/accuracy", 0.0), count)
-        chance = metrics.get("zeroshot/chance")
+        guesses = [metrics.get(f"zeroshot/{name}") for name in ("chance", "majority")]
         cells.append(
             [
                 run.task,
                 f"{metrics.get('zeroshot/accuracy', 0):.3f} [{low:.3f}, {high:.3f}]",
-                f"{chance:.3f}" if chance is not None else "",
-                f"{metrics.get('zeroshot/majority', 0):.3f}",
+                *("" if guess is None else f"{guess:.3f}" for guess in guesses),
                 f"{count:,}",
             ]
         )

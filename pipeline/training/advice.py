@@ -22,14 +22,14 @@ def saved(out: Path, made: Path | None = None) -> str:
     return f"Saved {f'{made}; ' if made else ''}{listed} in {out}"
 
 
-def many_passes(steps: int, *, read: int, there: int) -> str | None:
+def many_passes(steps: int, *, rows: int, there: int) -> str | None:
     """A note where a run reads its text so often that it learns it by heart.
 
     Args:
-        read: tokens of all steps.
-        there: tokens of the text.
+        rows: of a step.
+        there: rows of the text.
     """
-    passes = read / max(1, there)
+    passes = steps * rows / max(1, there)
     if passes <= MANY_PASSES:
         return None
     return f"Note: {steps:,} steps read the text about {passes:,.0f} times: fewer steps, or more text, serve better."

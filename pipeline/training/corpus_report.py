@@ -13,7 +13,6 @@ from pipeline.data.seen_lines import shared_lines
 from pipeline.data.token_store import TokenStore
 from pipeline.tokenization.overlong_words import OVERLONG
 from pipeline.tokenization.spelled_words import LONGEST_WORD
-from pipeline.training import advice
 from pipeline.training.corpus_data import CorpusData
 from tasks.dataset import listed
 
@@ -63,13 +62,6 @@ def corpus_report(data: CorpusData) -> str:
     if data.ignored:
         lines.append(f"left out    {listed(data.ignored)}: not {', '.join(files.FORMATS)}")
     return "\n".join(lines)
-
-
-def many_passes(data: CorpusData, steps: int) -> str | None:
-    """A note where so many steps read the text too often."""
-    meta = data.train.meta
-    there = meta["words" if data.tokenizer.spells else "tokens"]
-    return advice.many_passes(steps, read=steps * data.batch_size * data.length, there=there)
 
 
 def corpus_facts(data: CorpusData, corpus: str) -> dict[str, Any]:

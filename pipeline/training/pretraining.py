@@ -122,6 +122,7 @@ class Pretraining(Training):
         self.per_byte = rows.predictions_per_byte
         rows = self.objective.rows(data.train, data.tokenizer, length=data.length, phase=0, seed=0)
         self.words_per_token = self.objective.words_per_token(rows, data.train)
+        self.rows_there = len(rows)
 
     def make_network(self, data: CorpusData) -> None:
         """Makes the encoder for the tokenizer. Needs no text: what does not go together is refused before that is read.

@@ -78,7 +78,8 @@ def run(options: argparse.Namespace) -> None:
     if of == "pretraining":
         check_pairs(settings_in(options.overrides), grid.tasks if grid else [name])
     request = request_of(FineTuneRequest, options, task=name, encoder=folder, overwrite=False)
-    finetuning(replace(request, task=next(iter(grid.tasks)) if grid else name))  # settings before an hour of runs
+    if grid is None:
+        finetuning(request)  # settings before an hour of runs
     short = Path(name if grid is None else options.name).stem
     out = options.out or Path("runs/worth") / (f"{options.model}-{short}" + ("" if of == "prompt" else "-labels"))
     if grid is not None:
@@ -138,9 +139,13 @@ def worth_of_pretraining(request: FineTuneRequest, options: argparse.Namespace, 
 
 
 def worth_on_tasks(grid: Grid, request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
+    from pipeline.cli.config import finetuning
     from pipeline.experiments import worth_tasks
+    from pipeline.experiments.feasible import effective, learning_of
 
     requests = worth_tasks.requests_of(grid, request)
+    for one in requests.values():
+        finetuning(replace(one, overrides=effective(one.overrides, learning_of(one.encoder), one.task, one.arm)))
     worth_tasks.measure_all(requests, finetune, out, title=request.model, seeds=seeds, **how(request, options, grid))
     print(f"{(out / 'worth.md').read_text()}\nSaved worth.csv, worth.md and worth.png in {out}")
 
