@@ -65,7 +65,7 @@ def uniform(end: dict[str, float]) -> float:
 
 def test_its_config_repeats_it(model: str, toy: Path) -> None:
     """`--config config.yaml` takes what the run wrote, and gives the same settings."""
-    request = PretrainRequest(model=model, overrides=("--config", str(toy / "config.yaml")))
+    request = PretrainRequest(model=preset(model), overrides=("--config", str(toy / "config.yaml")))
     written = yaml.safe_load((toy / "config.yaml").read_text())
     assert written["precision"] == "32-true"
     assert config.pretraining(request).repeatable == written

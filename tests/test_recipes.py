@@ -117,7 +117,7 @@ def test_a_certain_loss_does_not_look_like_a_gain(tmp_path: Path, monkeypatch: p
         plot(runs, tmp_path / "recipes.png")
     looks = [(axes.lines[0].get_color(), axes.lines[0].get_marker()) for axes in drawn]
     assert looks == [(plots.COLORS[0], "o"), (plots.COLORS[1], "s")]
-    assert ["losses" in axes.get_xlabel() for axes in drawn] == [False, True]
+    assert ["worse" in axes.get_xlabel() for axes in drawn] == [False, True]
     assert drawn[0].get_title("left") == "bert on text, compared with: base"
 
 

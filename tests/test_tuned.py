@@ -215,8 +215,10 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
     capsys.readouterr()
     assert predict(model, io.StringIO(""), "input", form="lines", target=io.StringIO(), batch_size=1) == 0
     assert capsys.readouterr().err == "input has no texts.\n"
-    with pytest.raises(UserError, match="line 1 has 3 under 'text', which is not text"):
-        answers('{"text": 3}\n', "jsonl")
+    three = [answers(f'{{"text": {text}}}\n', "jsonl")[0]["probabilities"] for text in ("3", '"3"')]
+    assert three[0] == three[1]  # as training reads numbers
+    with pytest.raises(UserError, match=r"line 1 has \[3, \[4\]\] under 'text', which is not text"):
+        answers('{"text": [3, [4]]}\n', "jsonl")
     joined = FineTunedModel(bert, labels=["no", "yes"], options=options(columns={"title": "title", "body": "body"}))
     assert len(answers("a b\n", "lines", joined)) == 1
     with pytest.raises(UserError, match="joins title and body in its own way"):
