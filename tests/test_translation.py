@@ -138,6 +138,7 @@ def translated_by(theirs: transformers.PreTrainedModel, folder: Path, text: str,
     written = theirs.generate(
         **inputs, num_beams=beam, max_new_tokens=most, length_penalty=1.0, forced_bos_token_id=None
     )
+    torch.testing.assert_close(theirs.generate(**inputs, max_new_tokens=most), written)  # generation_config.json
     text = transformers.AutoTokenizer.from_pretrained(folder).decode(written[0], skip_special_tokens=True)
     return [{"translation": text.strip()}]
 

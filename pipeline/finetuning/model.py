@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -147,6 +148,8 @@ class FineTunedModel(nn.Module):
         self.encoder.save_as(folder, self.saved_config(), self._state(), card=card)
         if self.layout is not None:  # transformers is to read texts as they are read here
             self._save_ends(folder)
+        if self.encoder.in_transformers and (search := self.head.generation(self.encoder)) is not None:
+            (folder / "generation_config.json").write_text(json.dumps(search, indent=2) + "\n")
 
     def _save_ends(self, folder: Path) -> None:
         special, nothing = self.encoder.special, list[int]()

@@ -151,6 +151,10 @@ class Head(nn.Module):
         """The predictions about the features of a text -> that about the text."""
         return parts[0]
 
+    def generation(self, encoder: Encoder) -> dict[str, Any] | None:
+        """How transformers' `generate` is to write what this head does (`generation_config.json`); None: it does not."""
+        return None
+
     def plots(self, encoder: Encoder, features: Sequence[Feature]) -> dict[str, Figure]:
         """What a model that has been trained shows of some texts, by the names of the plots."""
         return {}

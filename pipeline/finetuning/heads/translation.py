@@ -110,6 +110,18 @@ class TranslationHead(Head):
     def answer(self, text: Any, prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
         return {"translation": prediction.label}
 
+    def generation(self, encoder: Encoder) -> dict[str, Any] | None:
+        """The search of `decode`; but a text that does not end has as many tokens as the model has positions, since
+        transformers knows no limit for each source."""
+        model = cast(EncoderDecoder, encoder)
+        return {
+            "num_beams": self.options.beam,
+            "length_penalty": self.options.length_penalty,
+            "max_new_tokens": model.max_length - 1,
+            "decoder_start_token_id": model.decoder_start,
+            **{f"{name}_token_id": model.tokenizer.id(name) for name in ("bos", "pad", "eos")},
+        }
+
     def plots(self, encoder: Encoder, features: Sequence[Feature]) -> dict[str, Figure]:
         """The alignment of some sources and their translations: how much attention a token pays to each of a source."""
         model = cast(EncoderDecoder, encoder)
