@@ -35,9 +35,17 @@ CLASSES = {  # classes, and modules of classes
 CLASS_PATH = re.compile("(" + "|".join(map(re.escape, CLASSES)) + r")((?:\.\w+)*)")
 BATCHES, OBJECTIVE = "data.batches", "model.objective"
 NAME_ALONE = ("model.encoder", OBJECTIVE, BATCHES)  # settings whose value may be a class path without `class_path`
-KEYS = {"model.craft": "model.recipe"}
-KEYS |= {
-    f"{part}.{name}carry": f"{part}.{name}stateful" for part in (OBJECTIVE, BATCHES) for name in ("init_args.", "")
+KEYS = {
+    "model.craft": "model.recipe",
+    "model.objective.carry": "model.objective.stateful",
+    "model.objective.init_args.carry": "model.objective.init_args.stateful",
+    "data.batches.carry": "data.batches.stateful",
+    "data.batches.init_args.carry": "data.batches.init_args.stateful",
+}
+CONFIGURATIONS = {("pretrain", "gpt-small"): "gpt2-small"}  # kind and name
+METRICS = {  # a loss falls below these baselines, so they were no floors
+    "floor/uniform": "baseline/uniform",
+    "floor/unigram": "baseline/unigram",
 }
 
 

@@ -29,7 +29,8 @@ from pipeline.experiments import comparison, comparison_files, comparison_plot
 from pipeline.experiments import grid as compare
 from pipeline.experiments.run_cache import cell_of, once, with_contents
 from pipeline.experiments.score_table import Footnote, score_table
-from pipeline.presets import REPOSITORY, named_config, task_hash
+from pipeline.presets import REPOSITORY, named_config
+from pipeline.task_presets import task_hash
 from pipeline.tracking import plots
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import clear, put_back

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.models import registry
 from pipeline.models.generation import Search, select
 from pipeline.models.inputs import Batch
-from pipeline.models.layers.recurrent import CELLS
+from pipeline.models.layers.recurrent_decoder import Cell
 from pipeline.models.layers.source_attention import ATTENTIONS
 from pipeline.models.rnn_seq2seq import RnnSeq2Seq
 from pipeline.tokenization import registry as tokenizers
@@ -22,7 +22,7 @@ from pipeline.tokenization.base import Tokenizer
 
 SOURCES = ["the soup was good", "Anna", "the strawberries were hot and good and Anna adored them"]
 TARGETS = ["Suppe gut", "und so weiter und so fort", "Anna"]
-KINDS = list(itertools.product(CELLS, ATTENTIONS))
+KINDS = list(itertools.product(get_args(Cell), ATTENTIONS))
 Array = np.ndarray
 
 

@@ -15,11 +15,10 @@ from pipeline.console import typed
 from pipeline.console.messages import WIDTH
 from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
-from pipeline.presets import DEFAULT_MODEL, LARGEST_SEED, known
+from pipeline.presets import DEFAULT_CORPUS, DEFAULT_MODEL, DEFAULT_TASK, LARGEST_SEED, known
 from pipeline.storage.paths import path_of
 from pipeline.tracking.words_seen import UNITS
 
-DEFAULT_TASK = "sentiment"
 COLUMN = 34  # where descriptions begin
 INPUT, OUTPUT, SETTINGS, COMMON = "input", "output", "short names of settings", "messages"  # groups of flags
 T = TypeVar("T")
@@ -175,7 +174,7 @@ class Implied(str):
 def add_model(parser: Parser) -> None:
     """See `encoder_folders.implied_model`."""
     group = parser.group(INPUT)
-    about = f"one of {known('pretrain')} [{DEFAULT_MODEL}, or that of --from]"
+    about = f"one of {', '.join(known('pretrain'))} [{DEFAULT_MODEL}, or that of --from]"
     group.add_argument("--model", default=Implied(DEFAULT_MODEL), help=about)
     group.add_argument("--data", default=None, help="local folder, file or pattern instead of a hub name")
     group.add_argument("--seed", type=natural, default=0, help="of weights, order, masks and dropout")
@@ -183,7 +182,7 @@ def add_model(parser: Parser) -> None:
 
 def add_corpus(parser: Parser) -> None:
     about = "a name in configs/corpora, a path, or task:NAME, the training texts of a task"
-    parser.group(INPUT).add_argument("--corpus", default="sample", help=about)
+    parser.group(INPUT).add_argument("--corpus", default=DEFAULT_CORPUS, help=about)
 
 
 def add_task(parser: Parser, default: str | None = DEFAULT_TASK) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydoc import locate
 from typing import Any
 
+from pipeline.arms import FROZEN
 from pipeline.cli.continued import TEACHER, check_class, check_kept, kept_settings, kept_tokenizer, student_settings
 from pipeline.cli.encoder_folders import (
     begins_anew,
@@ -20,20 +21,8 @@ from pipeline.cli.lightning_cli import CountingCLI, FineTuneCLI, classes_of, fil
 from pipeline.cli.validate import check_asked
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import (
-    CONFIGS,
-    FINETUNE,
-    FINETUNE_COUNTING,
-    FINETUNE_FROZEN,
-    FROZEN,
-    content_of,
-    flat,
-    known,
-    named_config,
-    task_file,
-    trained_task,
-    unknown,
-)
+from pipeline.presets import CONFIGS, content_of, flat, known, model_file, named_config, unknown
+from pipeline.task_presets import FINETUNE, FINETUNE_COUNTING, FINETUNE_FROZEN, task_file, trained_task
 from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import OF_TASK, CorpusData
 from pipeline.training.counting import Counting
@@ -70,7 +59,7 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
         raise UserError(
             f"{typed.flag('corpus', corpus)} and {typed.flag('data', data)} both say where the text is: leave one out. "
             f"{typed.flag('data')} takes the place "
-            f"of the hub's text of a preset ({known('corpora')})."
+            f"of the hub's text of a preset ({', '.join(known('corpora'))})."
         )
     own = named_config(f"corpora/{corpus}", model)
     files = [file for file in (preset, own) if file]
@@ -106,17 +95,15 @@ def pretraining(request: CorpusRequest) -> Configuration:
     Raises:
         UserError: there is no such model or corpus, or a setting is not valid.
     """
-    model_file = named_config("pretrain", request.model)
-    if model_file is None:
-        raise UserError(unknown("model", request.model, "pretrain"))
+    own = model_file(request.model)
     corpus_files, corpus_flags = corpus_config(request.corpus, request.data, request.model)
     seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
-    files = [CONFIGS / "base.yaml", model_file, *corpus_files]
+    files = [CONFIGS / "base.yaml", own, *corpus_files]
     flags = [*corpus_flags, *seeds, *request.overrides]
     module = module_for(files, flags)
     if not isinstance(request, PretrainRequest) or (request.encoder is None and request.teacher is None):
         configuration = parse(module, CorpusData, files, flags)
-        check_asked(configuration.encoder_class, configuration.module.objective)
+        check_asked(configuration)
         check_seed(configuration, request.seed)
         return configuration
     if module is Counting:
@@ -135,7 +122,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
         why = f"a student of {folder} keeps its tokenizer"
     flags = [*corpus_flags, *overrides_of({**taught, **taken}), *seeds, *request.overrides]
     configuration = parse(module, CorpusData, files, flags)
-    check_asked(configuration.encoder_class, configuration.module.objective)
+    check_asked(configuration)
     check_kept(configuration, fixed, request.overrides, folder, why)
     check_seed(configuration, request.seed)
     if taught and configuration.module.distillation is None:

@@ -7,11 +7,12 @@ from pydoc import locate
 from typing import Any
 
 from pipeline import encoders
+from pipeline.arms import FRESH
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
-from pipeline.presets import FRESH, content_of, named_config, unknown
+from pipeline.presets import content_of, model_file, named_config, pretrained
 
 
 def encoder_folder(model: str, folder: Path | None) -> Path:
@@ -20,10 +21,8 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     Raises:
         UserError: there is no such model, or the folder holds another one.
     """
-    file = named_config("pretrain", model)
-    if file is None:
-        raise UserError(unknown("model", model, "pretrain"))
-    named, folder = folder, made_in(folder or Path("runs/pretrain") / model / "encoder")
+    file = model_file(model)
+    named, folder = folder, made_in(folder or pretrained(model))
     if not folder.is_dir():
         makes = (
             "pretrain one" if named else f"`{typed.command('pretrain', model=model)}` makes one of the sample corpus"
@@ -69,7 +68,7 @@ def source_folder(model: str, folder: Path | None, arm: str) -> Path | None:
 def begins_anew(model: str, folder: Path | None, arm: str) -> bool:
     """Whether a network with fresh weights has its sizes from its file in configs/pretrain, not from a folder."""
     known = named_config("pretrain", model) is not None
-    return folder is None and arm in FRESH and known and not (Path("runs/pretrain") / model / "encoder").exists()
+    return folder is None and arm in FRESH and known and not pretrained(model).exists()
 
 
 def counts(model: str) -> bool:
@@ -87,9 +86,7 @@ def encoder_settings(model: str, folder: Path | None) -> dict[str, Any]:
     Raises:
         UserError: there is no such model, or the folder holds another one.
     """
-    file = named_config("pretrain", model)
-    assert file is not None
-    encoder = encoder_of(file)
+    encoder = encoder_of(model_file(model))
     own = {} if folder is None else read_config(encoder_folder(model, folder))
     settings = {name: own.get(name, value) for name, value in encoder["init_args"].items()}
     return {"model.encoder": encoder["class_path"]} | {
@@ -99,9 +96,7 @@ def encoder_settings(model: str, folder: Path | None) -> dict[str, Any]:
 
 def tokenizer_settings(model: str) -> dict[str, Any]:
     """How MODEL's tokenizer is made, dotted name -> value, as its file in configs/pretrain has it."""
-    file = named_config("pretrain", model)
-    assert file is not None
-    options = content_of(file)["data"]["tokenizer"]
+    options = content_of(model_file(model))["data"]["tokenizer"]
     return {f"model.tokenizer.{name}": value for name, value in options.items()}
 
 

@@ -14,6 +14,7 @@ import yaml
 from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
+import pipeline.parsing  # noqa: F401  # how YAML files are read
 from pipeline import former_names
 from pipeline.cli.parse_errors import key_in, plain, sentence
 from pipeline.cli.validate import check_settings

@@ -220,7 +220,7 @@ def add_missing(name: str, data: str | None) -> None:
     Raises:
         UserError: the name is almost that of another task, and may be meant for it; one with more behind it is not.
     """
-    there = known("tasks").split(", ")
+    there = known("tasks")
     if data is None or name in there or not re.fullmatch(NAME, name) or Path(name).is_file():
         return
     if (close := difflib.get_close_matches(name, there, n=1, cutoff=0.8)) and not name.startswith(close[0]):

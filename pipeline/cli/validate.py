@@ -6,16 +6,13 @@ import inspect
 import math
 import os
 from pydoc import locate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 
 from pipeline.errors import UserError
 from pipeline.presets import LARGEST_SEED
-
-if TYPE_CHECKING:
-    from pipeline.models.base import Encoder
-    from pipeline.objectives.base import Objective
+from pipeline.training.configuration import Configuration
 
 STEPS, INTERVAL = "set trainer.max_steps", "set validate_every, or validations of a fine-tune"
 INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or that would end a run too early
@@ -33,10 +30,6 @@ INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or 
 MOST_PIECES, MOST_LAYERS, MOST_DOCUMENTS = 10_000_000, 1_000, 10_000_000
 MOST_MEGABYTES = 1_000_000_000
 MOST_WORKERS, MOST_PROCESSES = 256, max(16, os.cpu_count() or 1)
-DERIVED = {  # arguments of an encoder that follow from its objective
-    "next_sentence": "set model.objective.init_args.next_sentence",
-    "max_characters": "words of a corpus are cut where they are stored",
-}
 Range = tuple[Any, float, float]  # a value, the least and the most that it may be
 
 
@@ -58,7 +51,6 @@ def check_settings(config: Any) -> None:
     ranges = shared_ranges(config)
     if "validate_every" in config:
         ranges |= pretraining_ranges(config)
-        check_derived(config)
     elif "optimization" in config.model:  # what counts has no steps
         if config.model.optimization.warmup_steps:
             raise UserError("model.optimization.warmup_steps is not used in fine-tuning; set model.warmup_share.")
@@ -120,8 +112,9 @@ def finetuning_ranges(config: Any) -> dict[str, Range]:
     return ranges
 
 
-def check_asked(encoder: type[Encoder], objective: Objective) -> None:
-    """Raises: UserError, the class of the encoder lacks what these settings of the objective ask for."""
+def check_asked(configuration: Configuration) -> None:
+    """Raises: UserError, the class of the encoder lacks what the objective asks of it, or a setting says otherwise."""
+    encoder, objective = configuration.encoder_class, configuration.module.objective
     objective.check_model(encoder)
     known = inspect.signature(encoder).parameters
     if lacking := [name for name in objective.model_options if name not in known]:
@@ -129,12 +122,8 @@ def check_asked(encoder: type[Encoder], objective: Objective) -> None:
             f"{type(objective).__name__} sets {lacking[0]} of the model, which {encoder.__name__} does not have: give "
             f"its constructor an argument {lacking[0]}; see model_options of the objective."
         )
-
-
-def check_derived(config: Any) -> None:
-    """Raises: UserError, a setting of the encoder follows from the objective."""
-    encoder: Any = locate(config.model.encoder.class_path)
-    plain = inspect.signature(encoder).parameters
-    for name, instead in DERIVED.items():
-        if name in plain and config.model.encoder.init_args[name] != plain[name].default:
+    given, own = configuration.resolved["model"]["encoder"]["init_args"], inspect.signature(type(objective)).parameters
+    for name in objective.model_options:
+        if given[name] != known[name].default:
+            instead = f"set model.objective.init_args.{name}" if name in own else "leave it out"
             raise UserError(f"model.encoder.init_args.{name} follows from the objective; {instead}.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import metrics
-from pipeline.presets import ARMS
+from pipeline.arms import ARMS
 from pipeline.tracking.metric_names import baselines_of
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid_run.summary)

@@ -10,8 +10,8 @@ from pipeline.finetuning.heads import head_class, head_for
 from pipeline.models.base import Learning
 from pipeline.models.folder import FolderConfig
 from pipeline.models.registry import encoder_class
-from pipeline.presets import trained_task
 from pipeline.storage.validation import read_json
+from pipeline.task_presets import trained_task
 from pipeline.training.requests import OF_STEPS, Overrides, by_setting, settings_in
 from tasks.base import Task
 

@@ -13,9 +13,9 @@ from pipeline.console.messages import inform
 from pipeline.console.rank import is_main
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import effective
-from pipeline.presets import task_file
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
+from pipeline.task_presets import task_file
 from pipeline.tracking import lineage
 from pipeline.training import advice
 from pipeline.training.configuration import Configuration, Record, group_of

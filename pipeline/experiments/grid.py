@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipeline import former_names
+from pipeline.arms import ARMS, FROZEN
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import (
@@ -22,7 +23,6 @@ from pipeline.experiments.feasible import (
     why_not,
 )
 from pipeline.experiments.many_runs import check_many_runs, check_pairs
-from pipeline.presets import ARMS, FROZEN
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.training.requests import Overrides, overrides_of, settings_in

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from pipeline.arms import ArmName
 from pipeline.console.messages import inform
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
@@ -26,7 +27,7 @@ from pipeline.experiments.grid import Cell, Grid, check_grid_settings
 from pipeline.experiments.many_runs import FineTune, best_with_seeds, check_no_run
 from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once, starting
 from pipeline.experiments.score_table import footnotes
-from pipeline.presets import LARGEST_SEED, ArmName
+from pipeline.presets import LARGEST_SEED
 from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb_grid import log_grid
 from pipeline.training.requests import FineTuneRequest

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from pipeline.errors import UserError
 from pipeline.experiments.recipes_report import BASE
-from pipeline.presets import flat
+from pipeline.presets import DEFAULT_CORPUS, flat
 from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]
@@ -59,7 +59,7 @@ class Recipes:
     metric: Name
     ingredients: Annotated[dict[Name, Ingredient], Field(min_length=1)]
     together: list[Annotated[list[Name], Field(min_length=2)]] = field(default_factory=list)
-    corpus: Name = "sample"
+    corpus: Name = DEFAULT_CORPUS
     seeds: Annotated[int, Field(ge=1)] = 3
     settings: dict[str, Any] = field(default_factory=dict)
     base: Name = "its configuration"

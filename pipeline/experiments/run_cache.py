@@ -12,17 +12,19 @@ from typing import Any, Protocol, TypeVar
 
 from tqdm import tqdm
 
+from pipeline.arms import FRESH
 from pipeline.console import typed
 from pipeline.console.progress import write
 from pipeline.data.row_sources import source_hash
 from pipeline.errors import Interrupted, UserError
 from pipeline.experiments.feasible import task_as_run
 from pipeline.models.folder import FILES
-from pipeline.presets import FRESH, named_config, task_file, task_hash
+from pipeline.presets import named_config
 from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
+from pipeline.task_presets import task_file, task_hash
 from pipeline.tracking.history import read_metrics
 from pipeline.training.progress import quiet
 from pipeline.training.requests import FineTuneRequest, PretrainRequest, ZeroShotRequest

@@ -16,11 +16,12 @@ from pipeline.errors import UserError
 from pipeline.experiments import words_plot
 from pipeline.experiments.run_cache import Cell, ZeroShot, anew, finite, once
 from pipeline.models.folder import FILES, read_config
-from pipeline.presets import named_config, task_file, task_hash, task_of
+from pipeline.presets import named_config
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.csv_table import csv_table
+from pipeline.task_presets import task_file, task_hash, task_of
 from pipeline.tracking.groups import MOST, by_column, published
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import SavedEncoder, is_encoder, made_at, name_of, saved_in

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.arms import ArmName
 from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
@@ -21,7 +22,6 @@ from pipeline.experiments.labels_saved import FULL, SCRATCH, LabelsSaved
 from pipeline.experiments.many_runs import FineTune, best_with_seeds, check_no_run
 from pipeline.experiments.run_cache import cell_of, finite, once, starting
 from pipeline.experiments.worth_report import report
-from pipeline.presets import ArmName
 from pipeline.tracking.metric_names import baselines_of
 from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of
 

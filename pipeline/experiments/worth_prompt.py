@@ -15,9 +15,9 @@ from pipeline.experiments.feasible import effective, learning_of
 from pipeline.experiments.few_rows import check_worth_settings, crossing, settings_for, training_sizes
 from pipeline.experiments.many_runs import FineTune
 from pipeline.experiments.run_cache import Cell, Runs, ZeroShot, anew, cell_of, finite, once, starting
-from pipeline.presets import task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_json
+from pipeline.task_presets import task_file, task_of
 from pipeline.tracking import plots
 from pipeline.tracking.history import read_metrics
 from pipeline.training.requests import FineTuneRequest, ZeroShotRequest, overrides_of, settings_in

@@ -7,7 +7,7 @@ Shapes: B batch, T positions, E size of an embedding, D model size, V vocabulary
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,13 +19,13 @@ from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
-from pipeline.models.layers.recurrent import in_full, initialize
+from pipeline.models.layers.recurrent import CELLS, GATES, LayerState, in_full, initialize
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
 
 Cell = Literal["rnn", "gru", "lstm"]
-State = list[tuple[Tensor, ...]]  # of each layer what goes from step to step, (B, D) each: h, and of an LSTM c
+State = list[LayerState]  # of each layer
 
 
 class RecurrentConfig(TypedDict):
@@ -65,7 +65,6 @@ class Recurrent(CausalEncoder):
     shardable = False  # torch's layers read their weights where these were when they were made
     schema = RecurrentConfig
     heads = lm_head = ("output.",)
-    cells: ClassVar[dict[str, Any]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class Recurrent(CausalEncoder):
     ) -> None:
         super().__init__()
         check_generative(tokenizer, "A recurrent model")
-        check_choice("cell", cell, self.cells)
+        check_choice("cell", cell, CELLS)
         width = size if embedding_size is None else embedding_size
         if not 1 <= width <= size:
             raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")
@@ -104,7 +103,7 @@ class Recurrent(CausalEncoder):
         self.word_embedding = nn.Embedding(len(tokenizer), width)
         nn.init.normal_(self.word_embedding.weight, std=width**-0.5)
         inputs = [width] + [size] * (layers - 1)
-        self.layers = nn.ModuleList(self.cells[cell](each, size, batch_first=True) for each in inputs)
+        self.layers = nn.ModuleList(CELLS[cell](each, size, batch_first=True) for each in inputs)
         for layer in self.layers:
             initialize(cast(nn.RNNBase, layer))
         self.dropout = Dropout(dropout)
@@ -131,7 +130,7 @@ class Recurrent(CausalEncoder):
         layers[-1] = self.dropout(layers[-1])
         return Encoded(layers=layers, mask=mask, input_ids=ids, state=after if bool(mask.all()) else None)
 
-    def _begin(self, state: tuple[Tensor, ...], x: Tensor) -> Any:
+    def _begin(self, state: LayerState, x: Tensor) -> Any:
         """The state before x (B, T, ...), as torch's layers take it."""
         parts = [F.pad(part[: len(x)], (0, 0, 0, max(0, len(x) - len(part)))) for part in state]
         begin = tuple(part.to(x.device, x.dtype)[None].contiguous() for part in parts)
@@ -162,8 +161,7 @@ class Recurrent(CausalEncoder):
     @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         size, width, last = config["size"], config["embedding_size"], config["layers"] - 1
-        gates = {"rnn": 1, "gru": 3, "lstm": 4}[config["cell"]]
         return {
             "word_embedding.weight": (config["vocab_size"], width),
-            f"layers.{last}.weight_ih_l0": (gates * size, size if last else width),
+            f"layers.{last}.weight_ih_l0": (GATES[config["cell"]] * size, size if last else width),
         }

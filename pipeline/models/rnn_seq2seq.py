@@ -7,7 +7,7 @@ D model size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Batch
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
-from pipeline.models.layers.recurrent import CELLS, in_full, initialize
+from pipeline.models.layers.recurrent import CELLS, GATES, in_full, initialize
 from pipeline.models.layers.recurrent_decoder import AttentionKind, Cell, RecurrentDecoder
 from pipeline.models.layers.source_attention import ATTENTIONS, memory_of
 from pipeline.models.losses import Loss
@@ -88,7 +88,7 @@ class RnnSeq2Seq(EncoderDecoder):
             raise UserError(f"size is {size}; it must be even: half of it reads from either side.")
         if not 1 <= width <= size:
             raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")
-        for name, value, known in (("cell", cell, CELLS), ("attention", attention, ATTENTIONS)):
+        for name, value, known in (("cell", cell, get_args(Cell)), ("attention", attention, ATTENTIONS)):
             check_choice(name, value, known)
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         self.scale = width**0.5
@@ -202,7 +202,7 @@ class RnnSeq2Seq(EncoderDecoder):
     @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         size, width, last = config["size"], config["embedding_size"], config["layers"] - 1
-        gates = {"gru": 3, "lstm": 4}[config["cell"]]
+        gates = GATES[config["cell"]]
         return {
             "word_embedding.weight": (config["vocab_size"], width),
             f"layers.{last}.weight_ih_l0": (gates * size // 2, size if last else width),

@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger
 
+from pipeline import former_names
 from pipeline.console.rank import is_main
 from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.csv_table import csv_table
@@ -17,13 +18,11 @@ from pipeline.storage.validation import read_json
 
 WALL_CLOCK = ("tokens_per_second", "flops_per_second", "share_of_peak", "data_share")  # they differ between equal runs
 LOCAL = ("device", "date")  # metrics.json has them, Weights & Biases does not: they are about the machine
-# Names of versions up to 0.13 -> today's. A loss falls below these baselines, so they were no floors.
-FORMER_NAMES = {"floor/uniform": "baseline/uniform", "floor/unigram": "baseline/unigram"}
 
 
 def current_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics that an older version may have written, under today's names."""
-    return {FORMER_NAMES.get(name, name): value for name, value in metrics.items()}
+    return {former_names.METRICS.get(name, name): value for name, value in metrics.items()}
 
 
 def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline import metrics
 from pipeline.console import typed
-from pipeline.presets import DEFAULT_MODEL
+from pipeline.presets import DEFAULT_MODEL, DEFAULT_TASK, pretrained
 
 MANY_PASSES = 50  # over a text
 INTERNAL = ("checkpoints", "wandb")  # of a run folder: for resuming, and for Weights & Biases
@@ -78,7 +78,7 @@ def _other_than_default(model: str) -> str | None:
 
 
 def _unless_default(encoder: Path, model: str) -> Path | None:
-    return None if encoder == Path("runs/pretrain") / model / "encoder" else encoder
+    return None if encoder == pretrained(model) else encoder
 
 
 def after_pretraining(
@@ -106,7 +106,7 @@ def after_pretraining(
         new = [] if task or synthetic else [(own, "describe texts and translations of your own")]
         return next_steps(*new, (command, "find translations by its vectors"))
     if synthetic and not task:
-        command = typed.command("finetune", model=named, task="sentiment", from_=where)
+        command = typed.command("finetune", model=named, task=DEFAULT_TASK, from_=where)
         return next_steps((command, "fine-tune it on the sample's sentiment task"))
     if task:
         return next_steps(

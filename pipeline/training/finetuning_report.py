@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.arms import FRESH
 from pipeline.cards.finetuned import TaskFacts, model_card
 from pipeline.console.rank import is_main
 from pipeline.models.outputs import LoadReport
-from pipeline.presets import FRESH
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots

@@ -8,11 +8,11 @@ from typing import Any
 
 import lightning
 
+from pipeline.arms import ArmName
 from pipeline.finetuning.heads.naive_bayes import NaiveBayesHead
 from pipeline.finetuning.options import PLAIN
 from pipeline.models.base import Encoder
 from pipeline.models.outputs import LoadReport
-from pipeline.presets import ArmName
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe

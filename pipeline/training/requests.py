@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from pipeline.presets import DEFAULT_MODEL, ArmName, flat
+from pipeline.arms import ArmName
+from pipeline.presets import DEFAULT_CORPUS, DEFAULT_MODEL, DEFAULT_TASK, flat
 
 Overrides = tuple[str, ...]  # settings of the configuration as a user types them: --trainer.max_steps=100, ...
 R = TypeVar("R", bound="Request")
@@ -70,7 +71,7 @@ class Request:
 class CorpusRequest(Request):
     """A model's way of pretraining and a corpus for it; `corpus` is a name in configs/corpora or a path."""
 
-    corpus: str = "sample"
+    corpus: str = DEFAULT_CORPUS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ class PretrainRequest(CorpusRequest):
 class FineTuneRequest(Request):
     """A run that fine-tunes `encoder` on a task, a name in configs/tasks or a path."""
 
-    task: str = "sentiment"
+    task: str = DEFAULT_TASK
     encoder: Path | None = None
     arm: ArmName = "full"
     out: Path | None = None
@@ -108,7 +109,7 @@ class ZeroShotRequest(Request):
         log_text: may texts of `data` go to Weights & Biases?
     """
 
-    task: str = "sentiment"
+    task: str = DEFAULT_TASK
     encoder: Path | None = None
     out: Path | None = None
     overwrite: bool = False

@@ -9,13 +9,15 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pipeline.arms import FROZEN, ArmName
 from pipeline.cli.arguments import Parser, add_overrides, natural, place
 from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.pretrain import pretrain
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import FROZEN, ArmName, preset_file, trained_task
+from pipeline.presets import DEFAULT_CORPUS, preset_file
 from pipeline.storage.paths import path_of
+from pipeline.task_presets import trained_task
 from pipeline.training.requests import FineTuneRequest, PretrainRequest
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.experiments.grid_run import compare
 
     grid, whole, out = requested(options)
-    pretrains = grid.corpus == "sample" and not options.encoders  # minutes; other corpora take hours: make results
+    pretrains = grid.corpus == DEFAULT_CORPUS and not options.encoders  # minutes; others take hours: make results
     if options.dry_run:
         print(what_is_missing(grid, out, pretrains=pretrains, overwrite=options.overwrite))
         return
@@ -188,8 +190,8 @@ def pretrain_missing(grid: Grid) -> None:
     """Pretrains the encoders that are not there yet, each in the folder that the grid expects it in."""
     from pipeline.cli.config import pretraining
 
-    missing = grid.missing_encoders()
+    missing, corpus = grid.missing_encoders(), cast(str, grid.corpus)
     for model in missing:  # all are known before hours of the first
-        pretraining(PretrainRequest(model=model, corpus=grid.corpus or "sample"))
+        pretraining(PretrainRequest(model=model, corpus=corpus))
     for model, folder in missing.items():
-        pretrain(PretrainRequest(model=model, corpus=grid.corpus or "sample", out=folder.parent, resume=True))
+        pretrain(PretrainRequest(model=model, corpus=corpus, out=folder.parent, resume=True))

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from pipeline.arms import ARMS
 from pipeline.cli.arguments import (
     Parser,
     add_encoder,
@@ -20,7 +21,6 @@ from pipeline.cli.arguments import (
 )
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import ARMS
 from pipeline.training.requests import FineTuneRequest
 
 HELP = "fine-tune an encoder on a task"
@@ -67,7 +67,7 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     from pipeline.experiments.grid import Arm, Grid, check_grid_settings
     from pipeline.experiments.grid_run import compare
     from pipeline.experiments.many_runs import check_seeds
-    from pipeline.presets import task_file
+    from pipeline.task_presets import task_file
 
     if counts(request.model):
         raise UserError(

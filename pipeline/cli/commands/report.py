@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser, place
-from pipeline.presets import DEFAULT_MODEL
+from pipeline.presets import DEFAULT_MODEL, pretrained
 
 HELP = "an HTML page of a run, of a comparison, or of all that grew from an encoder"
-DEFAULT = Path("runs/pretrain") / DEFAULT_MODEL
+DEFAULT = pretrained(DEFAULT_MODEL).parent
 
 
 def add_arguments(parser: Parser) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli.arguments import (
-    DEFAULT_TASK,
     Parser,
     add_corpus,
     add_encoder,
@@ -20,7 +19,7 @@ from pipeline.cli.arguments import (
 )
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import named_config, unknown
+from pipeline.presets import DEFAULT_TASK, named_config, unknown
 from tasks.base import Task
 
 HELP = "a sweep of Weights & Biases over one stage"

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, request_of
-from pipeline.presets import named_config
+from pipeline.presets import DEFAULT_CORPUS, DEFAULT_TASK, named_config
 from pipeline.training.requests import FineTuneRequest, PretrainRequest, by_setting
 
 HELP = "does a killed run end as an uninterrupted one?"
@@ -21,7 +21,7 @@ SHORT = {"trainer.max_steps": 40, "validate_every": 6, "trainer.log_every_n_step
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
     add_corpus(parser)
-    parser.add_argument("--task", default="sentiment", help="what the encoder is fine-tuned on")
+    parser.add_argument("--task", default=DEFAULT_TASK, help="what the encoder is fine-tuned on")
     add_out(parser)
     add_overrides(parser, "pretrain")
 
@@ -31,8 +31,8 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.experiments import resume_test
 
     out, place = options.out or Path("runs/verify-resume") / options.model, {"trainer.accelerator": "cpu"}
-    of_corpus = options.corpus != "sample" and named_config("corpora", options.corpus) is not None  # else of the task
-    data = options.data if of_corpus else None
+    preset = options.corpus != DEFAULT_CORPUS and named_config("corpora", options.corpus) is not None
+    data = options.data if preset else None  # else of the task
     pretraining = request_of(PretrainRequest, options, out=None, overwrite=False, data=data)
     config.check_steps(pretraining)
     results = {}
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
         model=options.model,
         seed=options.seed,
         task=options.task,
-        data=None if of_corpus else options.data,
+        data=None if preset else options.data,
         encoder=out / "pretrain-straight/encoder",
         overrides=tuple(word for words in shared for word in words),
     ).override({"data.epochs": 3, "model.recipe.unfreeze_share": 0.5, **place}, first=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import former_names
 from pipeline.cli.arguments import (
-    DEFAULT_TASK,
     Parser,
     add_encoder,
     add_model,
@@ -24,6 +23,7 @@ from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.zeroshot import zeroshot
 from pipeline.console import typed
 from pipeline.errors import UserError
+from pipeline.presets import DEFAULT_TASK
 from pipeline.training.requests import FineTuneRequest, Overrides, settings_in
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def comparison(options: argparse.Namespace) -> Grid:
 def kind_of(options: argparse.Namespace, name: str) -> str:
     """What is worth labels: as asked for, or the prompt where the task has prompts and accuracy."""
     from pipeline.cli.task_template import add_missing
-    from pipeline.presets import task_file, task_of
+    from pipeline.task_presets import task_file, task_of
 
     add_missing(name, options.data)
     task = task_of(task_file(name))

@@ -152,7 +152,7 @@ class Head(nn.Module):
         return parts[0]
 
     def generation(self, encoder: Encoder) -> dict[str, Any] | None:
-        """How transformers' `generate` is to write what this head does (`generation_config.json`); None: it does not."""
+        """How transformers' `generate` is to do what this head does: `generation_config.json`. None: it cannot."""
         return None
 
     def plots(self, encoder: Encoder, features: Sequence[Feature]) -> dict[str, Figure]:

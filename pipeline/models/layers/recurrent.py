@@ -1,4 +1,4 @@
-"""Layers of gated cells: torch's own, how they begin, and their states.
+"""Recurrent layers: torch's own, how they begin, and their states.
 
 Shapes: R rows, U positions, D model size.
 """
@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CELLS: dict[str, Any] = {"gru": nn.GRU, "lstm": nn.LSTM}
+CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}  # matrices of D rows in one, with that of the new state
 LayerState = tuple[Tensor, ...]  # what goes from step to step, (R, D) each: h, and of an LSTM c
 
 
