@@ -109,7 +109,7 @@ def configuration() -> str:
     """Every key of both stages, with its type, its default and its description."""
     from pipeline.cli.config import module_for
     from pipeline.cli.lightning_cli import CLI, FineTuneCLI
-    from pipeline.presets import CONFIGS
+    from pipeline.presets.files import CONFIGS
     from pipeline.training.corpus_data import CorpusData
     from pipeline.training.finetuning import FineTuning
     from pipeline.training.task_data import TaskData
@@ -160,7 +160,7 @@ def resolved(cli: Any) -> dict[str, Any]:
 
 def sections(stages: dict[str, Any]) -> Iterator[str]:
     """A table for each section of the configurations."""
-    from pipeline.presets import flat
+    from pipeline.presets.files import flat
 
     values = {column: {**flat(resolved(cli)), **BY_USE} for column, cli in stages.items()}
     known_types = {column: typed(cli) for column, cli in stages.items()}
@@ -280,7 +280,7 @@ WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false
 
 def presets() -> str:
     """The files of configs/, with the first line of each."""
-    from pipeline.presets import CONFIGS
+    from pipeline.presets.files import CONFIGS
 
     titles = {
         "pretrain": ("Models", "`MODEL=NAME`"),

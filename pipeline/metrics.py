@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from tasks.bio import spans
 from tasks.metrics import WITH_ERROR, span_scores, standard_error
@@ -18,7 +17,6 @@ __all__ = [
     "Difference",
     "majority",
     "mean_and_deviation",
-    "paired_gain",
     "sign",
     "span_scores",
     "spans",
@@ -51,31 +49,30 @@ def signed(value: float, digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference of paired runs.
+    """A mean difference of paired runs, those of one seed.
 
     Args:
-        half: of its 95 % interval; None where there is none, see `paired_gain`.
+        half: of its 95 % interval (Student's t, paired); None where nothing says how much runs differ by chance: for a
+            single pair, and where the differences are all the same, as those of few test rows often are.
+        p: of the paired t-test, two-sided; None of a single pair, and 1 where the differences are all the same.
     """
 
     mean: float
     half: float | None
+    p: float | None
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Self:
+        mean, deviation = mean_and_deviation([a - b for a, b in zip(ours, theirs, strict=True)])
+        if deviation <= ROUNDING:
+            return cls(mean, None, None if len(ours) == 1 else 1.0)
+        from scipy.stats import ttest_rel
+
+        test = ttest_rel(ours, theirs)
+        return cls(mean, float(test.confidence_interval(0.95).high) - mean, float(test.pvalue))
 
     @property
     def text(self) -> str:
         """As +0.050 [+0.032, +0.068]."""
         interval = "" if self.half is None else f" [{signed(self.mean - self.half)}, {signed(self.mean + self.half)}]"
         return f"{signed(self.mean)}{interval}"
-
-
-def paired_gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float | None]:
-    """Mean of the differences of runs with the same seed, and half of its 95 % interval (Student's t, paired).
-
-    None in place of the interval where nothing says how much runs differ by chance: for a single pair, and where the
-    differences are all the same, as those of few test rows often are.
-    """
-    from scipy.stats import t
-
-    mean, deviation = mean_and_deviation([a - b for a, b in zip(ours, theirs, strict=True)])
-    if deviation <= ROUNDING:
-        return mean, None
-    return mean, float(t.ppf(0.975, len(ours) - 1)) * deviation / math.sqrt(len(ours))

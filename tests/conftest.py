@@ -207,16 +207,18 @@ def pretrained(toys: Callable[[str], Path]) -> Path:
 
 def check_task(name: str, *, toys: Callable[[str], Path], folder: Path, trains: bool = True) -> None:
     """A task, by its name in configs/tasks or its file, reads its columns, keeps its labels, is scored and trains."""
-    from pipeline import encoders, presets, task_presets
+    from pipeline import encoders
     from pipeline.cli.lightning_cli import FineTuneCLI, parse
     from pipeline.finetuning.heads import head_class
+    from pipeline.presets import files as presets
+    from pipeline.presets import tasks
     from pipeline.training.finetuning import FineTuning
     from pipeline.training.task_data import TaskData
     from tasks.base import Prediction, Task
     from tasks.dataset import SPLITS
 
-    file = task_presets.task_file(name)
-    alone = task_presets.task_of(file)
+    file = tasks.task_file(name)
+    alone = tasks.task_of(file)
     model = "bart" if alone.head is not None and head_class(alone.head).requires == "seq2seq" else "bert"
     encoder = toys(model) / "encoder"
     if not isinstance(alone, Task):

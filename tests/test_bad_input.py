@@ -18,7 +18,7 @@ from wandb.errors import CommError
 
 from pipeline.__main__ import main
 from pipeline.errors import UserError
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
 from tests.conftest import SMALL, command, run
 
 SHARDED = ["--trainer.strategy=lightning.pytorch.strategies.FSDPStrategy"]

@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.experiments import ladder
 from pipeline.experiments.claims import claims_of, load, selected
-from pipeline.presets import CONFIGS
+from pipeline.presets.files import CONFIGS
 
 
 def model(name: str, kind: str, *bits: float, **others: Any) -> dict[str, Any]:

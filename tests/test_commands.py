@@ -18,7 +18,7 @@ from pipeline.cli.config import finetuning, pretraining
 from pipeline.cli.parser import command_modules, parser
 from pipeline.cli.short_names import KEYS, overrides
 from pipeline.errors import UserError
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
 from pipeline.training.requests import (
     CorpusRequest,
     FineTuneRequest,

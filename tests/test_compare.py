@@ -27,10 +27,10 @@ from pipeline.cli.task_template import new_task
 from pipeline.errors import UserError
 from pipeline.experiments import comparison, comparison_files, comparison_plot
 from pipeline.experiments import grid as compare
-from pipeline.experiments.run_cache import cell_of, once, with_contents
+from pipeline.experiments.run_cache import fingerprint_of_finetune, once, with_contents
 from pipeline.experiments.score_table import Footnote, score_table
-from pipeline.presets import REPOSITORY, named_config
-from pipeline.task_presets import task_hash
+from pipeline.presets.files import REPOSITORY, named_config
+from pipeline.presets.tasks import task_hash
 from pipeline.tracking import plots
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import clear, put_back
@@ -43,16 +43,17 @@ pytestmark = pytest.mark.slow
 TINY = ["--validations=1", "--precision=32-true", "--data.max_length=24", "--data.train_rows=32", "--data.epochs=1"]
 
 
-def test_paired_gain_is_students() -> None:
+def test_a_difference_of_runs_is_students() -> None:
     ours, theirs = [0.9, 0.8, 0.95], [0.7, 0.75, 0.7]
-    mean, half = metrics.paired_gain(ours, theirs)
-    interval = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
-    assert half is not None
-    assert (mean - half, mean + half) == pytest.approx((interval.low, interval.high))
+    found, apart = metrics.Difference.of(ours, theirs), np.subtract(ours, theirs)
+    error = apart.std(ddof=1) / 3**0.5
+    assert found.mean == pytest.approx(apart.mean())
+    assert found.half == pytest.approx(stats.t.ppf(0.975, 2) * error)
+    assert found.p == pytest.approx(2 * stats.t.sf(apart.mean() / error, 2))
     assert metrics.mean_and_deviation(ours) == (pytest.approx(np.mean(ours)), pytest.approx(np.std(ours, ddof=1)))
-    assert metrics.paired_gain([0.5], [0.25]) == (0.25, None)
-    mean, half = metrics.paired_gain([0.7, 0.6, 0.8], [0.65, 0.55, 0.75])  # of few test rows: no certainty
-    assert (mean, half) == (pytest.approx(0.05), None)
+    assert metrics.Difference.of([0.5], [0.25]) == metrics.Difference(0.25, None, None)
+    alike = metrics.Difference.of([0.7, 0.6, 0.8], [0.65, 0.55, 0.75])  # of few test rows: no certainty
+    assert (alike.mean, alike.half, alike.p) == (pytest.approx(0.05), None, 1)
 
 
 def line(ours: list[float], scratch: list[float], baseline: list[float], mode: str = "max") -> comparison.Line:
@@ -278,8 +279,9 @@ def test_fresh_weights_do_not_depend_on_those_of_the_encoder(pretrained: Path, t
     with (other / "model.safetensors").open("ab") as file:
         file.write(b" ")
     for arm, same in (("full", False), ("frozen", False), ("scratch", True), ("random", True)):
-        cells = [cell_of(FineTuneRequest(arm=arm, encoder=folder)) for folder in (pretrained / "encoder", other)]
-        assert (cells[0] == cells[1]) == same
+        requests = [FineTuneRequest(arm=arm, encoder=folder) for folder in (pretrained / "encoder", other)]
+        first, second = map(fingerprint_of_finetune, requests)
+        assert (first == second) == same
 
 
 def test_data_are_those_that_the_settings_of_a_task_name(pretrained: Path, tmp_path: Path) -> None:
@@ -287,10 +289,10 @@ def test_data_are_those_that_the_settings_of_a_task_name(pretrained: Path, tmp_p
         (tmp_path / f"{name}.csv").write_text("text,label\na,0\nb,1\n")
     splits = "--data.task.init_args.splits={train: learn, valid: valid, test: hard}"
     request = FineTuneRequest(encoder=pretrained / "encoder", data=str(tmp_path), overrides=(splits,))
-    before = cell_of(request)
-    assert cell_of(request) == before
+    before = fingerprint_of_finetune(request)
+    assert fingerprint_of_finetune(request) == before
     (tmp_path / "hard.csv").write_text("text,label\na,0\nc,1\n")
-    assert cell_of(request) != before
+    assert fingerprint_of_finetune(request) != before
 
 
 def test_files_of_a_fine_tune_are_part_of_what_it_is(tmp_path: Path) -> None:

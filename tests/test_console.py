@@ -12,7 +12,7 @@ import pytest
 from pipeline.console import progress as bars
 from pipeline.console import typed
 from pipeline.console.similar import did_you_mean
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
 from pipeline.training import advice
 
 

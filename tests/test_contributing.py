@@ -12,9 +12,9 @@ import pytest
 import pipeline.cli.commands
 import pipeline.models
 import pipeline.objectives
-from pipeline import presets
 from pipeline.models import registry
-from pipeline.presets import REPOSITORY
+from pipeline.presets import files as presets
+from pipeline.presets.files import REPOSITORY
 from pipeline.prompting import log_likelihoods
 from tests.conftest import figures, run
 

@@ -25,7 +25,7 @@ from pipeline.objectives import ppmi_init
 from pipeline.objectives.distillation import Distillation, Teacher
 from pipeline.objectives.sampling import StepBatches
 from pipeline.objectives.translation_lm import TranslationLM, positions_in_texts
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training.loss_sums import LossSums
 from tests.conftest import assert_plot, figures, run

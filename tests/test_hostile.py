@@ -26,9 +26,9 @@ from pipeline import __main__
 from pipeline.cli.arguments import split_arguments
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
+from pipeline.presets.tasks import task_file, task_hash, task_of
 from pipeline.storage.validation import read_yaml
-from pipeline.task_presets import task_file, task_hash, task_of
 from pipeline.training import hardware as machine
 from pipeline.training import run_folder
 from pipeline.training.requests import CorpusRequest

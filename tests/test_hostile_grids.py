@@ -17,7 +17,7 @@ from pipeline.errors import UserError
 from pipeline.experiments import grid as compare
 from pipeline.experiments import grid_run
 from pipeline.experiments.run_cache import once
-from pipeline.task_presets import trained_task
+from pipeline.presets.tasks import trained_task
 from tests.conftest import run
 
 pytestmark = pytest.mark.slow

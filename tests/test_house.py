@@ -29,7 +29,7 @@ from pipeline.models import registry
 from pipeline.objectives.base import Objective
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.objectives.masked_lm import MaskedLM
-from pipeline.presets import CONFIGS, REPOSITORY, flat, named_config
+from pipeline.presets.files import CONFIGS, REPOSITORY, flat, named_config
 from pipeline.tracking.metric_names import meaning
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.counting import Counting

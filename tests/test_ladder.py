@@ -18,11 +18,11 @@ from torch import nn
 
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
-from pipeline.experiments import ladder, ladder_measures, ladder_plan, ladder_table, pretraining_cell
+from pipeline.experiments import ladder, ladder_measures, ladder_plan, ladder_table, token_runs
 from pipeline.experiments.ladder_results import row_of
 from pipeline.inspection.token_log_probs import TokenLogProbs
 from pipeline.models.layers.transformer_block import ACTIVATIONS
-from pipeline.presets import CONFIGS
+from pipeline.presets.files import CONFIGS
 from pipeline.tokenization.whole_words import WholeWords
 from pipeline.training.throughput import flop_counter
 from tests.conftest import assert_plot, run
@@ -110,7 +110,7 @@ def test_a_ladder_is_climbed_once(
     def refuse(*args: Any) -> None:
         raise AssertionError("trained or measured again")
 
-    monkeypatch.setattr(pretraining_cell, "pretrain", refuse)
+    monkeypatch.setattr(token_runs, "pretrain", refuse)
     monkeypatch.setattr(ladder_measures, "token_log_probs", refuse)
     run("ladder", "--name", name, "--dry-run")
     assert capsys.readouterr().out.split() == ["trigram", "finished", "gpt", "finished"]

@@ -20,7 +20,6 @@ import pipeline
 from pipeline.data.rows import PackedBlocks
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.former_names import CLASSES
 from pipeline.models.base import Encoder
 from pipeline.models.bert import Bert
 from pipeline.models.gpt import Gpt
@@ -31,6 +30,7 @@ from pipeline.objectives.causal_lm import CausalLM
 from pipeline.objectives.frozen import Frozen
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.objectives.sampling import MicroBatches
+from pipeline.presets.former_names import CLASSES
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training.corpus_data import CorpusData, TokenizerOptions
 from pipeline.training.optimizers import Optimization
@@ -265,7 +265,7 @@ OLD = {
 
 
 def test_sections_of_older_configurations_are_joined() -> None:
-    from pipeline.former_names import current
+    from pipeline.presets.former_names import current
 
     section = {"class_path": "pipeline.objectives.causal_lm.CausalLM", "init_args": {"packing": "document"}}
     assert current(OLD) == {"model": {"objective": section, "seed": 3}, "data": {}}
@@ -288,7 +288,7 @@ def test_sections_of_older_configurations_are_joined() -> None:
 
 
 def test_former_names_are_keys_and_class_paths_alone() -> None:
-    from pipeline.former_names import current, flags
+    from pipeline.presets.former_names import current, flags
 
     text = {"data": {"text": "pipeline.batches.MaskedPairs", "task": {"init_args": {"text": "model.craft is {text}"}}}}
     assert current(text) == text

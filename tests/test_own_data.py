@@ -22,8 +22,8 @@ from pipeline.data import labeled
 from pipeline.data.splits import drawn, stratified
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
-from pipeline.presets import named_config
-from pipeline.task_presets import task_of
+from pipeline.presets.files import named_config
+from pipeline.presets.tasks import task_of
 from tasks.entailment import Entailment
 from tasks.regression import Regression
 from tasks.sentiment import Sentiment

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline import presets, task_presets
-from pipeline.presets import REPOSITORY
+from pipeline.presets import files as presets
+from pipeline.presets.files import REPOSITORY
 from tests.conftest import PAGES
 from tests.test_elmo_published import write_published
 
@@ -208,7 +208,7 @@ def toy_data(home: Path, folder: Path) -> None:
     places["ud-pos"].append(folder / "ud-ewt")
     places["squad"] = [home / "squad"]
     for name, copies in places.items():
-        task = task_presets.task_of(task_presets.task_file(name))
+        task = task_of(task_file(name))
         for begin in task.splits.values():
             for copy in copies:
                 file = copy / f"{begin.replace('*', 'x')}.jsonl"

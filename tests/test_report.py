@@ -18,7 +18,7 @@ import torch
 from pipeline.errors import UserError
 from pipeline.experiments import comparison_files
 from pipeline.experiments.run_cache import NOTE
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
 from pipeline.reporting import charts, finetuning, predictions, prompting, render, shared
 from pipeline.reporting.page import Figure, Node, Page, Section, Table, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under

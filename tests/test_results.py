@@ -18,7 +18,7 @@ from pipeline.data.files import find_files
 from pipeline.errors import UserError
 from pipeline.experiments import comparison, comparison_files
 from pipeline.experiments.score_table import Footnote, score_table
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
 from pipeline.tracking.history import read_metrics
 from tests.conftest import run
 

@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 

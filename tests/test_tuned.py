@@ -33,7 +33,7 @@ from pipeline.models.gpt import Gpt
 from pipeline.models.llama import Llama
 from pipeline.models.losses import classification_loss
 from pipeline.objectives.batch import Batch, Target
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training import schedules
 from pipeline.training.finetuning import FineTuning, balanced

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.presets import REPOSITORY
+from pipeline.presets.files import REPOSITORY
 from tests.conftest import SMALL, surroundings
 from tests.fork_server import python
 

@@ -16,8 +16,8 @@ from pipeline.data import hub
 from pipeline.data.row_sources import rows_of
 from pipeline.errors import UserError
 from pipeline.experiments.words_curve import runs_at
+from pipeline.presets.tasks import task_file, task_of
 from pipeline.prompting.metrics import by_group, published_credits
-from pipeline.task_presets import task_file, task_of
 from tasks.prompted import Prompted
 from tests.conftest import assert_plot, figures, run
 

@@ -21,7 +21,7 @@ from pipeline.experiments import worth_prompt as worth
 from pipeline.experiments.grid import load
 from pipeline.experiments.labels_saved import LabelsSaved
 from pipeline.experiments.worth_report import verdict
-from pipeline.presets import CONFIGS
+from pipeline.presets.files import CONFIGS
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import assert_plot, figures, run
 

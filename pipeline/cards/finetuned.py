@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.arms import FRESH
 from pipeline.cards import sections
 from pipeline.cards.encoder import library_of
 from pipeline.cards.loading import loading
@@ -14,6 +13,7 @@ from pipeline.cards.sections import LIBRARY, TrainingRecord
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.options import PLAIN
 from pipeline.metrics import WITH_ERROR, mean_and_deviation
+from pipeline.presets.arms import FRESH
 from pipeline.tracking.lineage import tasks_of
 from pipeline.tracking.metric_names import baselines_of
 from pipeline.tracking.tables import markdown_table

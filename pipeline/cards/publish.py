@@ -9,11 +9,11 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from pipeline.arms import FRESH
 from pipeline.cards import sections
 from pipeline.cards.finetuned import scores
 from pipeline.cards.loading import loading
 from pipeline.errors import UserError
+from pipeline.presets.arms import FRESH
 from pipeline.storage.checksums import SUMS
 from pipeline.storage.validation import read_json, read_text, read_yaml
 from pipeline.tracking import lineage

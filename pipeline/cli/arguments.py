@@ -15,7 +15,7 @@ from pipeline.console import typed
 from pipeline.console.messages import WIDTH
 from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
-from pipeline.presets import DEFAULT_CORPUS, DEFAULT_MODEL, DEFAULT_TASK, LARGEST_SEED, known
+from pipeline.presets.files import DEFAULT_CORPUS, DEFAULT_MODEL, DEFAULT_TASK, LARGEST_SEED, known
 from pipeline.storage.paths import path_of
 from pipeline.tracking.words_seen import UNITS
 

@@ -7,22 +7,22 @@ from pathlib import Path
 from pydoc import locate
 from typing import Any
 
-from pipeline.arms import FROZEN
 from pipeline.cli.continued import TEACHER, check_class, check_kept, kept_settings, kept_tokenizer, student_settings
 from pipeline.cli.encoder_folders import (
     begins_anew,
-    counts,
     encoder_folder,
     encoder_settings,
     made_in,
     tokenizer_settings,
 )
-from pipeline.cli.lightning_cli import CountingCLI, FineTuneCLI, classes_of, files_in, parse
+from pipeline.cli.lightning_cli import CLI, CountingCLI, FineTuneCLI, classes_of, files_in, parse
 from pipeline.cli.validate import check_asked
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import CONFIGS, content_of, flat, known, model_file, named_config, unknown
-from pipeline.task_presets import FINETUNE, FINETUNE_COUNTING, FINETUNE_FROZEN, task_file, trained_task
+from pipeline.experiments.feasible import counts
+from pipeline.presets.arms import FROZEN
+from pipeline.presets.files import CONFIGS, content_of, flat, known, model_file, named_config, unknown
+from pipeline.presets.tasks import FINETUNE, FINETUNE_COUNTING, FINETUNE_FROZEN, task_file, trained_task
 from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import OF_TASK, CorpusData
 from pipeline.training.counting import Counting
@@ -69,6 +69,10 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
     return files, ["--data.files", location, "--data.hub=null", "--data.sample_documents=null"]
 
 
+def seeds(seed: int) -> list[str]:
+    return [f"--model.seed={seed}", f"--data.seed={seed}"]
+
+
 def check_seed(configuration: Configuration, seed: int) -> None:
     """Raises: UserError, a flag or file sets another seed than the one that is asked for."""
     for part in ("model", "data"):
@@ -97,16 +101,12 @@ def pretraining(request: CorpusRequest) -> Configuration:
     """
     own = model_file(request.model)
     corpus_files, corpus_flags = corpus_config(request.corpus, request.data, request.model)
-    seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
     files = [CONFIGS / "base.yaml", own, *corpus_files]
-    flags = [*corpus_flags, *seeds, *request.overrides]
+    flags = [*corpus_flags, *seeds(request.seed), *request.overrides]
     module = module_for(files, flags)
     if not isinstance(request, PretrainRequest) or (request.encoder is None and request.teacher is None):
-        configuration = parse(module, CorpusData, files, flags)
-        check_asked(configuration)
-        check_seed(configuration, request.seed)
-        return configuration
-    if module is Counting:
+        return checked(parse(module, CorpusData, files, flags), request)
+    if module.counts:
         begun = " and ".join(map(typed.flag, ("from", "teacher")))
         raise UserError(f"{request.model} counts its text anew: leave {begun} out.")
     taught = {} if request.teacher is None else {TEACHER: made_in(request.teacher)}
@@ -120,14 +120,19 @@ def pretraining(request: CorpusRequest) -> Configuration:
         folder = taught[TEACHER]
         taken, fixed = student_settings(folder, configuration, request.overrides), kept_tokenizer(folder)
         why = f"a student of {folder} keeps its tokenizer"
-    flags = [*corpus_flags, *overrides_of({**taught, **taken}), *seeds, *request.overrides]
-    configuration = parse(module, CorpusData, files, flags)
-    check_asked(configuration)
+    flags = [*corpus_flags, *overrides_of({**taught, **taken}), *seeds(request.seed), *request.overrides]
+    configuration = checked(parse(module, CorpusData, files, flags), request)
     check_kept(configuration, fixed, request.overrides, folder, why)
-    check_seed(configuration, request.seed)
     if taught and configuration.module.distillation is None:
         teacher = typed.flag("teacher", folder)
         raise UserError(f"model.distillation is null, and {teacher} sets it: leave one of them out.")
+    return configuration
+
+
+def checked(configuration: Configuration, request: CorpusRequest) -> Configuration:
+    """Raises: UserError, the objective asks for what the encoder lacks, or another seed is set."""
+    check_asked(configuration)
+    check_seed(configuration, request.seed)
     return configuration
 
 
@@ -147,7 +152,7 @@ def check_updates(request: CorpusRequest) -> None:
 
 def check_steps(request: CorpusRequest) -> None:
     """Raises: UserError, the model has no steps."""
-    if isinstance(pretraining(request).module, Counting):
+    if pretraining(request).module.counts:
         raise UserError(f"{request.model} counts: it has no steps that could be resumed or profiled.")
 
 
@@ -157,36 +162,31 @@ def finetuning(request: FineTuneRequest) -> Configuration:
     Raises:
         UserError: there is no such task, or a setting is not valid.
     """
-    configuration = _finetuning(request)
-    check_seed(configuration, request.seed)
-    return configuration
-
-
-def _finetuning(request: FineTuneRequest) -> Configuration:
     file = task_file(request.task)
     trained_task(request.task)
-    seeds = [f"--model.seed={request.seed}", f"--data.seed={request.seed}"]
-    data = [] if request.data is None else ["--data.files", request.data]
-    flags = [*data, *seeds, f"--model.arm={request.arm}", *request.overrides]
-    fresh = begins_anew(request.model, request.encoder, request.arm)
-    if TEACHER in settings_in(request.overrides) and (fresh or counts(request.model)):
+    counted, fresh = counts(request.model), begins_anew(request.model, request.encoder, request.arm)
+    if TEACHER in settings_in(request.overrides) and (fresh or counted):
         raise UserError(
             "A student needs the tokenizer of its teacher, and is trained in steps: leave the teacher out, or set "
             f"{typed.flag('from')} to an encoder with that tokenizer."
         )
-    if counts(request.model):
-        check_counting(request)
-        settings = encoder_settings(request.model, request.encoder)
-        flags = [*overrides_of(settings), *flags]
-        return parse(NaiveBayes, TaskData, [FINETUNE_COUNTING, file], flags, cli_class=CountingCLI)
     files = [FINETUNE, file, *([FINETUNE_FROZEN] if request.arm in FROZEN else [])]
-    if fresh:
-        settings = encoder_settings(request.model, None) | tokenizer_settings(request.model)
+    module: type[FineTuning] = FineTuning
+    cli: type[CLI] = FineTuneCLI
+    settings: dict[str, Any] = {}
+    if counted:
+        check_counting(request)
+        module, cli, files = NaiveBayes, CountingCLI, [FINETUNE_COUNTING, file]
+        settings = encoder_settings(request.model, request.encoder)
+    elif fresh:
         own = named_config(f"tasks/{file.stem}", request.model)
+        module, settings = FromScratch, encoder_settings(request.model, None) | tokenizer_settings(request.model)
         settings |= {} if own is None else flat(content_of(own))
-        flags = [*overrides_of(settings), *flags]
-        return parse(FromScratch, TaskData, files, flags, cli_class=FineTuneCLI)
-    return parse(FineTuning, TaskData, files, flags, cli_class=FineTuneCLI)
+    flags = [] if request.data is None else ["--data.files", request.data]
+    flags += [*seeds(request.seed), f"--model.arm={request.arm}", *request.overrides]
+    configuration = parse(module, TaskData, files, [*overrides_of(settings), *flags], cli_class=cli)
+    check_seed(configuration, request.seed)
+    return configuration
 
 
 def check_counting(request: FineTuneRequest) -> None:

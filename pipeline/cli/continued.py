@@ -15,7 +15,7 @@ from pipeline.errors import UserError
 from pipeline.models import registry
 from pipeline.objectives.base import Objective
 from pipeline.objectives.distillation import about_teacher, check_positions, check_student, teacher_config
-from pipeline.presets import flat
+from pipeline.presets.files import flat
 from pipeline.tokenization import registry as tokenizers
 from pipeline.training.configuration import Configuration
 from pipeline.training.requests import Overrides, settings_in

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
 from pipeline import encoders
-from pipeline.arms import FRESH
 from pipeline.console import typed
 from pipeline.errors import UserError
+from pipeline.experiments.feasible import counts, encoder_of, model_class
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
-from pipeline.presets import content_of, model_file, named_config, pretrained
+from pipeline.presets.arms import FRESH
+from pipeline.presets.files import content_of, model_file, named_config, pretrained
 
 
 def encoder_folder(model: str, folder: Path | None) -> Path:
@@ -51,12 +51,6 @@ def made_in(folder: Path) -> Path:
     return made[0] if made and not (folder / "config.json").is_file() else folder
 
 
-def encoder_of(file: Path) -> dict[str, Any]:
-    """The section `model.encoder` of a pretraining configuration."""
-    encoder = content_of(file).get("model", {}).get("encoder")
-    return encoder if isinstance(encoder, dict) else {"class_path": encoder}
-
-
 def source_folder(model: str, folder: Path | None, arm: str) -> Path | None:
     """As `encoder_folder`; None where the model needs none: it counts, or begins with fresh weights, and none is named
     and, of fresh weights, MODEL has not been pretrained."""
@@ -69,12 +63,6 @@ def begins_anew(model: str, folder: Path | None, arm: str) -> bool:
     """Whether a network with fresh weights has its sizes from its file in configs/pretrain, not from a folder."""
     known = named_config("pretrain", model) is not None
     return folder is None and arm in FRESH and known and not pretrained(model).exists()
-
-
-def counts(model: str) -> bool:
-    """Whether MODEL learns by counting; not where there is no such model."""
-    file = named_config("pretrain", model)
-    return file is not None and model_class(file).learning == "counting"
 
 
 def encoder_settings(model: str, folder: Path | None) -> dict[str, Any]:
@@ -98,19 +86,6 @@ def tokenizer_settings(model: str) -> dict[str, Any]:
     """How MODEL's tokenizer is made, dotted name -> value, as its file in configs/pretrain has it."""
     options = content_of(model_file(model))["data"]["tokenizer"]
     return {f"model.tokenizer.{name}": value for name, value in options.items()}
-
-
-def model_class(file: Path) -> type[Encoder]:
-    """The class that a pretraining configuration names.
-
-    Raises:
-        UserError: it names no class, or one that is not an encoder.
-    """
-    class_path = encoder_of(file).get("class_path")
-    kind = locate(str(class_path))
-    if not (isinstance(kind, type) and issubclass(kind, Encoder)):
-        raise UserError(f"{file}: model.encoder must name an encoder, as pipeline.models.bert.Bert, not {class_path}.")
-    return kind
 
 
 def load_for_prompts(folder: Path) -> Encoder:

@@ -14,13 +14,13 @@ import yaml
 from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-import pipeline.parsing  # noqa: F401  # how YAML files are read
-from pipeline import former_names
+import pipeline.presets.parsing  # noqa: F401  # how YAML files are read
 from pipeline.cli.parse_errors import key_in, plain, sentence
 from pipeline.cli.validate import check_settings
 from pipeline.console.messages import Level, inform, level
 from pipeline.errors import UserError
-from pipeline.presets import CLASSES, content_of, flat
+from pipeline.presets import former_names
+from pipeline.presets.files import CLASSES, content_of, flat
 from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb import WandbOptions
 from pipeline.tracking.words_seen import Points

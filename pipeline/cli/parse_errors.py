@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.cli.short_names import KEYS
 from pipeline.console.similar import similar
-from pipeline.parsing import first_sentence
+from pipeline.presets.parsing import first_sentence
 
 ELSEWHERE = {  # what other programs call it
     **{"lr": "learning-rate", "max_steps": "steps", "max-steps": "steps", "num_train_epochs": "epochs"},

@@ -13,11 +13,11 @@ from typing import Any
 import lightning
 
 from pipeline.cli.config import finetuning, pretraining
-from pipeline.cli.encoder_folders import counts
 from pipeline.cli.short_names import Stage
 from pipeline.console import typed
 from pipeline.console.messages import WIDTH
-from pipeline.presets import flat
+from pipeline.experiments.feasible import counts
+from pipeline.presets.files import flat
 from pipeline.training.requests import OF_STEPS, CorpusRequest, FineTuneRequest
 
 COLUMN = 52  # where descriptions begin

@@ -17,7 +17,7 @@ from pipeline.data.problems import raise_all
 from pipeline.data.row_sources import rows_of
 from pipeline.data.task_files import is_one_file
 from pipeline.errors import UserError
-from pipeline.presets import CONFIGS, known
+from pipeline.presets.files import CONFIGS, known
 from pipeline.storage.atomic import write_atomically
 from tasks.base import Task, kinds
 from tasks.dataset import listed

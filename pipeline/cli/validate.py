@@ -11,7 +11,7 @@ from typing import Any
 import lightning
 
 from pipeline.errors import UserError
-from pipeline.presets import LARGEST_SEED
+from pipeline.presets.files import LARGEST_SEED
 from pipeline.training.configuration import Configuration
 
 STEPS, INTERVAL = "set trainer.max_steps", "set validate_every, or validations of a fine-tune"

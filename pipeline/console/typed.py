@@ -71,6 +71,13 @@ def command(name: str, /, *flags: str, **options: Any) -> str:
     return " ".join([f"{'make' if under_make() else program()} {name}", *given, *([further(*flags)] if flags else [])])
 
 
+def line(name: str, /, *flags: str, **options: Any) -> str:
+    """A whole command as a line of a shell, to run it again elsewhere, whatever it was called by here; options that are
+    empty are left out."""
+    given = [f"--{option.rstrip('_')}={value}" for option, value in options.items() if value]
+    return shlex.join(["python", "-m", "pipeline", name, *given, *flags])
+
+
 def program() -> str:
     """How this program was called."""
     name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""

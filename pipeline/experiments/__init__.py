@@ -14,6 +14,6 @@
   (`ladder_training.py`) and measures them (`ladder_measures.py`); the results (`ladder_results.py`) become tables and a
   plot (`ladder_table.py`, `ladder_plot.py`), and `claims.py` says what holds.
 - `recipes.py`: a recipe of pretraining and its ingredients, as their YAML file has them. `recipes_run.py` trains them,
-  `recipes_report.py` says what each buys. `pretraining_cell.py` is what ladders and recipes have in common.
+  `recipes_report.py` says what each buys. `token_runs.py` is what ladders and recipes have in common.
 - `resume_test.py`: a killed run ends as the uninterrupted one.
 """

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeline.metrics import ROUNDING
-from pipeline.presets import CONFIGS
+from pipeline.presets.files import CONFIGS
 from pipeline.storage.validation import checked, read_yaml
 
 FILE = CONFIGS / "claims.yaml"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import metrics
-from pipeline.arms import ARMS
+from pipeline.presets.arms import ARMS
 from pipeline.tracking.metric_names import baselines_of
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid_run.summary)
@@ -124,8 +124,7 @@ class Line:
         """Of scores, each with the one beside it."""
         if not pairs:
             return None
-        mean, half = metrics.paired_gain(*([self.sign * value for value in side] for side in zip(*pairs, strict=True)))
-        return Gain(mean, half)
+        return Gain.of(*([self.sign * value for value in side] for side in zip(*pairs, strict=True)))
 
     def degenerate(self, arm: str) -> int:
         """How many runs of an arm predict the same for all rows."""

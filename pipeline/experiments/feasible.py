@@ -4,27 +4,55 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from pydoc import locate
+from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.finetuning.heads import head_class, head_for
-from pipeline.models.base import Learning
+from pipeline.models.base import Encoder, Learning
 from pipeline.models.folder import FolderConfig
 from pipeline.models.registry import encoder_class
+from pipeline.presets.files import content_of, named_config
+from pipeline.presets.tasks import trained_task
 from pipeline.storage.validation import read_json
-from pipeline.task_presets import trained_task
 from pipeline.training.requests import OF_STEPS, Overrides, by_setting, settings_in
 from tasks.base import Task
 
 TASK, PAIR, REINIT = "data.task", "model.recipe.pair", "model.recipe.reinit_layers"
 
 
-def learning_of(encoder: Path | None) -> Learning:
-    """How the model of an encoder folder learns; by gradient where there is none."""
-    if encoder is None:
-        return "gradient"
-    with contextlib.suppress(UserError):
-        return encoder_class(read_json(encoder / "config.json", FolderConfig)["model_type"]).learning
-    return "gradient"
+def encoder_of(file: Path) -> dict[str, Any]:
+    """The section `model.encoder` of a pretraining configuration."""
+    encoder = content_of(file).get("model", {}).get("encoder")
+    return encoder if isinstance(encoder, dict) else {"class_path": encoder}
+
+
+def model_class(file: Path) -> type[Encoder]:
+    """The class that a pretraining configuration names.
+
+    Raises:
+        UserError: it names no class, or one that is not an encoder.
+    """
+    class_path = encoder_of(file).get("class_path")
+    kind = locate(str(class_path))
+    if not (isinstance(kind, type) and issubclass(kind, Encoder)):
+        raise UserError(f"{file}: model.encoder must name an encoder, as pipeline.models.bert.Bert, not {class_path}.")
+    return kind
+
+
+def learning_of(model: str, folder: Path | None = None) -> Learning:
+    """How a model learns: as the encoder in its folder does, where there is one, else as MODEL of that name; by
+    gradient where neither is known."""
+    if folder is not None:
+        with contextlib.suppress(UserError):
+            return encoder_class(read_json(folder / "config.json", FolderConfig)["model_type"]).learning
+    file = named_config("pretrain", model)
+    return "gradient" if file is None else model_class(file).learning
+
+
+def counts(model: str) -> bool:
+    """Whether MODEL learns by counting; not where there is no such model."""
+    return learning_of(model) == "counting"
 
 
 def why_not(model: str, learning: Learning, task: str, arm: str) -> str | None:

@@ -13,9 +13,9 @@ from pipeline.console.messages import inform
 from pipeline.console.rank import is_main
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import effective
+from pipeline.presets.tasks import task_file
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.paths import path_of
-from pipeline.task_presets import task_file
 from pipeline.tracking import lineage
 from pipeline.training import advice
 from pipeline.training.configuration import Configuration, Record, group_of
@@ -42,7 +42,11 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
         if is_main():
             named = {name: getattr(request, name) for name in ("model", "task", "data", "arm", "seed")}
             settings = effective(request.overrides, configuration.module.trained.learning, request.task, "scratch")
-            more = {"answers": configuration.data.task.answers, "has_scratch": run.checkpointed, "settings": settings}
+            more = {
+                "answers": configuration.data.task.answers,
+                "has_scratch": not run.module.counts,
+                "settings": settings,
+            }
             inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out, **more))
 
 
@@ -54,7 +58,7 @@ def between_validations(steps: int, validations: int) -> int:
 def course(configuration: Configuration) -> dict[str, Any]:
     """Steps and validations of a run, and what its best checkpoint is chosen by, see `Run.fit`."""
     data, settings, module = configuration.data, configuration.settings, configuration.module
-    if module.trained.learning == "counting":
+    if module.counts:
         return {"max_steps": 1, "validate_every": 1}
     steps, most = max(1, round(data.epochs * data.steps_per_epoch)), settings.trainer.max_steps
     if most > steps:

@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipeline import former_names
-from pipeline.arms import ARMS, FROZEN
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import (
@@ -23,6 +21,8 @@ from pipeline.experiments.feasible import (
     why_not,
 )
 from pipeline.experiments.many_runs import check_many_runs, check_pairs
+from pipeline.presets import former_names
+from pipeline.presets.arms import ARMS, FROZEN
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.training.requests import Overrides, overrides_of, settings_in
@@ -94,12 +94,12 @@ class Grid:
 
     def _why_not(self, cell: Cell) -> str | None:
         task, model, arm = cell
-        return why_not(model, learning_of(self.encoder(model)), task, arm)
+        return why_not(model, learning_of(model, self.encoder(model)), task, arm)
 
     def settings(self, cell: Cell) -> list[Overrides]:
         """The combinations of settings that are tried in a cell, beside the flags of all runs."""
         task, model, arm = cell
-        learning = learning_of(self.encoder(model))
+        learning = learning_of(model, self.encoder(model))
         return list(dict.fromkeys(effective(chosen, learning, task, arm) for chosen in self.arms[arm].settings))
 
     def runs(self, cell: Cell) -> int:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from pipeline.arms import ArmName
 from pipeline.console.messages import inform
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
@@ -25,9 +24,10 @@ from pipeline.experiments.feasible import (
 )
 from pipeline.experiments.grid import Cell, Grid, check_grid_settings
 from pipeline.experiments.many_runs import FineTune, best_with_seeds, check_no_run
-from pipeline.experiments.run_cache import Taken, cell_of, finished, finite, once, starting
+from pipeline.experiments.run_cache import Taken, fingerprint_of_finetune, finished, finite, run_once
 from pipeline.experiments.score_table import footnotes
-from pipeline.presets import LARGEST_SEED
+from pipeline.presets.arms import ArmName
+from pipeline.presets.files import LARGEST_SEED
 from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb_grid import log_grid
 from pipeline.training.requests import FineTuneRequest
@@ -51,6 +51,7 @@ def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> Gri
     """`setting` is a number of the arm's settings."""
     task, model, arm = cell
     settings, location = grid.settings(cell), grid.tasks[task]
+    shared = effective(tuple(grid.flags), learning_of(model, grid.encoder(model)), task, arm)
     name = f"{model}-{Path(task).stem}-{arm}-{seed}" + (f"-{setting}" if len(settings) > 1 else "")
     request = FineTuneRequest(
         model=model,
@@ -60,7 +61,7 @@ def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> Gri
         data=None if location is None else str(path_of(grid.data) / location),
         encoder=grid.encoder(model),
         out=out / "runs" / name,
-        overrides=(*effective(tuple(grid.flags), learning_of(grid.encoder(model)), task, arm), *settings[setting]),
+        overrides=(*shared, *settings[setting]),
     )
     labels = {"model": model, "task": task, "arm": arm, "seed": seed, "flags": " ".join(settings[setting])}
     return GridRun(request, labels)
@@ -110,15 +111,15 @@ def compare(
     rows, shown = {cell: finished_rows(whole, cell, out) for cell in cells}, None
     with progress(total=grid.size(), desc="compare", unit="run", smoothing=0) as bar:
 
-        def run_once(run: GridRun) -> dict[str, Any]:
+        def train(run: GridRun) -> dict[str, Any]:
             bar.set_postfix_str(run.folder.name)
-            cell, start = cell_of(run.request), starting(finetune, run.request)
-            return once(run.folder, cell, start, overwrite=overwrite, taken=summary_of(run), bar=bar)
+            made_of, taken = fingerprint_of_finetune(run.request), summary_of(run)
+            return run_once(run.request, made_of, finetune, overwrite=overwrite, taken=taken, bar=bar)
 
         for cell in grid.cells():
             seeds = grid.arms[cell[2]].seeds
             if overwrite or len(rows[cell]) < seeds:
-                made = list(rows_of(whole, cell, out, seeds, run_once))
+                made = list(rows_of(whole, cell, out, seeds, train))
                 rows[cell] = max(made, finished_rows(whole, cell, out), key=len)  # further seeds that are finished stay
             else:
                 runs = grid.runs(cell)
@@ -160,9 +161,9 @@ def count_finished(grid: Grid, cell: Cell, out: Path) -> int:
 
 def finished_summary(run: GridRun) -> dict[str, Any]:
     """Raises: LookupError, it is not finished."""
-    if not (run.folder / "metrics.json").is_file():  # its cell takes longer: the rows of the task are read
+    if not (run.folder / "metrics.json").is_file():  # its fingerprint takes longer: the rows of the task are read
         raise LookupError(run.folder.name)
-    metrics, _ = finished(run.folder, cell_of(run.request), summary_of(run))
+    metrics, _ = finished(run.folder, fingerprint_of_finetune(run.request), summary_of(run))
     if metrics is None:
         raise LookupError(run.folder.name)
     return metrics

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from pipeline import metrics
-from pipeline.arms import ArmName
 from pipeline.experiments.few_rows import crossing
 from pipeline.metrics import ROUNDING
+from pipeline.presets.arms import ArmName
 
 FULL: ArmName = "full"
 SCRATCH: ArmName = "scratch"

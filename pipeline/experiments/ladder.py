@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeline.errors import UserError
-from pipeline.presets import flat, named_config, unknown
+from pipeline.presets.files import flat, named_config, unknown
 from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]

@@ -19,12 +19,12 @@ from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.inspection.token_log_probs import TokenLogProbs, token_log_probs
 from pipeline.models.base import Encoder, eval_mode
+from pipeline.presets.tasks import task_file, task_of
 from pipeline.prompting.evaluate import evaluate
 from pipeline.prompting.report import metrics_of_run
 from pipeline.prompting.run import read
 from pipeline.storage.atomic import open_atomically, write_json
 from pipeline.storage.validation import read_json
-from pipeline.task_presets import task_file, task_of
 from pipeline.tokenization.base import PARTIAL, Tokenizer, printable
 from pipeline.tracking.groups import THEIRS, by_column, published
 from pipeline.training.corpus_data import CorpusData

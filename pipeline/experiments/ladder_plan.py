@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.ladder import Ladder, Rung
-from pipeline.experiments.pretraining_cell import EVERY, STEPS, WARMUP, Configure, check_not_derived, of_steps
+from pipeline.experiments.token_runs import EVERY, STEPS, WARMUP, Configure, check_not_derived, of_steps
 from pipeline.tracking.history import read_metrics
 from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import CorpusData
@@ -43,7 +43,7 @@ class Plan:
     @cached_property
     def counts(self) -> bool:
         """Whether it counts instead of training: no steps, no rate, no seed."""
-        return self.configuration.encoder_class.learning == "counting"
+        return self.configuration.module.counts
 
     @property
     def data(self) -> CorpusData:

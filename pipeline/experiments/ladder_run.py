@@ -18,7 +18,7 @@ from pipeline.experiments.ladder import Ladder
 from pipeline.experiments.ladder_plan import Plan, plans
 from pipeline.experiments.ladder_results import Found, Results
 from pipeline.experiments.ladder_training import Unfinished, train
-from pipeline.experiments.pretraining_cell import Configure, check_out, note_shared
+from pipeline.experiments.token_runs import Configure, check_out, note_shared
 from pipeline.storage.paths import path_of
 from pipeline.training.requests import Overrides
 

@@ -11,8 +11,8 @@ from typing import Any
 from pipeline.console.progress import write
 from pipeline.errors import Diverged, UserError
 from pipeline.experiments.ladder_plan import BITS, Plan
-from pipeline.experiments.pretraining_cell import Configure, cell_of, training_of
-from pipeline.experiments.run_cache import finished, finite, once, starting
+from pipeline.experiments.run_cache import finished, finite, run_once
+from pipeline.experiments.token_runs import Configure, fingerprint_of_pretraining, training_of
 from pipeline.training.requests import PretrainRequest
 
 
@@ -68,12 +68,12 @@ def train(
         assert request.out is not None
         if request.out in done:
             return done[request.out]
-        cell = cell_of(request, plan.data)
-        before = not overwrite and finished(request.out, cell, validated)[0] is not None
+        made_of = fingerprint_of_pretraining(request, plan.data)
+        before = not overwrite and finished(request.out, made_of, validated)[0] is not None
         if only_finished and not before:
             raise Unfinished(request.out.name)
         try:
-            metrics = once(request.out, cell, starting(begin, request), overwrite=overwrite, taken=validated)
+            metrics = run_once(request, made_of, begin, overwrite=overwrite, taken=validated)
         except LookupError:
             raise UserError(
                 f"The rung {plan.rung.name} thinks a token of the validation text impossible, so its bits per byte are "

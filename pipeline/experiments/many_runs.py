@@ -9,10 +9,11 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import PAIR, readings_of
-from pipeline.training.requests import FineTuneRequest
+from pipeline.training.requests import FineTuneRequest, ZeroShotRequest
 from pipeline.training.run_folder import SIGN, check_place, elsewhere
 
 FineTune = Callable[[FineTuneRequest], None]
+ZeroShot = Callable[[ZeroShotRequest], None]
 
 
 def best_with_seeds(

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from pipeline.errors import UserError
 from pipeline.experiments.recipes_report import BASE
-from pipeline.presets import DEFAULT_CORPUS, flat
+from pipeline.presets.files import DEFAULT_CORPUS, flat
 from pipeline.storage.validation import checked, read_yaml
 
 Name = Annotated[str, Field(min_length=1)]

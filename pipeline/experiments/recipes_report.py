@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.experiments.comparison import format_score
 from pipeline.experiments.conditions import CONDITIONS, sentences
-from pipeline.metrics import ROUNDING, Difference, paired_gain
+from pipeline.metrics import Difference
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking import plots
@@ -23,13 +23,7 @@ CERTAIN = 0.01  # p of a paired t-test below which a change is said to be one
 
 @dataclass(frozen=True)
 class Change(Difference):
-    """The mean difference of a recipe from the base, over seeds that both have; below 0: better.
-
-    Args:
-        p: of a paired t-test, two-sided; None of a single pair.
-    """
-
-    p: float | None
+    """The mean difference of a recipe from the base, over seeds that both have; below 0: better."""
 
     @property
     def is_certain(self) -> bool:
@@ -77,20 +71,10 @@ class Measured:
         pairs = [(ours[seed][self.metric], base[seed][self.metric]) for seed in ours if seed in base]
         if not pairs:
             return None
-        mean, half = paired_gain(*zip(*pairs, strict=True))
-        return Change(mean, half, p_value(pairs) if len(pairs) > 1 else None)
+        return Change.of(*zip(*pairs, strict=True))
 
     def seconds(self, name: str) -> float:
         return statistics.fmean(metrics["seconds"] for metrics in self.runs[name].values())
-
-
-def p_value(pairs: list[tuple[float, float]]) -> float:
-    """Of a paired t-test, two-sided; 1 where all differences are the same, which does not say what chance does."""
-    from scipy.stats import ttest_rel
-
-    if statistics.stdev(a - b for a, b in pairs) <= ROUNDING:
-        return 1.0
-    return float(ttest_rel(*zip(*pairs, strict=True)).pvalue)
 
 
 def write(measured: Measured, out: Path) -> None:

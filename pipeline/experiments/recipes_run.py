@@ -14,23 +14,23 @@ from pipeline.console import typed
 from pipeline.console.progress import progress, write
 from pipeline.errors import UserError
 from pipeline.experiments import recipes_report
-from pipeline.experiments.pretraining_cell import (
+from pipeline.experiments.recipes import Recipes
+from pipeline.experiments.recipes_report import BASE, Measured
+from pipeline.experiments.run_cache import finished, run_once
+from pipeline.experiments.token_runs import (
     EVERY,
     STEPS,
     Configure,
-    cell_of,
     check_not_derived,
     check_out,
     check_shared,
+    fingerprint_of_pretraining,
     note_shared,
     of_steps,
     training_of,
 )
-from pipeline.experiments.recipes import Recipes
-from pipeline.experiments.recipes_report import BASE, Measured
-from pipeline.experiments.run_cache import finished, once, starting
 from pipeline.objectives.base import Objective
-from pipeline.presets import flat
+from pipeline.presets.files import flat
 from pipeline.tracking.tables import markdown_table
 from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import CorpusData
@@ -118,7 +118,7 @@ class RecipesRun:
             configuration = self.configure(request)
         except UserError as error:
             raise error if name == BASE else UserError(f"The recipe {name}: {error}") from None
-        if configuration.module.optimization is None:
+        if configuration.module.counts:
             raise UserError(f"{recipes.model} counts, and recipes are of models that are trained in steps.")
         if name == BASE:
             self.base, self.data = configuration, configuration.data
@@ -168,14 +168,13 @@ class RecipesRun:
 
     def _train(self, key: Key) -> dict[str, Any]:
         request = self.runs[key]
-        assert request.out is not None
-        run = starting(training_of(self.configure), request)
-        return self._taken(once(request.out, cell_of(request, self.data), run, overwrite=self.overwrite))
+        made_of, run = fingerprint_of_pretraining(request, self.data), training_of(self.configure)
+        return self._taken(run_once(request, made_of, run, overwrite=self.overwrite))
 
     def _finished(self, key: Key) -> dict[str, Any] | None:
         request = self.runs[key]
         assert request.out is not None
-        metrics = finished(request.out, cell_of(request, self.data), dict)[0]
+        metrics = finished(request.out, fingerprint_of_pretraining(request, self.data), dict)[0]
         return None if metrics is None else self._taken(metrics)
 
     def _taken(self, metrics: dict[str, Any]) -> dict[str, Any]:

@@ -8,69 +8,40 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from pipeline.arms import FRESH
 from pipeline.console import typed
 from pipeline.console.progress import write
 from pipeline.data.row_sources import source_hash
 from pipeline.errors import Interrupted, UserError
 from pipeline.experiments.feasible import task_as_run
 from pipeline.models.folder import FILES
-from pipeline.presets import named_config
+from pipeline.presets.arms import FRESH
+from pipeline.presets.files import named_config
+from pipeline.presets.tasks import task_file, task_hash
 from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
-from pipeline.task_presets import task_file, task_hash
 from pipeline.tracking.history import read_metrics
 from pipeline.training.progress import quiet
 from pipeline.training.requests import FineTuneRequest, PretrainRequest, ZeroShotRequest
 from pipeline.training.run_folder import SIGN, check_place, lock_run
 
-Cell = dict[str, Any]  # what the metrics of a run depend on
+Fingerprint = dict[str, Any]  # what the metrics of a run depend on
+R = TypeVar("R", FineTuneRequest, PretrainRequest, ZeroShotRequest)
 Taken = Callable[[dict[str, Any]], dict[str, Any]]  # from the content of a metrics.json
 BEGUN = ("checkpoints/last.ckpt", "metrics.json")  # what a run has that cannot be refused any more
-NOTE = "cell.json"  # its cell, in the folder of a run
+NOTE = "cell.json"  # its fingerprint, in the folder of a run
 
 
 class Lacking(UserError, LookupError):
     """The metrics of a run that has just ended lack something, or have a figure that cannot be."""
 
 
-class Runs(Protocol):
-    """Writes `metrics.json` into its folder; `resume`: continue a run of the same that was stopped."""
-
-    def __call__(self, *, resume: bool) -> None: ...
-
-
-R = TypeVar("R", FineTuneRequest, PretrainRequest)
-
-
-def starting(run: Callable[[R], object], request: R) -> Runs:
-    """What `once` calls: a request, begun anew or resumed."""
-
-    def start(*, resume: bool) -> None:
-        run(replace(request, resume=resume, overwrite=not resume))
-
-    return start
-
-
-ZeroShot = Callable[[ZeroShotRequest], None]
-
-
-def anew(run: ZeroShot, request: ZeroShotRequest) -> Runs:
-    """As `starting`, of what is not resumed."""
-
-    def start(*, resume: bool) -> None:
-        run(request)
-
-    return start
-
-
-def cell_of(request: FineTuneRequest) -> Cell:
+def fingerprint_of_finetune(request: FineTuneRequest) -> Fingerprint:
     """What the metrics of a fine-tune depend on, beside its seed; fresh weights are the same for any encoder's.
 
     Raises:
@@ -113,15 +84,15 @@ def encoder_files(request: FineTuneRequest) -> list[Path]:
     return [encoder / name for name in names if (encoder / name).is_file()]
 
 
-def finished(folder: Path, cell: Cell, taken: Taken) -> tuple[dict[str, Any] | None, str | None]:
-    """What `taken` returns of the metrics of a run of the same cell; else None, and why they are not of it."""
+def finished(folder: Path, made_of: Fingerprint, taken: Taken) -> tuple[dict[str, Any] | None, str | None]:
+    """What `taken` returns of the metrics of a run with this fingerprint; else None, and why they are not of it."""
     note, metrics = folder / NOTE, folder / "metrics.json"
     if not metrics.is_file():
         return None, None
     try:
         before = read_json(note, dict[str, Any]) if note.is_file() else {}
-        if before != cell:
-            return None, f"not of the same {', '.join(name for name in cell if cell[name] != before.get(name))}."
+        if before != made_of:
+            return None, f"not of the same {', '.join(name for name in made_of if made_of[name] != before.get(name))}."
         return taken(read_metrics(folder)), None
     except UserError as error:
         return None, str(error)
@@ -129,20 +100,34 @@ def finished(folder: Path, cell: Cell, taken: Taken) -> tuple[dict[str, Any] | N
         return None, f"{metrics} has no {error.args[0]}."
 
 
+def run_once(request: R, made_of: Fingerprint, run: Callable[[R], object], **how: Any) -> dict[str, Any]:
+    """`once`, of a request in its folder `out`, begun anew or resumed."""
+    assert request.out is not None
+
+    def begin(*, resume: bool) -> None:
+        again: dict[str, Any] = {"overwrite": not resume}
+        if not isinstance(request, ZeroShotRequest):  # it is not resumed
+            again["resume"] = resume
+        run(replace(request, **again))
+
+    return once(request.out, made_of, begin, **how)
+
+
 def once(
     folder: Path,
-    cell: Cell,
-    run: Runs,
+    made_of: Fingerprint,
+    run: Callable[..., object],
     *,
     overwrite: bool = False,
     taken: Taken = dict,
     bar: tqdm | None = None,
 ) -> dict[str, Any]:
-    """Runs what writes `metrics.json` into a folder, unless a run of the same cell has.
+    """Runs what writes `metrics.json` into a folder, unless a run with the same fingerprint has.
 
     What was there before is removed only when the new run has begun: one that is refused leaves everything as it was.
 
     Args:
+        run: with `resume=True` it continues a run of the same that was stopped.
         overwrite: run it in any case.
         taken: what to return of the content of `metrics.json`; a LookupError says what it lacks.
         bar: counts runs; one that was finished before says nothing about the time of the others.
@@ -154,7 +139,7 @@ def once(
     check_place(folder)
     lock = lock_run(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
     try:
-        metrics = _once(folder, cell, run, overwrite=overwrite, taken=taken, bar=bar)
+        metrics = _once(folder, made_of, run, overwrite=overwrite, taken=taken, bar=bar)
     finally:
         lock.release()
     if bar is not None:
@@ -162,10 +147,18 @@ def once(
     return metrics
 
 
-def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken, bar: tqdm | None) -> dict[str, Any]:
+def _once(
+    folder: Path,
+    made_of: Fingerprint,
+    run: Callable[..., object],
+    *,
+    overwrite: bool,
+    taken: Taken,
+    bar: tqdm | None,
+) -> dict[str, Any]:
     metrics, aside = folder / "metrics.json", folder.with_name(f".{folder.name}.before")
     put_back(aside, folder)  # after a kill
-    before, why = finished(folder, cell, taken)
+    before, why = finished(folder, made_of, taken)
     if before is not None and not overwrite:
         if bar is not None:
             bar.initial += 1
@@ -173,14 +166,14 @@ def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken,
     if why is not None:
         write(f"{folder.name} is run again: {why}")
     stopped = not metrics.is_file() and (folder / "checkpoints" / "last.ckpt").is_file()
-    resume = not overwrite and stopped and _note_of(folder) == cell
+    resume = not overwrite and stopped and _note_of(folder) == made_of
     if os.path.lexists(folder) and not resume:
         check_own(folder)
         check_own(aside)
         remove(aside)
         folder.rename(aside)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / NOTE, cell, indent=None)
+    write_json(folder / NOTE, made_of, indent=None)
     try:
         with quiet(folder / "log.txt"):
             run(resume=resume)
@@ -197,7 +190,7 @@ def _once(folder: Path, cell: Cell, run: Runs, *, overwrite: bool, taken: Taken,
         raise Lacking(f"{metrics} has no {error.args[0]}.") from None
 
 
-def _note_of(folder: Path) -> Cell:
+def _note_of(folder: Path) -> Fingerprint:
     with contextlib.suppress(UserError):  # missing or damaged
         return read_json(folder / NOTE, dict[str, Any])
     return {}

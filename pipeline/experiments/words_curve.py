@@ -14,14 +14,15 @@ from pipeline.console.progress import progress
 from pipeline.data.row_sources import source_hash
 from pipeline.errors import UserError
 from pipeline.experiments import words_plot
-from pipeline.experiments.run_cache import Cell, ZeroShot, anew, finite, once
+from pipeline.experiments.many_runs import ZeroShot
+from pipeline.experiments.run_cache import finite, run_once
 from pipeline.models.folder import FILES, read_config
-from pipeline.presets import named_config
+from pipeline.presets.files import named_config
+from pipeline.presets.tasks import task_file, task_hash, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.csv_table import csv_table
-from pipeline.task_presets import task_file, task_hash, task_of
 from pipeline.tracking.groups import MOST, by_column, published
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import SavedEncoder, is_encoder, made_at, name_of, saved_in
@@ -114,7 +115,12 @@ def model_of(folder: Path) -> str:
 
 
 def measure(
-    request: ZeroShotRequest, curves: Sequence[Curve], out: Path, zeroshot: ZeroShot, *, overwrite: bool
+    request: ZeroShotRequest,
+    curves: Sequence[Curve],
+    out: Path,
+    zeroshot: ZeroShot,
+    *,
+    overwrite: bool,
 ) -> None:
     """Asks each encoder that has not answered yet; writes curve.csv, curve.md and curve.png.
 
@@ -138,10 +144,10 @@ def measure(
         for curve in curves:
             for saved in curve.saved:
                 folder = out / "runs" / f"{curve.name}-{name_of(saved.words)}"
-                cell: Cell = {"encoder": digest([file_hash(saved.folder / name) for name in FILES]), "data": data}
+                made_of = {"encoder": digest([file_hash(saved.folder / name) for name in FILES]), "data": data, **asked}
                 one = replace(request, model=model_of(saved.folder), encoder=saved.folder, out=folder, overwrite=True)
-                run = anew(zeroshot, one)
-                curve.metrics.append(once(folder, cell | asked, run, overwrite=overwrite, taken=answers, bar=bar))
+                how: dict[str, Any] = {"overwrite": overwrite, "taken": answers, "bar": bar}
+                curve.metrics.append(run_once(one, made_of, zeroshot, **how))
     report(curves, getattr(task, "groups", []), out, title=file.stem)
 
 

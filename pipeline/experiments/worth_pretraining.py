@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.arms import ArmName
 from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
@@ -20,8 +19,9 @@ from pipeline.experiments.feasible import effective, learning_of, task_as_run, w
 from pipeline.experiments.few_rows import check_worth_settings, settings_for, training_sizes
 from pipeline.experiments.labels_saved import FULL, SCRATCH, LabelsSaved
 from pipeline.experiments.many_runs import FineTune, best_with_seeds, check_no_run
-from pipeline.experiments.run_cache import cell_of, finite, once, starting
+from pipeline.experiments.run_cache import fingerprint_of_finetune, finite, run_once
 from pipeline.experiments.worth_report import report
+from pipeline.presets.arms import ArmName
 from pipeline.tracking.metric_names import baselines_of
 from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of
 
@@ -51,7 +51,7 @@ def measure(
     """
     task = task_as_run(request.task, request.overrides)
     check_worth_settings(request)
-    learning = learning_of(request.encoder)
+    learning = learning_of(request.model, request.encoder)
     if (reason := why_not(request.model, learning, request.task, SCRATCH)) is not None:
         raise UserError(reason)
     check_no_run(out, "metrics.json")
@@ -83,7 +83,7 @@ def measure(
             folder = out / "runs" / (f"{arm}-{size}-{seed}" + (f"-{choice}" if len(tries[arm]) > 1 else ""))
             settings = effective(own, learning, request.task, arm)
             one = replace(request, arm=arm, seed=seed, overrides=settings, out=folder)
-            return once(folder, cell_of(one), starting(finetune, one), overwrite=overwrite, taken=taken, bar=bar)
+            return run_once(one, fingerprint_of_finetune(one), finetune, overwrite=overwrite, taken=taken, bar=bar)
 
         better = max if task.mode == "max" else min
         for size in sizes:

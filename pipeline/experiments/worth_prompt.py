@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,11 @@ from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import effective, learning_of
 from pipeline.experiments.few_rows import check_worth_settings, crossing, settings_for, training_sizes
-from pipeline.experiments.many_runs import FineTune
-from pipeline.experiments.run_cache import Cell, Runs, ZeroShot, anew, cell_of, finite, once, starting
+from pipeline.experiments.many_runs import FineTune, ZeroShot
+from pipeline.experiments.run_cache import Fingerprint, fingerprint_of_finetune, finite, run_once
+from pipeline.presets.tasks import task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_json
-from pipeline.task_presets import task_file, task_of
 from pipeline.tracking import plots
 from pipeline.tracking.history import read_metrics
 from pipeline.training.requests import FineTuneRequest, ZeroShotRequest, overrides_of, settings_in
@@ -29,7 +30,13 @@ CERTAIN = 1.96  # standard errors
 
 
 def measure(
-    request: FineTuneRequest, finetune: FineTune, zeroshot: ZeroShot, out: Path, *, seeds: int, overwrite: bool
+    request: FineTuneRequest,
+    finetune: FineTune,
+    zeroshot: ZeroShot,
+    out: Path,
+    *,
+    seeds: int,
+    overwrite: bool,
 ) -> dict[str, Any]:
     """Runs what is not yet finished; writes worth.json and worth.png; returns the content of the former.
 
@@ -50,8 +57,8 @@ def measure(
     if changed := sorted(name for name in settings_in(request.overrides) if name.startswith("data.task.")):
         raise UserError(f"{changed[0]} changes the task for fine-tunes, but not for the prompt: set it in a task file.")
     numbers = training_sizes(len(labeled.read(task, request.data).parts["train"].rows), most=MOST)
-    cell = cell_of(request)
-    learning = learning_of(request.encoder)
+    made_of = fingerprint_of_finetune(request)
+    learning = learning_of(request.model, request.encoder)
 
     folder_of_prompt = out / "zeroshot"
     asked = ZeroShotRequest(
@@ -64,22 +71,15 @@ def measure(
     )
     line: dict[int, list[float]] = {}
     with progress(total=1 + len(numbers) * seeds, desc="worth", unit="run") as bar:
-
-        def accuracy(folder: Path, cell: Cell, run: Runs, name: str) -> float:
-            """The accuracy, by its name in metrics.json."""
-            taken = partial(finite_only, name)
-            return once(folder, cell, run, overwrite=overwrite, taken=taken, bar=bar)[name]
-
-        prompt = accuracy(
-            folder_of_prompt, cell | {"prompts": repr(task.prompts)}, anew(zeroshot, asked), "zeroshot/accuracy"
-        )
+        accuracy = partial(accuracy_of, overwrite=overwrite, bar=bar)
+        prompt = accuracy("zeroshot/accuracy", asked, made_of | {"prompts": repr(task.prompts)}, zeroshot)
         for number in numbers:
             for seed in range(seeds):
                 folder = out / "runs" / f"{number}-{seed}"
-                trained = cell | {"rows": list(overrides_of(settings_for(number)))}
+                trained = made_of | {"rows": list(overrides_of(settings_for(number)))}
                 settings = effective(overrides_of(settings_for(number)), learning, request.task, request.arm)
                 one = replace(request, seed=seed, out=folder, overrides=(*settings, *request.overrides))
-                line.setdefault(number, []).append(accuracy(folder, trained, starting(finetune, one), "test/accuracy"))
+                line.setdefault(number, []).append(accuracy("test/accuracy", one, trained, finetune))
     answers = read_metrics(folder_of_prompt)
     figures: dict[str, Any] = {
         "zeroshot": prompt,
@@ -93,9 +93,13 @@ def measure(
     return figures
 
 
-def finite_only(name: str, metrics: dict[str, Any]) -> dict[str, Any]:
-    """Raises: LookupError, the accuracy of this name is missing, or none that can be."""
-    return {name: finite(metrics, name, most=1)}
+def accuracy_of(name: str, request: Any, made_of: Fingerprint, run: Callable[..., object], **how: Any) -> float:
+    """The accuracy of a run, by its name in metrics.json.
+
+    Raises:
+        LookupError: it is missing, or none that can be.
+    """
+    return run_once(request, made_of, run, taken=lambda metrics: {name: finite(metrics, name, most=1)}, **how)[name]
 
 
 def verdict(figures: dict[str, Any]) -> str:

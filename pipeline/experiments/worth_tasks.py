@@ -12,7 +12,7 @@ from pipeline.experiments.feasible import learning_of, why_not
 from pipeline.experiments.grid import Grid
 from pipeline.experiments.labels_saved import RUN, SCRATCH, LabelsSaved
 from pipeline.experiments.many_runs import FineTune
-from pipeline.experiments.run_cache import cell_of
+from pipeline.experiments.run_cache import fingerprint_of_finetune
 from pipeline.experiments.worth_pretraining import measure
 from pipeline.experiments.worth_report import HEAD, note, verdict
 from pipeline.experiments.worth_report import lines as lines_of
@@ -31,14 +31,14 @@ def requests_of(grid: Grid, request: FineTuneRequest) -> dict[str, FineTuneReque
         UserError: the model cannot do one of the tasks with fresh weights, or its data are missing.
     """
     found = {}
-    overrides = (*grid.flags, *request.overrides)
+    overrides, learning = (*grid.flags, *request.overrides), learning_of(request.model, request.encoder)
     for task, place in grid.tasks.items():
-        if (reason := why_not(request.model, learning_of(request.encoder), task, SCRATCH)) is not None:
+        if (reason := why_not(request.model, learning, task, SCRATCH)) is not None:
             raise UserError(reason)
         data = None if place is None else str(path_of(grid.data) / place)
         found[Path(task).stem] = replace(request, task=task, data=data, overrides=overrides)
     for one in found.values():
-        cell_of(one)  # not after the runs of the tasks before it
+        fingerprint_of_finetune(one)  # not after the runs of the tasks before it
     return found
 
 

@@ -20,6 +20,7 @@ from pipeline.data.documents import Source
 from pipeline.data.files import find_files
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
+from pipeline.presets.tasks import task_file
 from pipeline.prompting.evaluate import Result, evaluate
 from pipeline.prompting.few_shot import demonstrations
 from pipeline.prompting.report import (
@@ -34,7 +35,6 @@ from pipeline.prompting.scoring import scorer_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.checksums import digest
 from pipeline.storage.json_lines import json_line
-from pipeline.task_presets import task_file
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import LOCAL, write_metrics
 from pipeline.tracking.wandb import ResumableWandb, closing_run, wandb_logger

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pydoc import locate
 from typing import Any
 
-from pipeline import former_names
 from pipeline.experiments.score_table import Footnote
 from pipeline.objectives.base import Objective
+from pipeline.presets import former_names
 from pipeline.reporting import charts, grid, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text
 from pipeline.reporting.run_record import RunRecord

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline import former_names
 from pipeline.errors import UserError
 from pipeline.experiments import run_cache
 from pipeline.models import registry
+from pipeline.presets import former_names
 from pipeline.storage.checksums import digest
 from pipeline.storage.validation import parse_json, read_json, read_text, read_yaml
 from pipeline.tracking import lineage

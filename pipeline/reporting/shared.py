@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.presets import flat
+from pipeline.console import typed
+from pipeline.presets.files import flat
 from pipeline.reporting import charts
 from pipeline.reporting.page import Block, Chart, Code, Node, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord
@@ -233,14 +233,13 @@ def command_of(run: RunRecord) -> str:
     if recorded := run.text("command.txt"):
         return recorded
     if run.kind == "zeroshot":
-        given = {name: run.config.get(name) for name in ("task", "encoder", "seed", "limit", "files")}
-        flags = {"encoder": "from", "files": "data"}
-        words = [f"--{flags.get(name, name)}={value}" for name, value in given.items() if value]
+        names = {"task": "task", "encoder": "from", "seed": "seed", "limit": "limit", "files": "data"}
+        given = {flag: run.config.get(name) for name, flag in names.items()}
         shots = ",".join(str(count) for count in run.config.get("shots") or [0])
-        return shlex.join(["python", "-m", "pipeline", "zeroshot", *words, f"--shots={shots}"])
-    words = [run.kind, f"--seed={run.seed}", *([f"--task={run.task}"] if run.task else [f"--corpus={run.corpus}"])]
-    words += [f"--arm={run.arm}", "--from=ENCODER"] if run.kind == "finetune" else []
-    return shlex.join(["python", "-m", "pipeline", *words]) + f"  # and the settings of {run.folder.name}/config.yaml"
+        return typed.line("zeroshot", **given, shots=shots)
+    given = {"seed": str(run.seed), **({"task": run.task} if run.task else {"corpus": run.corpus})}
+    given |= {"arm": run.arm, "from": "ENCODER"} if run.kind == "finetune" else {}
+    return typed.line(run.kind, **given) + f"  # and the settings of {run.folder.name}/config.yaml"
 
 
 # ---------------------------------------------------------------------- intervals

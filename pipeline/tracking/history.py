@@ -10,8 +10,8 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger
 
-from pipeline import former_names
 from pipeline.console.rank import is_main
+from pipeline.presets import former_names
 from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.csv_table import csv_table
 from pipeline.storage.validation import read_json

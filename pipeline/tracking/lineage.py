@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from pipeline import former_names
+from pipeline.presets import former_names
 from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest, sha256
 from pipeline.storage.validation import read_json

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline import metrics
 from pipeline.console import typed
-from pipeline.presets import DEFAULT_MODEL, DEFAULT_TASK, pretrained
+from pipeline.presets.files import DEFAULT_MODEL, DEFAULT_TASK, pretrained
 
 MANY_PASSES = 50  # over a text
 INTERNAL = ("checkpoints", "wandb")  # of a run folder: for resuming, and for Weights & Biases

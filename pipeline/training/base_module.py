@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning
 import torch
@@ -42,6 +42,7 @@ class Training(lightning.LightningModule):
 
     Attributes:
         stage: its name on the command line.
+        counts: whether it counts instead of training: no gradient, no steps, no checkpoints.
         optimization: rate, schedule and the rest.
         kept: what a checkpoint must have beside what all have (see checkpoints.PARTS).
         weights: of losses, where they are not 1.
@@ -61,6 +62,7 @@ class Training(lightning.LightningModule):
     """
 
     stage: str
+    counts: ClassVar[bool] = False
     optimization: Optimization
     shown: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()

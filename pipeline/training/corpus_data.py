@@ -22,11 +22,11 @@ from pipeline.data.tokenizer_builder import TokenizerOptions
 from pipeline.errors import UserError
 from pipeline.objectives.base import Objective
 from pipeline.objectives.sampling import MicroBatches, ResumableSampler, StepBatches
+from pipeline.presets.tasks import trained_task
 from pipeline.storage.checksums import digest
 from pipeline.storage.folders import write_folder
 from pipeline.storage.locks import built_once
 from pipeline.storage.paths import cache_folder
-from pipeline.task_presets import trained_task
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training.loader import Loader
 

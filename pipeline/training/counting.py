@@ -28,6 +28,8 @@ class Counting(Pretraining):
         seed: of nothing, since nothing is drawn.
     """
 
+    counts = True
+
     def __init__(
         self, *, encoder: Callable[[Tokenizer], Encoder], objective: Objective, arpa: bool, seed: int = 0
     ) -> None:

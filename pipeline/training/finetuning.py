@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from pipeline import encoders
-from pipeline.arms import FRESH, FROZEN, ArmName
 from pipeline.errors import UserError
 from pipeline.finetuning.distillation import TaskTeacher
 from pipeline.finetuning.heads.base import REFUSED, Head
@@ -31,6 +30,7 @@ from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.objectives.batch import Batch
 from pipeline.objectives.distillation import SoftTargets
+from pipeline.presets.arms import FRESH, FROZEN, ArmName
 from pipeline.training import schedules
 from pipeline.training.base_module import Training
 from pipeline.training.fresh_layers import refresh

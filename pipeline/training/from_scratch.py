@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.arms import ArmName
 from pipeline.data.tokenizer_builder import TokenizerOptions, interruptible
 from pipeline.models.base import Encoder
 from pipeline.models.outputs import LoadReport
+from pipeline.presets.arms import ArmName
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.optimizers import Optimization

@@ -8,11 +8,11 @@ from typing import Any
 
 import lightning
 
-from pipeline.arms import ArmName
 from pipeline.finetuning.heads.naive_bayes import NaiveBayesHead
 from pipeline.finetuning.options import PLAIN
 from pipeline.models.base import Encoder
 from pipeline.models.outputs import LoadReport
+from pipeline.presets.arms import ArmName
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.byte_bpe import ByteBpe
@@ -31,6 +31,8 @@ class NaiveBayes(FineTuning):
         arm: `full` alone: nothing is pretrained, so nothing can be left out.
         seed: of the rows, where `data.train_rows` chooses some.
     """
+
+    counts = True
 
     def __init__(self, *, encoder: Callable[[Tokenizer], Encoder], arm: ArmName = "full", seed: int = 0) -> None:
         nothing: Any = None  # updates weights

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from pipeline.arms import ArmName
-from pipeline.presets import DEFAULT_CORPUS, DEFAULT_MODEL, DEFAULT_TASK, flat
+from pipeline.console import typed
+from pipeline.presets.arms import ArmName
+from pipeline.presets.files import DEFAULT_CORPUS, DEFAULT_MODEL, DEFAULT_TASK, flat
 
 Overrides = tuple[str, ...]  # settings of the configuration as a user types them: --trainer.max_steps=100, ...
 R = TypeVar("R", bound="Request")
@@ -47,11 +47,11 @@ class Request:
         more = overrides_of(settings)
         return replace(self, overrides=(*more, *self.overrides) if first else (*self.overrides, *more))
 
-    def command(self, name: str) -> str:
-        """The request as a line of a shell, to make the same run elsewhere."""
+    def command(self, name: str, *flags: str) -> str:
+        """The request, with further flags, as a line of a shell, to make the same run elsewhere."""
         again: dict[str, Any] = {flag: False for flag in ("resume", "overwrite") if hasattr(self, flag)}
         plain = replace(self, **again)
-        return shlex.join(["python", "-m", "pipeline", name, *plain.arguments()])
+        return typed.line(name, *plain.arguments(), *flags)
 
     def arguments(self) -> list[str]:
         """The request as arguments of a command, for another process."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline import former_names
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import flat
+from pipeline.presets import former_names
+from pipeline.presets.files import flat
 from pipeline.storage.checksums import damage, sha256
 from pipeline.storage.validation import read_json, read_yaml
 from pipeline.tracking import lineage

@@ -23,7 +23,7 @@ from pipeline.cards.sections import TrainingRecord
 from pipeline.console.messages import inform
 from pipeline.console.rank import is_main
 from pipeline.errors import Interrupted
-from pipeline.presets import flat
+from pipeline.presets.files import flat
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.tracking import lineage
@@ -80,9 +80,9 @@ class Run:
         # Texts, and words of them in a vocabulary, go to W&B only if the texts of pretraining may.
         self.public = self.log_text and (lineage.is_public(stages) or self.settings.log_text)
 
-        self.checkpointed = self.module.trained.learning == "gradient"
-        newest = newest_checkpoint(out, self.module, self.module.identity) if resume and self.checkpointed else None
-        self.finished = resume and not self.checkpointed and is_finished(out, self.module.identity)
+        counts = self.module.counts
+        newest = newest_checkpoint(out, self.module, self.module.identity) if resume and not counts else None
+        self.finished = resume and counts and is_finished(out, self.module.identity)
         self.resume_from: Path | None
         self.state: dict[str, Any]  # of the checkpoint that is resumed
         self.resume_from, self.state = newest if newest is not None else (None, {})
@@ -101,7 +101,7 @@ class Run:
         if not is_main() or self.finished:
             return
         if self.resume and self.resume_from is None:
-            why = f"Nothing to resume in {self.out}" if self.checkpointed else "Counting writes no checkpoints"
+            why = "Counting writes no checkpoints" if self.module.counts else f"Nothing to resume in {self.out}"
             inform(f"{why}: starting from the beginning.")
         if self.resume_from is None:
             clear(self.out)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pipeline.arms import FROZEN, ArmName
 from pipeline.cli.arguments import Parser, add_overrides, natural, place
 from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.pretrain import pretrain
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import DEFAULT_CORPUS, preset_file
+from pipeline.presets.arms import FROZEN, ArmName
+from pipeline.presets.files import DEFAULT_CORPUS, preset_file
+from pipeline.presets.tasks import trained_task
 from pipeline.storage.paths import path_of
-from pipeline.task_presets import trained_task
 from pipeline.training.requests import FineTuneRequest, PretrainRequest
 
 if TYPE_CHECKING:
@@ -86,8 +85,7 @@ def command_of(options: argparse.Namespace, out: Path) -> str:
     """The command as a line of a shell, to make the same table elsewhere."""
     names = ("name", "corpus", "data", *PARTS, "seeds")
     given = {name: getattr(options, name, None) for name in names} | {"from": options.encoders, "out": out}
-    words = [f"--{name}={value}" for name, value in given.items() if value]
-    return shlex.join(["python", "-m", "pipeline", options.command, *words, *options.overrides])
+    return typed.line(options.command, *options.overrides, **given)
 
 
 def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
@@ -165,8 +163,7 @@ def check_flags(grid: Grid, flags: Sequence[str]) -> None:
         UserError: one that there is not, a wrong value, or one that means nothing to a task.
     """
     from pipeline.cli.config import finetuning
-    from pipeline.cli.encoder_folders import counts
-    from pipeline.experiments.feasible import effective
+    from pipeline.experiments.feasible import counts, effective
     from pipeline.finetuning.heads import head_class
 
     trained = [model for model in grid.models if not counts(model)]

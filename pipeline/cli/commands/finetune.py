@@ -6,7 +6,6 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.arms import ARMS
 from pipeline.cli.arguments import (
     Parser,
     add_encoder,
@@ -21,6 +20,7 @@ from pipeline.cli.arguments import (
 )
 from pipeline.console import typed
 from pipeline.errors import UserError
+from pipeline.presets.arms import ARMS
 from pipeline.training.requests import FineTuneRequest
 
 HELP = "fine-tune an encoder on a task"
@@ -62,12 +62,13 @@ def finetune(request: FineTuneRequest) -> None:
 
 def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     """One arm and scratch, with the same number of seeds, and the gain of the arm."""
-    from pipeline.cli.encoder_folders import counts, source_folder
+    from pipeline.cli.encoder_folders import source_folder
     from pipeline.experiments.comparison_files import show
+    from pipeline.experiments.feasible import counts
     from pipeline.experiments.grid import Arm, Grid, check_grid_settings
     from pipeline.experiments.grid_run import compare
     from pipeline.experiments.many_runs import check_seeds
-    from pipeline.task_presets import task_file
+    from pipeline.presets.tasks import task_file
 
     if counts(request.model):
         raise UserError(
@@ -88,6 +89,6 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
         raise UserError(f"{out} holds a single run; choose another {typed.flag('out')} for several.")
     check_seeds(seeds, request.seed)
     check_grid_settings(grid)
-    command = f"{replace(request, encoder=folder, out=out).command('finetune')} --seeds {seeds}"
+    command = replace(request, encoder=folder, out=out).command("finetune", "--seeds", str(seeds))
     compare(grid, out, finetune, command=command, overwrite=request.overwrite)
     show(out)

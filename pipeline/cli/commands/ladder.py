@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.arguments import Parser, add_overrides, natural, place, positive
-from pipeline.presets import preset_file
+from pipeline.console import typed
+from pipeline.presets.files import preset_file
 
 if TYPE_CHECKING:
     from pipeline.experiments.ladder_run import LadderRun
@@ -56,14 +56,13 @@ def requested(options: argparse.Namespace) -> LadderRun:
     file = preset_file("ladder", options.name, "ladder")
     ladder = load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None)
     given = {name: getattr(options, name) for name in ("name", "corpus", "data", "models", "tokens", "seeds", "out")}
-    words = [f"--{name}={value}" for name, value in given.items() if value]
     return LadderRun(
         ladder,
         out=options.out or Path("runs/ladder") / file.stem,
         configure=pretraining,
         overrides=options.overrides,
         data=options.data,
-        command=shlex.join(["python", "-m", "pipeline", "ladder", *words, *options.overrides]),
+        command=typed.line("ladder", *options.overrides, **given),
         overwrite=options.overwrite,
         chosen=(options.models or "").split(),
     )

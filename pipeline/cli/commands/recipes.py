@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser, add_overrides, natural, place, positive
-from pipeline.presets import preset_file
+from pipeline.presets.files import preset_file
 
 HELP = "what each ingredient of a pretraining recipe buys: runs with and without it, paired tests, one table"
 

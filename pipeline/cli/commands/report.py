@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser, place
-from pipeline.presets import DEFAULT_MODEL, pretrained
+from pipeline.presets.files import DEFAULT_MODEL, pretrained
 
 HELP = "an HTML page of a run, of a comparison, or of all that grew from an encoder"
 DEFAULT = pretrained(DEFAULT_MODEL).parent

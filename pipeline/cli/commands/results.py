@@ -11,7 +11,7 @@ from pipeline.cli.commands import compare
 from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.errors import UserError
-from pipeline.presets import named_config
+from pipeline.presets.files import named_config
 from pipeline.storage.paths import path_of
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.data import labeled
     from pipeline.inspection import retrieval
+    from pipeline.presets.tasks import task_file, trained_task
     from pipeline.storage.atomic import write_json
-    from pipeline.task_presets import task_file, trained_task
     from pipeline.version import __version__
 
     plot = None if options.out is None else options.out.with_suffix(".png")

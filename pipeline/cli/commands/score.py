@@ -31,9 +31,9 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.data.labeled import read_part
     from pipeline.finetuning import model as models
     from pipeline.finetuning import scoring
+    from pipeline.presets.tasks import task_file, trained_task
     from pipeline.storage.atomic import write_atomically, write_json
     from pipeline.storage.json_lines import json_line
-    from pipeline.task_presets import task_file, trained_task
     from pipeline.tracking import lineage, plots
     from pipeline.version import __version__
 
@@ -80,7 +80,7 @@ def _trained_on(folder: Path) -> str:
         UserError: its lineage names none that is known here.
     """
     from pipeline.console import typed
-    from pipeline.presets import named_config
+    from pipeline.presets.files import named_config
     from pipeline.tracking import lineage
 
     names = lineage.tasks_of(lineage.read(folder))

@@ -19,7 +19,7 @@ from pipeline.cli.arguments import (
 )
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import DEFAULT_TASK, named_config, unknown
+from pipeline.presets.files import DEFAULT_TASK, named_config, unknown
 from tasks.base import Task
 
 HELP = "a sweep of Weights & Biases over one stage"

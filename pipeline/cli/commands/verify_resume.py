@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.cli.arguments import Parser, add_corpus, add_model, add_out, add_overrides, request_of
-from pipeline.presets import DEFAULT_CORPUS, DEFAULT_TASK, named_config
+from pipeline.presets.files import DEFAULT_CORPUS, DEFAULT_TASK, named_config
 from pipeline.training.requests import FineTuneRequest, PretrainRequest, by_setting
 
 HELP = "does a killed run end as an uninterrupted one?"

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import former_names
 from pipeline.cli.arguments import (
     Parser,
     add_encoder,
@@ -23,7 +22,8 @@ from pipeline.cli.commands.finetune import finetune
 from pipeline.cli.commands.zeroshot import zeroshot
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.presets import DEFAULT_TASK
+from pipeline.presets import former_names
+from pipeline.presets.files import DEFAULT_TASK
 from pipeline.training.requests import FineTuneRequest, Overrides, settings_in
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def comparison(options: argparse.Namespace) -> Grid:
     """
     from pipeline.cli.commands.compare import check_data
     from pipeline.experiments.grid import load
-    from pipeline.presets import preset_file
+    from pipeline.presets.files import preset_file
 
     if options.task is not None:
         raise UserError(f"{typed.flag('name', options.name)} has its tasks: leave {typed.flag('task')} out.")
@@ -112,7 +112,7 @@ def comparison(options: argparse.Namespace) -> Grid:
 def kind_of(options: argparse.Namespace, name: str) -> str:
     """What is worth labels: as asked for, or the prompt where the task has prompts and accuracy."""
     from pipeline.cli.task_template import add_missing
-    from pipeline.task_presets import task_file, task_of
+    from pipeline.presets.tasks import task_file, task_of
 
     add_missing(name, options.data)
     task = task_of(task_file(name))
@@ -144,8 +144,9 @@ def worth_on_tasks(grid: Grid, request: FineTuneRequest, options: argparse.Names
     from pipeline.experiments.feasible import effective, learning_of
 
     requests = worth_tasks.requests_of(grid, request)
+    learning = learning_of(request.model, request.encoder)
     for one in requests.values():
-        finetuning(replace(one, overrides=effective(one.overrides, learning_of(one.encoder), one.task, one.arm)))
+        finetuning(replace(one, overrides=effective(one.overrides, learning, one.task, one.arm)))
     worth_tasks.measure_all(requests, finetune, out, title=request.model, seeds=seeds, **how(request, options, grid))
     print(f"{(out / 'worth.md').read_text()}\nSaved worth.csv, worth.md and worth.png in {out}")
 

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
 def over_words(request: ZeroShotRequest) -> bool:
     """Draws a curve, where FROM= names encoders that were saved at numbers of words; False: it does not."""
     from pipeline.experiments.words_curve import measure, runs_at
-    from pipeline.task_presets import task_file
+    from pipeline.presets.tasks import task_file
 
     curves = runs_at(request.encoder)
     if curves:
@@ -61,9 +61,9 @@ def shots_of(text: str) -> tuple[int, ...]:
 
 def zeroshot(request: ZeroShotRequest) -> None:
     from pipeline.cli.encoder_folders import encoder_folder, load_for_prompts
+    from pipeline.presets.tasks import task_file, task_of
     from pipeline.prompting.run import Prompting, run
     from pipeline.storage.paths import path_of
-    from pipeline.task_presets import task_file, task_of
     from pipeline.training.run_folder import check_run_folder, run_folder
 
     file = task_file(request.task)  # names before folders

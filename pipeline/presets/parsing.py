@@ -9,7 +9,7 @@ from pydoc import locate
 import yaml
 from jsonargparse import get_loader, set_loader, set_parsing_settings
 
-from pipeline import former_names
+from pipeline.presets import former_names
 from tasks.base import Task
 from tasks.dataset import DataSet
 

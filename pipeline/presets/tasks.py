@@ -13,8 +13,8 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.parsing import first_sentence
-from pipeline.presets import CONFIGS, content_of, named_config, unknown
+from pipeline.presets.files import CONFIGS, content_of, named_config, unknown
+from pipeline.presets.parsing import first_sentence
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.validation import read_yaml
 from tasks.base import Task

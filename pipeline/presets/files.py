@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline import former_names
 from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
+from pipeline.presets import former_names
 from pipeline.storage.validation import read_yaml
 
 DEFAULT_MODEL, DEFAULT_CORPUS, DEFAULT_TASK = "bert", "sample", "sentiment"
 LARGEST_SEED = 2**32 - 1
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-PACKAGED = Path(__file__).resolve().parent / "configs"  # of an installed wheel
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+PACKAGED = Path(__file__).resolve().parent.parent / "configs"  # of an installed wheel
 CONFIGS = PACKAGED if PACKAGED.is_dir() else REPOSITORY / "configs"
 
 

@@ -10,8 +10,8 @@ from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.many_runs import check_many_runs
 from pipeline.experiments.pretraining_run import pretrain
-from pipeline.experiments.run_cache import Cell, with_contents
-from pipeline.presets import CONFIGS, content_of, flat, named_config
+from pipeline.experiments.run_cache import Fingerprint, with_contents
+from pipeline.presets.files import CONFIGS, content_of, flat, named_config
 from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest
 from pipeline.storage.validation import read_json
@@ -50,7 +50,7 @@ def of_steps(
     return request.override({STEPS: steps, EVERY: every, **(settings or {}), **warmup})
 
 
-def cell_of(request: PretrainRequest, data: CorpusData) -> Cell:
+def fingerprint_of_pretraining(request: PretrainRequest, data: CorpusData) -> Fingerprint:
     """What the metrics of a run depend on; its data are prepared."""
     named = [("pretrain", request.model), ("corpora", request.corpus), (f"corpora/{request.corpus}", request.model)]
     files = [CONFIGS / "base.yaml", *(file for place in named if (file := named_config(*place)) is not None)]
