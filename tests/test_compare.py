@@ -507,3 +507,26 @@ def test_a_kind_of_task_of_ones_own(pretrained: Path, tmp_path: Path, monkeypatc
     put_back(out)
     assert {"wheel.png", "mine.png"} <= {path.name for path in out.iterdir()}
     assert math.isfinite(json.loads((out / "metrics.json").read_text())["test/loss"])
+
+
+def test_a_rate_that_diverges_is_not_chosen(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = tmp_path / "mine.yaml"
+    arm = "{seeds: 2, choose: {model.optimization.learning_rate: [%s]}}"
+    head = f"models: [bert]\ntasks: [sentiment]\nencoders: {pretrained}/encoder\narms:\n  full: "
+    grid.write_text(head + arm % "1.0e-3, 1.0e+30")
+    flags = ["--name", str(grid), "--out", str(tmp_path / "out"), *TINY]
+    run("compare", *flags)
+    assert "bert-sentiment-full-0-1: The " in capsys.readouterr().err
+    rows = comparison_files.read(tmp_path / "out/compare.csv")
+    assert [(row["seed"], row["flags"].endswith("=0.001")) for row in rows] == [(0, True), (1, True)]
+    tried = tmp_path / "out/runs/bert-sentiment-full-0-1"
+    before = (tried / "diverged.txt").stat().st_mtime_ns
+    run("compare", *flags)  # all is finished
+    assert (tried / "diverged.txt").stat().st_mtime_ns == before
+    assert not any(path.name.startswith(".") for path in tried.parent.iterdir() if path.is_dir())
+
+    grid.write_text(head + arm % "2.0e+30, 1.0e+30")
+    with pytest.raises(UserError, match="not finite"):
+        run("compare", *flags, "--out", str(tmp_path / "none"))

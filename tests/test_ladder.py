@@ -231,7 +231,7 @@ def test_what_is_missing_is_of_the_rungs_that_are_asked_for(tmp_path: Path, caps
 def test_a_rate_that_diverges_does_not_end_the_ladder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = write(tmp_path, rates=[1e30, 1], trial=0.25, rungs=[UNIFORM, GPT])
     run("ladder", "--name", name)
-    assert "gpt: The loss is not finite" in "".join(capsys.readouterr())
+    assert "gpt-rate-2e+27: The loss is not finite" in "".join(capsys.readouterr())
     models = json.loads((tmp_path / "runs/ladder/toy/ladder.json").read_text())["models"]
     [gpt] = [row for row in models if row["name"] == "gpt"]
     assert gpt["learning_rate"] == 0.002

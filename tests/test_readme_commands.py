@@ -21,6 +21,7 @@ import yaml
 
 from pipeline.presets import files as presets
 from pipeline.presets.files import REPOSITORY
+from pipeline.presets.tasks import task_file, task_of
 from tests.conftest import PAGES
 from tests.test_elmo_published import write_published
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.console.rank import is_main
@@ -93,7 +91,6 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     overwrite, resume = request.overwrite, request.resume
     check_run_folder(out, overwrite=overwrite, resume=resume, stage="finetune", uses=uses, rows=data.files)
 
-    torch.manual_seed(request.seed)
     encoder, loaded = module.open_encoder(encoder_folder, data)
     data.prepare(encoder)
     with enough_memory(f"this {request.model} and its head"):

@@ -24,7 +24,15 @@ from pipeline.experiments.feasible import (
 )
 from pipeline.experiments.grid import Cell, Grid, check_grid_settings
 from pipeline.experiments.many_runs import FineTune, best_with_seeds, check_no_run
-from pipeline.experiments.run_cache import Taken, fingerprint_of_finetune, finished, finite, run_once
+from pipeline.experiments.run_cache import (
+    DIVERGED,
+    Taken,
+    check_diverged,
+    fingerprint_of_finetune,
+    finished,
+    finite,
+    run_once,
+)
 from pipeline.experiments.score_table import footnotes
 from pipeline.presets.arms import ArmName
 from pipeline.presets.files import LARGEST_SEED
@@ -154,16 +162,22 @@ def count_finished(grid: Grid, cell: Cell, out: Path) -> int:
     count, settings = 0, range(len(grid.settings(cell)))
     for seed in range(grid.arms[cell[2]].seeds):
         runs = [run_of(grid, cell, out, seed=seed, setting=setting) for setting in settings]
-        ended = sum((run.folder / "metrics.json").is_file() for run in runs)
+        ended = sum(map(has_ended, runs))
         count += ended if seed == 0 else min(1, ended)  # other seeds take the setting that seed 0 chose
     return count
 
 
+def has_ended(run: GridRun) -> bool:
+    return any((run.folder / name).is_file() for name in ("metrics.json", DIVERGED))
+
+
 def finished_summary(run: GridRun) -> dict[str, Any]:
-    """Raises: LookupError, it is not finished."""
-    if not (run.folder / "metrics.json").is_file():  # its fingerprint takes longer: the rows of the task are read
+    """Raises: LookupError, it is not finished; Diverged, its loss was not finite."""
+    if not has_ended(run):  # its fingerprint takes longer: the rows of the task are read
         raise LookupError(run.folder.name)
-    metrics, _ = finished(run.folder, fingerprint_of_finetune(run.request), summary_of(run))
+    made_of = fingerprint_of_finetune(run.request)
+    check_diverged(run.folder, made_of)
+    metrics, _ = finished(run.folder, made_of, summary_of(run))
     if metrics is None:
         raise LookupError(run.folder.name)
     return metrics

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.console.progress import write
 from pipeline.errors import Diverged, UserError
 from pipeline.experiments.ladder_plan import BITS, Plan
 from pipeline.experiments.run_cache import finished, finite, run_once
@@ -87,8 +86,7 @@ def train(
         """Bits per byte; infinite where the rate is too high."""
         try:
             return finite(run(request), BITS)
-        except Diverged as error:
-            write(f"{plan.rung.name}: {error}")
+        except Diverged:
             return math.inf
 
     factors, trials = plan.ladder.rates_of(plan.rung), plan.trials()

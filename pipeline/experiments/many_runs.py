@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console import typed
-from pipeline.errors import UserError
+from pipeline.errors import Diverged, UserError
 from pipeline.experiments.feasible import PAIR, readings_of
 from pipeline.training.requests import FineTuneRequest, ZeroShotRequest
 from pipeline.training.run_folder import SIGN, check_place, elsewhere
@@ -21,15 +21,27 @@ def best_with_seeds(
 ) -> Iterator[dict[str, Any]]:
     """Runs seed 0 with all settings, and the other seeds with the one that is best on the validation part.
 
+    A setting with which the loss is not finite, as too high a rate, is the worst one.
+
     Args:
         run: number of a seed and of a setting -> what it gave: `chosen_by`, of which `mode` says what is better, ...
 
     Returns:
         What each seed gave with that setting.
+
+    Raises:
+        Diverged: with all settings the loss is not finite, or with the best one and a further seed.
     """
-    tried = [run(0, setting) for setting in range(settings)]
-    better = max if tried[0]["mode"] == "max" else min
-    best = better(range(settings), key=lambda setting: tried[setting]["chosen_by"])
+    tried: dict[int, dict[str, Any]] = {}
+    for setting in range(settings):
+        try:
+            tried[setting] = run(0, setting)
+        except Diverged as error:
+            last = error
+    if not tried:
+        raise last
+    better = max if next(iter(tried.values()))["mode"] == "max" else min
+    best = better(tried, key=lambda setting: tried[setting]["chosen_by"])
     yield tried[best]
     yield from (run(seed, best) for seed in range(1, seeds))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.console import typed
 from pipeline.console.progress import progress, write
-from pipeline.errors import UserError
+from pipeline.errors import Diverged, UserError
 from pipeline.experiments import recipes_report
 from pipeline.experiments.recipes import Recipes
 from pipeline.experiments.recipes_report import BASE, Measured
@@ -150,9 +150,10 @@ class RecipesRun:
                 else:
                     try:
                         found[key] = self._train(key)
-                    except UserError as error:  # as of a loss that is not finite: the others are run all the same
+                    except UserError as error:  # the others are run all the same
                         failed.append(f"{key[0]}, seed {key[1]}: {error}")
-                        write(failed[-1])
+                        if not isinstance(error, Diverged):  # of which it has been said
+                            write(failed[-1])
                 bar.update()
                 others = (other for other in self.runs if other not in found)  # of another process
                 found |= {other: metrics for other in others if (metrics := self._finished(other)) is not None}

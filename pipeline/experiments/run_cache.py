@@ -15,13 +15,13 @@ from tqdm import tqdm
 from pipeline.console import typed
 from pipeline.console.progress import write
 from pipeline.data.row_sources import source_hash
-from pipeline.errors import Interrupted, UserError
+from pipeline.errors import Diverged, Interrupted, UserError
 from pipeline.experiments.feasible import task_as_run
 from pipeline.models.folder import FILES
 from pipeline.presets.arms import FRESH
 from pipeline.presets.files import named_config
 from pipeline.presets.tasks import task_file, task_hash
-from pipeline.storage.atomic import write_json
+from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
@@ -34,6 +34,7 @@ Fingerprint = dict[str, Any]  # what the metrics of a run depend on
 R = TypeVar("R", FineTuneRequest, PretrainRequest, ZeroShotRequest)
 Taken = Callable[[dict[str, Any]], dict[str, Any]]  # from the content of a metrics.json
 BEGUN = ("checkpoints/last.ckpt", "metrics.json")  # what a run has that cannot be refused any more
+DIVERGED = "diverged.txt"  # why a run has no metrics, and would have none again
 NOTE = "cell.json"  # its fingerprint, in the folder of a run
 
 
@@ -100,6 +101,12 @@ def finished(folder: Path, made_of: Fingerprint, taken: Taken) -> tuple[dict[str
         return None, f"{metrics} has no {error.args[0]}."
 
 
+def check_diverged(folder: Path, made_of: Fingerprint) -> None:
+    """Raises: Diverged, a run with this fingerprint has ended there without a finite loss."""
+    if (folder / DIVERGED).is_file() and _note_of(folder) == made_of:
+        raise Diverged((folder / DIVERGED).read_text().strip())
+
+
 def run_once(request: R, made_of: Fingerprint, run: Callable[[R], object], **how: Any) -> dict[str, Any]:
     """`once`, of a request in its folder `out`, begun anew or resumed."""
     assert request.out is not None
@@ -133,6 +140,7 @@ def once(
         bar: counts runs; one that was finished before says nothing about the time of the others.
 
     Raises:
+        Diverged: its loss is not finite; it is not run again.
         UserError: the run is refused, or another process runs it, or the folder is not of a grid's run.
         Lacking: `taken` finds something lacking in the metrics of the new run.
     """
@@ -140,6 +148,11 @@ def once(
     lock = lock_run(folder, folder.with_name(f".{folder.name}.lock"))  # beside it: the folder itself may be set aside
     try:
         metrics = _once(folder, made_of, run, overwrite=overwrite, taken=taken, bar=bar)
+    except Diverged as error:
+        write(f"{folder.name}: {error}")
+        if bar is not None:
+            bar.update()
+        raise
     finally:
         lock.release()
     if bar is not None:
@@ -158,6 +171,8 @@ def _once(
 ) -> dict[str, Any]:
     metrics, aside = folder / "metrics.json", folder.with_name(f".{folder.name}.before")
     put_back(aside, folder)  # after a kill
+    if not overwrite:
+        check_diverged(folder, made_of)
     before, why = finished(folder, made_of, taken)
     if before is not None and not overwrite:
         if bar is not None:
@@ -177,6 +192,10 @@ def _once(
     try:
         with quiet(folder / "log.txt"):
             run(resume=resume)
+    except Diverged as error:
+        write_atomically(folder / DIVERGED, f"{error}\n")
+        remove(aside)
+        raise
     except UserError:
         put_back(aside, folder)
         raise

@@ -103,7 +103,6 @@ class FineTuning(Training):
         """
         if self.encoder_folder is None:
             raise UserError("FineTuning(encoder=...) needs the folder of an encoder.")
-        torch.manual_seed(self.seed)
         return self.open_encoder(Path(self.encoder_folder))[0]
 
     def open_encoder(self, folder: Path | None, data: TaskData | None = None) -> tuple[Encoder, LoadReport]:
@@ -116,6 +115,7 @@ class FineTuning(Training):
         Raises:
             UserError: there is no such folder, or the recipe does not go with this encoder.
         """
+        torch.manual_seed(self.seed)  # of fresh weights
         encoder, report = self.source(folder, data)
         if self.pair is not None:
             encoder.join_pairs(self.pair == "joined")
