@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,6 +110,19 @@ def test_a_saved_tokenizer_writes_what_the_model_reads(tokenizer: Seq2SeqBpe, tm
     again = registry.load(tmp_path)
     batches = [loaded.collate(loaded.tokenize(SOURCES)) for loaded in (model, again)]
     assert torch.equal(*(batch["input_ids"] for batch in batches))
+
+
+def test_a_model_without_its_output_writes_all_the_same(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:
+    """facebook/bart-base is such a folder: its output is the embedding."""
+    model = bart(tokenizer, "post")
+    model.save(tmp_path / "ours")
+    transformers.BartModel.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "bare")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tmp_path / "ours" / name, tmp_path / "bare")
+    bare = registry.load_with_heads(tmp_path / "bare")
+    assert not bare.untrained
+    source = model.tokenize(SOURCES)[0]
+    assert bare.generate(source, tokens=10) == model.generate(source, tokens=10)
 
 
 def test_heads_see_the_end_of_the_source_in_the_decoder(tokenizer: Seq2SeqBpe, tmp_path: Path) -> None:

@@ -123,11 +123,27 @@ def test_a_tuned_model_opens_in_transformers(
             expected = expected[places]
         ours = model(batch)[0][0]
     assert (ours - expected).abs().max() < 1e-4
+    assert tokenizer.model_max_length == model.options.max_length
     again = pipeline.load(tmp_path / "model")
     assert again.encoder.tokenizer.hash == encoder.tokenizer.hash
     assert again.predict([words if by_word else "some few words"]) == model.predict(
         [words if by_word else "some few words"]
     )
+
+
+@pytest.mark.parametrize("cut", ["head", "tail"])
+def test_transformers_cuts_long_texts_as_it_is_done_here(gpt: Gpt, cut: str, tmp_path: Path) -> None:
+    model = FineTunedModel(gpt, labels=["no", "yes"], options=options(max_length=12, cut=cut)).eval()
+    torch.nn.init.normal_(model.head.classifier.weight)
+    model.save(tmp_path, card="")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    text = "a small text, then words and words and a small tokenizer at its end"
+    with torch.no_grad():
+        scores = theirs(**tokenizer(text, truncation=True, return_tensors="pt")).logits[0].softmax(-1)
+    [answer] = model.predict([text])
+    assert answer["cut"]
+    assert list(answer["probabilities"].values()) == pytest.approx(scores.tolist(), abs=1e-5)
 
 
 def test_cut_of_long_texts() -> None:

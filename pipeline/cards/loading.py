@@ -39,7 +39,8 @@ def loading(
 def _in_transformers(config: Mapping[str, Any], quoted: str, *, tag: str, pairs: bool) -> list[str]:
     if tag in TASK_TAGS:
         text = PAIR if pairs else '"A dog runs."'
-        return ["from transformers import pipeline", f'model = pipeline("{tag}", model={quoted})', f"model({text})"]
+        given = f"{text}, truncation=True" if tag == "text-classification" else text
+        return ["from transformers import pipeline", f'model = pipeline("{tag}", model={quoted})', f"model({given})"]
     [architecture] = config.get("architectures", ["AutoModel"])  # of layers alone, without a trained head
     return [
         f"from transformers import AutoTokenizer, {architecture}",

@@ -146,6 +146,8 @@ class FineTunedModel(nn.Module):
         Where transformers has the same head (`Encoder.hf_heads`) it opens there, with its names for the tensors.
         """
         self.encoder.save_as(folder, self.saved_config(), self._state(), card=card)
+        cut = {"truncation_side": "left"} if self.options.cut == "tail" else {}  # nothing there cuts on both sides
+        self.encoder.tokenizer.save_config(folder, max_length=self.options.max_length, **cut)
         if self.layout is not None:  # transformers is to read texts as they are read here
             self._save_ends(folder)
         if self.encoder.in_transformers and (search := self.head.generation(self.encoder)) is not None:

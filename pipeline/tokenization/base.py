@@ -46,7 +46,7 @@ class Tokenizer:
         spells: whether tokens are the bytes of words: id mod 256 is the byte, below 256 it begins a word.
         generative: whether its tokens are what a causal model predicts, and `eos` ends a text.
         longest_piece: characters of a piece of an overlong word, at most (see overlong_words.py).
-        hugging_face: entries of `tokenizer_config.json`.
+        hugging_face: entries of `tokenizer_config.json`, as long as `is_standard`.
         file: the file that it was loaded from, for messages.
     """
 
@@ -259,12 +259,17 @@ class Tokenizer:
     def save(self, folder: Path, *, max_length: int) -> None:
         """Writes `tokenizer.json` and `tokenizer_config.json` for `transformers.AutoTokenizer`."""
         self.backend.save(str(folder / "tokenizer.json"))
+        self.save_config(folder, max_length=max_length)
+
+    def save_config(self, folder: Path, *, max_length: int, **more: Any) -> None:
+        """Writes `tokenizer_config.json`, with further entries."""
         config: dict[str, Any] = {
-            **self.hugging_face,
+            **(self.hugging_face if self.is_standard() else self.any_class()),
             "model_max_length": max_length,
             "padding_side": "right",
             **{f"{role}_token": token for role, token in self.special.items()},
             **self.normalizer_config(),
+            **more,
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
@@ -281,6 +286,21 @@ class Tokenizer:
             special_tokens=[(str(name(index)), index) for index in sorted({*begin, *between, *end})],
         )
         copy.save(str(folder / "tokenizer.json"))
+
+    def is_standard(self) -> bool:
+        """Whether the class of transformers that `hugging_face` names, which makes a tokenizer of its own from the
+        vocabulary, cuts texts as this one does."""
+        return True
+
+    def any_class(self) -> dict[str, Any]:
+        """Entries of `tokenizer_config.json` for a class that takes all of `tokenizer.json`."""
+        names = self.hugging_face.get("model_input_names")
+        return {"tokenizer_class": "PreTrainedTokenizerFast", **({"model_input_names": names} if names else {})}
+
+    def parts(self, *names: str) -> list[Any]:
+        """Parts of `tokenizer.json`, as `normalizer`."""
+        content = json.loads(self.backend.to_str())
+        return [content[name] for name in names]
 
     def normalizer_config(self) -> dict[str, Any]:
         """Entries of `tokenizer_config.json` that repeat the normalizer of `tokenizer.json`."""

@@ -52,6 +52,11 @@ class ByteBpe(Tokenizer):
         backend.train_from_iterator((f" {text}" for text in texts), trainer=trainer)  # most sentences follow a space
         return backend
 
+    def is_standard(self) -> bool:
+        normalizer, before = self.parts("normalizer", "pre_tokenizer")
+        plain = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+        return normalizer is None and {name: value for name, value in before.items() if name in plain} == plain
+
     @classmethod
     def of_bytes(cls) -> Self:
         """A token for each byte, and the end of text."""

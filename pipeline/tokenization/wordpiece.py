@@ -82,9 +82,15 @@ class WordPiece(Tokenizer):
                 lowercase=lowercase,
             )
 
+    def is_standard(self) -> bool:
+        normalizer, before, model = self.parts("normalizer", "pre_tokenizer", "model")
+        bert = isinstance(self.backend.normalizer, normalizers.BertNormalizer) and normalizer["clean_text"]
+        rest = (model["continuing_subword_prefix"], model["max_input_chars_per_word"]) == (CONTINUES, MAX_WORD)
+        return bert and rest and before == {"type": "BertPreTokenizer"}
+
     def normalizer_config(self) -> dict[str, Any]:
         normalizer = self.backend.normalizer
-        if not isinstance(normalizer, normalizers.BertNormalizer):
+        if not isinstance(normalizer, normalizers.BertNormalizer) or not self.is_standard():
             return {}
         return {
             "do_lower_case": normalizer.lowercase,
