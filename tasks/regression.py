@@ -50,6 +50,8 @@ class Regression(Task):
         super().__post_init__()
         self.take_columns(self.columns)
         self.range = 0.0  # of the training scores
+        if "label" in self.columns and self.target not in self.columns:  # it would be read as a text, which leaks it
+            raise TaskError(f"columns must name the number '{self.target}', not 'label'")
         if not self.roles:
             raise TaskError(f"columns must name one of texts beside '{self.target}', or two of pairs")
 

@@ -184,3 +184,8 @@ def test_a_grid_takes_the_smallest_error(similar: Path, pretrained: Path, tmp_pa
     error, best = full["test/mse"], min(full[f"baseline/{name}"] for name in ("mean", "bag_of_words"))
     assert f"| {'**' * (gain > 0 and error < best)}{error:.3f}" in row  # the smaller error is the better one
     assert f"{gain:+.3f}" in row  # positive where the error is smaller
+
+
+def test_the_number_is_not_read_as_a_text() -> None:
+    with pytest.raises(UserError, match="must name the number 'score', not 'label'"):
+        Regression(columns={"text": "text", "label": "score"})

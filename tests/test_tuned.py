@@ -223,7 +223,13 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
         model.predict(["a"], batch_size=0)
     with pytest.raises(UserError, match="Texts come in a list"):
         pairs.predict([("a", None)])  # type: ignore[list-item]
-    for wrong in ("a text", [3], [("a",)], [("a", "b", "c")]):
+    with pytest.raises(UserError, match="batch_size is 0"):
+        bert.encode(["a"], batch_size=0)
+    assert model.predict(iter(["a", "b"])) == model.predict(np.array(["a", "b"]))  # type: ignore[arg-type]
+    mixed = bert.encode(["a text", ["two", "words"]])
+    assert mixed.words is not None
+    assert mixed.words.tolist() == [[-1] * mixed.words.shape[1], bert.encode([["two", "words"]]).words[0].tolist()]
+    for wrong in (None, "a text", [3], [("a",)], [("a", "b", "c")]):
         with pytest.raises(UserError, match="Texts come in a list"):
             model.predict(wrong)  # type: ignore[arg-type]
         with pytest.raises(UserError, match="Texts come in a list"):

@@ -22,7 +22,7 @@ from pipeline.finetuning.options import HeadOptions, ModelConfig, Pair
 from pipeline.finetuning.predictions import Numbered, predictions_of
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
-from pipeline.models.inputs import Batch, check_texts
+from pipeline.models.inputs import Batch, check_batch_size, check_texts
 from pipeline.models.outputs import Encoded
 from pipeline.storage.validation import checked
 from tasks.base import Prediction
@@ -85,7 +85,7 @@ class FineTunedModel(nn.Module):
         Raises:
             UserError: pairs for a model of single texts, or the other way.
         """
-        self.check(texts)
+        texts = self.check(texts)
         read = [self.head.read(text) for text in texts]
         features = self.features(read)
         predictions = self._of_features(features, read, batch_size)
@@ -104,18 +104,19 @@ class FineTunedModel(nn.Module):
         self.eval()
         return self.head.plots(self.encoder, self.features(texts[:SHOWN]))
 
-    def check(self, texts: Sequence[Any]) -> None:
-        check_texts(texts)
+    def check(self, texts: Sequence[Any]) -> list[Any]:
+        """The texts as a list; raises UserError for others than the head reads."""
+        listed = check_texts(texts)
         pairs, by_word = self.options.pairs, self.head.by_word
-        if any(isinstance(text, tuple) != pairs or (isinstance(text, list) and not by_word) for text in texts):
+        if any(isinstance(text, tuple) != pairs or (isinstance(text, list) and not by_word) for text in listed):
             wanted = "pairs (text, text)" if pairs else "single texts" + (" or lists of words" if by_word else "")
             raise UserError(f"This model reads {wanted}.")
+        return listed
 
     @torch.no_grad()
     def _of_features(self, features: Sequence[Feature], texts: Sequence[Any], batch_size: int) -> list[Prediction]:
         """The prediction of each text, in batches of similar length."""
-        if batch_size < 1:
-            raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+        check_batch_size(batch_size)
         self.eval()
         order = sorted(range(len(features)), key=lambda i: len(features[i]))
         result: list[Numbered] = []

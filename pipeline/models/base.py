@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pipeline.errors import UserError
 from pipeline.models import generation
 from pipeline.models.folder import BUFFER, HeadLayout, write_weights
-from pipeline.models.inputs import Batch, SpecialTokens, Text, check_texts, count, parts_of
+from pipeline.models.inputs import Batch, SpecialTokens, Text, check_batch_size, check_texts, count, parts_of
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import CHUNK, Loss
 from pipeline.models.outputs import Encoded, LoadReport, join_batches
@@ -219,10 +219,12 @@ class Encoder(nn.Module):
             how: see `generation.Search`.
 
         Raises:
-            UserError: the model is not causal.
+            UserError: the model is not causal, or the prompt has no tokens, or others than the model's.
         """
         if self.scoring != "causal":
             raise UserError(f"Only causal models generate text; {self.model_type} is {self.scoring}.")
+        if isinstance(prompt, str) or not len(prompt) or not all(0 <= token < len(self.tokenizer) for token in prompt):
+            raise UserError(f"A prompt is a list of token ids, at least one, below {len(self.tokenizer):,}.")
         with eval_mode(self):
             return generation.generate(self, prompt, generation.Search(**how))
 
@@ -450,16 +452,17 @@ class Encoder(nn.Module):
         Raises:
             UserError: no text, or something that is none; logits of an encoder whose LM head was never trained.
         """
+        texts = check_texts(texts)
+        check_batch_size(batch_size)
         if not texts:
             raise UserError("encode() was given no text.")
         if logits:
             self.check_lm()
-        check_texts(texts)
         ids = self.tokenize(texts)
         order = list(range(len(ids)))
         if not self.carries:
             order.sort(key=lambda i: count(ids[i]))
-        aligned = all(isinstance(text, list) for text in texts)
+        aligned = any(isinstance(text, list) for text in texts)
         parts: list[tuple[list[int], Encoded]] = []
         with eval_mode(self):
             for begin in range(0, len(order), batch_size):
@@ -474,9 +477,12 @@ class Encoder(nn.Module):
         return replace(join_batches(parts, pad=self.tokenizer.id("pad")), state=state)
 
     def _words_of(self, texts: Sequence[Any], mask: Tensor) -> Tensor:
-        """(B, T): the number of the word at each position, -1 for special tokens and padding."""
+        """(B, T): the number of the word at each position, -1 for special tokens, padding, and texts that are no lists
+        of words."""
         words = torch.full(mask.shape, -1)
         for row, text in enumerate(texts):
+            if not isinstance(text, list):
+                continue
             counts = torch.tensor([len(pieces) for pieces in self.word_pieces(text)], dtype=torch.long)
             numbers = torch.arange(len(counts)).repeat_interleave(counts)[: int(mask[row].sum()) - self.special.count()]
             words[row, self.special.prefix : self.special.prefix + len(numbers)] = numbers

@@ -5,7 +5,7 @@ Shapes: B batch, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,10 +38,22 @@ def check_generative(tokenizer: Tokenizer, model: str) -> None:
         raise UserError(f"{model} needs a tokenizer of scheme bpe or whole-words, not {tokenizer.scheme}.")
 
 
-def check_texts(texts: Any) -> None:
-    """Raises UserError for anything but a list of texts: a string alone would be read letter by letter."""
-    if isinstance(texts, str) or not all(map(_is_text, texts)):
+def check_texts(texts: Any) -> list[Text]:
+    """Texts, of an iterator too, as a list.
+
+    Raises:
+        UserError: they are something else; a string alone would be read letter by letter.
+    """
+    listed = [] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
+    if isinstance(texts, str) or not isinstance(texts, Iterable) or not all(map(_is_text, listed)):
         raise UserError('Texts come in a list, as ["one", "two"]: each a string, a pair (a, b) or a list of words.')
+    return listed
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Raises: UserError, it is below 1."""
+    if batch_size < 1:
+        raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
 
 
 def _is_text(text: Any) -> bool:
