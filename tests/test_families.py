@@ -74,7 +74,22 @@ def test_evaluate_warns_where_unknown_words_are_an_easy_guess(
             run("evaluate", "--model", "elmo", *args, SAMPLE, "--out", out)
     (tmp_path / "strange.txt").write_text("qxzv kwpf zzrt vvkq plgh mnbt.\n\n" * 400)
     run("evaluate", "--model", "elmo", *args, "--corpus", str(tmp_path / "strange.txt"), "--data.length=48")
-    assert "% of what is predicted is unknown to this encoder" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "% of what is predicted is unknown to this encoder" in shown
+    assert "this very text" not in shown
+
+
+def test_evaluate_warns_where_the_text_is_that_of_pretraining(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (f"A line of number {number} and {number * 7}.\n\n" for number in range(300))
+    (tmp_path / "mine.txt").write_text("".join(lines))
+    small = [*flags("gpt"), "--corpus", "mine.txt"]
+    run(
+        "pretrain", *(flag for flag in small if "sample_documents" not in flag), "--out", "run", "--trainer.max_steps=2"
+    )
+    run("evaluate", "--model", "gpt", "--from", "run/encoder", "--corpus", "mine.txt")
+    assert "Warning: the encoder was pretrained on this very text" in capsys.readouterr().out
 
 
 def test_evaluate_refuses_what_is_of_training(encoders: dict[str, Path]) -> None:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeline.data.files import split_of
+from pipeline.data.files import splits_of
 from pipeline.data.rows import PackedBlocks, SentenceWindows, WordBlocks, shuffled, word_windows
 from pipeline.data.tables import read_jsonl, table
 from pipeline.data.token_store import TokenStore
@@ -251,10 +251,17 @@ NAMES |= {"development": "valid", "test": "test", "tests": "test"}
     st.sampled_from(["a", "mine", "b-9"]),
 )
 def test_a_split_is_of_the_nearest_name(name: str, other: str, rest: str, plain: str) -> None:
-    assert split_of(Path(f"{name}{rest}.txt")) == NAMES[name]
-    assert split_of(Path(f"{other}/{plain}/{name.upper()}{rest}.jsonl.gz")) == NAMES[name]
-    assert split_of(Path(f"{other}/{name}{rest}/{plain}.txt")) == NAMES[name]
-    assert split_of(Path(f"{plain}/{plain}.txt")) == "train"
+    named = [f"{name}{rest}.txt", f"{other}/{plain}/{name.upper()}{rest}.jsonl.gz", f"{other}/{name}{rest}/{plain}.txt"]
+    paths = [*map(Path, named), Path(f"{plain}/{plain}.txt")]
+    assert list(splits_of(paths).values()) == [NAMES[name]] * 3 + ["train"]
+
+
+def test_words_within_names_are_those_of_parts_where_no_name_begins_with_one() -> None:
+    wiki = ["wiki.train.txt", "wiki.valid.txt", "a/wiki_test.txt"]
+    assert list(splits_of(map(Path, wiki)).values()) == ["train", "valid", "test"]
+    assert set(splits_of(map(Path, ["my-test.txt", "a_dev.txt"])).values()) == {"train"}  # nothing to train on
+    assert set(splits_of(map(Path, [*wiki, "train.txt"])).values()) == {"train"}
+    assert set(splits_of(map(Path, ["the.train.txt", "latest.txt"])).values()) == {"train"}
 
 
 @few

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.cli.config import pretraining
 from pipeline.data import store_builder as store
+from pipeline.data import tokenizer_builder
 from pipeline.data.documents import Source
 from pipeline.data.rows import SentenceWindows, shuffled
 from pipeline.data.token_store import TokenStore
@@ -25,6 +26,7 @@ from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training import corpus_data as corpus
+from pipeline.training.corpus_report import corpus_report
 from pipeline.training.requests import CorpusRequest
 from tests.conftest import SMALL
 
@@ -238,3 +240,56 @@ def test_shuffled_is_a_permutation(size: int) -> None:
     if size >= 1000:
         assert (order != shuffled(np.arange(size), size, seed=4)).mean() > 0.9
         assert abs(np.corrcoef(np.arange(size), order)[0, 1]) < 0.1
+
+
+def corpus_of(folder: Path, **settings: str) -> corpus.CorpusData:
+    flags = [flag for flag in SMALL if "sample_documents" not in flag] + [
+        f"--data.{k}={v}" for k, v in settings.items()
+    ]
+    return pretraining(CorpusRequest(model="gpt", corpus=str(folder), overrides=tuple(flags))).data
+
+
+def test_few_long_documents_are_set_aside_in_parts(tmp_path: Path) -> None:
+    """As the files of two languages, of which one would be left for validation alone."""
+    (folder := tmp_path / "two").mkdir()
+    texts = {name: [f"{name} is in line {line}, and more." for line in range(700)] for name in ("one", "two")}
+    for name, lines in texts.items():
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    data = corpus_of(folder)
+    data.prepare()
+    assert 0.04 < len(data.valid.tokens) / len(data.train.tokens) < 0.1
+    for part in (data.train, data.valid):
+        text = data.tokenizer.decode(part.tokens)
+        assert "one is in line" in text
+        assert "two is in line" in text
+    assert data.train.raw_bytes + data.valid.raw_bytes == sum(path.stat().st_size for path in folder.iterdir())
+    assert data.train.meta["sentences"] + data.valid.meta["sentences"] == 1400
+    assert "they are cut into sections of about 20 lines" in corpus_report(data)
+
+
+def test_where_documents_cannot_be_cut_too_large_a_validation_part_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(f"A word of {number}.\nAnother one." for number in range(4)))
+    data = corpus_of(tmp_path / "a.txt")
+    data.prepare()
+    assert "Warning: validation has 50% of the text, since the documents are few" in corpus_report(data)
+
+
+def test_a_tokenizer_reads_all_of_long_documents(tmp_path: Path) -> None:
+    paths = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for path in paths:
+        path.write_text("".join(f"{path.stem} {line:04}\n" for line in range(5000)))
+    lines = list(tokenizer_builder._spread(Source(files=paths), 10_000))
+    for path in paths:
+        found = [line for line in lines if line.startswith(path.stem)]
+        assert len(found) == pytest.approx(len(lines) / 2, rel=0.1)
+        assert int(found[-1].split()[1]) > 4500
+
+
+def test_marks_of_no_width_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\ufeffOne.\n\u200b\n\ufeffTwo.\nThree. \ufeff\n")
+    assert [list(document) for document, _ in Source(files=[tmp_path / "a.txt"]).documents()] == [
+        ["One."],
+        ["Two.", "Three."],
+    ]
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": "a\r\nb\r\n\r\nc"}) + "\n")
+    assert [list(document) for document, _ in Source(files=[tmp_path / "b.jsonl"]).documents()] == [["a", "b", "c"]]

@@ -17,7 +17,7 @@ import pytest
 
 from pipeline.data import hub
 from pipeline.data.documents import Source
-from pipeline.data.files import find_files, root_of, split_of
+from pipeline.data.files import find_files, root_of, splits_of
 from pipeline.data.sentences import sentences
 from pipeline.errors import UserError
 
@@ -150,6 +150,10 @@ def test_a_line_longer_than_memory_allows_comes_in_parts(tmp_path: Path, monkeyp
 )
 def test_sentences(text: str, expected: list[str]) -> None:
     assert sentences(text) == expected
+
+
+def split_of(path: Path) -> str:
+    return splits_of([path])[path]
 
 
 def test_folders_patterns_and_splits(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pipeline.bench.steps import fastest
 from pipeline.cli import parser as cli
 from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
-from pipeline.data.files import find_files, split_of
+from pipeline.data.files import find_files, splits_of
 from pipeline.data.sentences import sentences
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
@@ -167,7 +167,8 @@ STORE_MEGABYTES = 16
 def text_for_store(folder: Path, corpus: Path) -> Path:
     """Writes the beginning of a corpus as plain text, and a tokenizer with 8,192 pieces trained on it."""
     found = find_files(str(corpus))
-    files = [path for path in found if split_of(Path(path.name)) == "train"] or found
+    splits = splits_of(Path(path.name) for path in found)
+    files = [path for path in found if splits[Path(path.name)] == "train"] or found
     out, written = folder / "text.txt", 0
     with open(out, "w", encoding="utf-8") as file:
         for document, _ in Source(files=files).documents():

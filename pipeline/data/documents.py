@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
 from pipeline.storage.validation import parse_json
 
+NO_WIDTH = "\u200b\ufeff"  # characters of it that programs leave around lines
+
 
 class Document(list[str]):
     """The paragraphs of a document.
@@ -27,6 +30,18 @@ class Document(list[str]):
 
     raw_bytes = 0
     language: str | None = None
+
+    def sections(self, lines: int | None) -> Iterator[Document]:
+        """The document in parts of so many lines, the last of up to half as many more; None: as a whole."""
+        count = 1 if lines is None else max(1, round(len(self) / lines))
+        ends = [len(self) * part // count for part in range(1, count + 1)]
+        left = self.raw_bytes
+        for begin, end in itertools.pairwise([0, *ends]):
+            part = Document(self[begin:end])
+            part.language = self.language
+            part.raw_bytes = left if end == len(self) else sum(len(line.encode()) + 1 for line in part)
+            left -= part.raw_bytes
+            yield part
 
 
 @dataclass
@@ -42,6 +57,7 @@ class Source:
         verify: read files whole for their hash, and also what was made of them (see checksums.file_hash).
         parallel: each document is a text and its translations, a line each, and no line is split into sentences.
         languages: names as en: of several, each file has one in its name or that of its folder (train.en.gz, en/1.txt).
+        section: lines of a part, where longer documents are cut into parts; None: they are not. The text is the same.
     """
 
     files: list[Path] = field(default_factory=list)
@@ -51,6 +67,7 @@ class Source:
     verify: bool = False
     parallel: bool = False
     languages: list[str] = field(default_factory=list)
+    section: int | None = None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -95,7 +112,8 @@ class Source:
             position, language = [0], self.language_of(path)
             for document in self._file_documents(path, position):
                 document.language = language
-                yield document, done + position[0]
+                for part in document.sections(self.section):
+                    yield part, done + position[0]
             done += path.stat().st_size
 
     def _file_documents(self, path: Path, position: list[int]) -> Iterator[Document]:
@@ -173,9 +191,16 @@ class Source:
 
 
 def _document_of(row: str) -> Document:
-    document = Document(line for line in row.split("\n") if line.strip())
+    document = Document(line for each in row.split("\n") if (line := plain_line(each)))
     document.raw_bytes = len(row.encode())
     return document
+
+
+def plain_line(line: str) -> str:
+    """A line without spaces around it, nor marks of no width there: byte order marks of joined files, for instance."""
+    while (shorter := line.strip().strip(NO_WIDTH)) != line:
+        line = shorter
+    return line
 
 
 def paragraphs_to_documents(lines: Iterator[str], document_start: str | None) -> Iterator[Document]:
@@ -183,13 +208,14 @@ def paragraphs_to_documents(lines: Iterator[str], document_start: str | None) ->
     starts = re.compile(document_start).search if document_start else None
     document, ended = Document(), False
     for line in lines:
-        blank = not line.strip()
+        text = plain_line(line)
+        blank = not text
         if document and (starts(line) if starts else ended and not blank):
             yield document
             document = Document()
         document.raw_bytes += len(line.encode())
         ended = blank
         if not blank:
-            document.append(line.strip())
+            document.append(text)
     if document:
         yield document

@@ -8,7 +8,7 @@ import itertools
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -99,15 +99,26 @@ def root_of(location: str) -> Path:
     return Path(*itertools.takewhile(lambda part: not set(part) & set("*?["), path.parts))
 
 
-def split_of(path: Path) -> str:
-    """The split by the name of a file or of a folder above it (valid.txt, dev/00.jsonl): `valid`, `test` or `train`.
+SPLIT_NAME = r"(train(ing)?|valid(ation|ate|set)?|val|dev(elopment|set)?|test(ing|set|s)?)(?![a-z])"
 
-    Args:
-        path: relative to the root of the corpus.
+
+def splits_of(paths: Iterable[Path]) -> dict[Path, str]:
+    """Files of a corpus, relative to its root -> `train`, `valid` or `test`.
+
+    Names and folders that begin with such a word say so (valid.txt, dev/00.jsonl). Where none does, the words in names
+    count (wiki.train.txt, wiki.valid.txt), as long as there is a training part beside the others.
     """
-    names = r"(train(ing)?|valid(ation|ate|set)?|val|dev(elopment|set)?|test(ing|set|s)?)(?![a-z])"
-    name = next((match[1] for part in reversed(path.parts) if (match := re.match(names, part.lower()))), "train")
-    return {"tr": "train", "te": "test"}.get(name[:2], "valid")
+    paths = list(paths)
+    found = {path: _split_of(path, rf"{SPLIT_NAME}") for path in paths}
+    if not any(found.values()):
+        within = {path: _split_of(Path(path.name), rf"(?:.*[._-]){SPLIT_NAME}") for path in paths}
+        found = within if len({*within.values()} - {None}) > 1 and "train" in within.values() else found
+    return {path: split or "train" for path, split in found.items()}
+
+
+def _split_of(path: Path, pattern: str) -> str | None:
+    match = next((match for part in reversed(path.parts) if (match := re.match(pattern, part.lower()))), None)
+    return None if match is None else {"tr": "train", "te": "test"}.get(match[1][:2], "valid")
 
 
 class _Counting:

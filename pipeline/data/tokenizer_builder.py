@@ -22,6 +22,8 @@ from pipeline.tokenization.base import Tokenizer
 
 FORMAT = 4  # part of a tokenizer's key: raise it when their training changes
 
+LONG = 0.1  # of what a tokenizer is trained on: a document above it is long
+
 
 @dataclass
 class TokenizerOptions:
@@ -138,16 +140,25 @@ def interruptible(train: Callable[[Iterator[str]], Tokenizer], texts: Iterator[s
         raise
 
 
+def _is_taken(number: int, share: float) -> bool:
+    return not number or int(number * share) != int((number + 1) * share)
+
+
 def _spread(source: Source, limit: int) -> Iterator[str]:
-    """Lines of documents spread evenly over the corpus, at most `limit` characters: the same ones every time."""
+    """Lines of documents spread evenly over the corpus, at most `limit` characters: the same ones every time.
+
+    Of long documents, which may be whole languages, these are lines from their begin to their end.
+    """
     size = source.size() or 0
     compressed = any(path.suffix in (*files.COMPRESSIONS, ".parquet") for path in source.files)
     share = min(1.0, limit / max(1, size * (3.5 if compressed else 1))) if size else 1.0
     taken = 0
     for number, (document, _) in enumerate(source.documents()):
-        if int(number * share) == int((number + 1) * share) and number:
-            continue
-        for line in document:
+        if sum(map(len, document)) > LONG * limit:
+            lines = [line for index, line in enumerate(document) if _is_taken(index, share)]
+        else:
+            lines = document if _is_taken(number, share) else []
+        for line in lines:
             taken += len(line)
             yield line
             if taken > limit:

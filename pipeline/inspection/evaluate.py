@@ -15,6 +15,7 @@ from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.objectives.sampling import StepBatches
 from pipeline.storage.validation import read_yaml
+from pipeline.tracking import lineage
 from pipeline.training.corpus_data import CorpusData
 
 
@@ -48,6 +49,17 @@ def note_on_length(encoder: Encoder, length: int, trained: int | None) -> str | 
             f"positions is meaningless. Leave --data.length out, or set {typed.setting('data.length', trained)}."
         )
     return None
+
+
+def note_on_text(encoder: Encoder, folder: Path, data: CorpusData) -> str | None:
+    """A warning where the encoder was trained on the text that it is evaluated on."""
+    corpus = data.evaluation_store(encoder.tokenizer).meta["corpus"]
+    if corpus not in (stage.get("sha256") for stage in lineage.read(folder) if stage["stage"] == "corpus"):
+        return None
+    return (
+        "Warning: the encoder was pretrained on this very text, but for what was set aside for validation: these "
+        "figures say little of other text."
+    )
 
 
 FEW_UNKNOWN = 0.02  # share of unknown words that changes a perplexity little

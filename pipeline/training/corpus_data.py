@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from pipeline.training.loader import Loader
 
 OF_TASK = "task:"  # in front of the name of a task, where a corpus is named
 VALIDATION_BATCH = 64  # rows at once, at most
+SECTIONS, LEAST_SECTION = 10, 20  # for each that is set aside of few documents; lines of one
 HELD_OUT = 500  # documents of a stream, at most, that are its validation part
 
 
@@ -102,6 +105,8 @@ class CorpusData(lightning.LightningDataModule):
         self.validation_rows, self.validation_every, self.workers = validation_rows, validation_every, workers
         self.left_out: list[str] = []  # files named as a test part
         self.ignored: list[Path] = []  # files of kinds that are not read
+        self.section: int | None = None  # lines of a section, where few long documents are cut
+        self.set_aside = False  # whether validation is a part of the same text
         self.tokenizer: Tokenizer
         self.train: TokenStore
         self.valid: TokenStore
@@ -127,6 +132,9 @@ class CorpusData(lightning.LightningDataModule):
             UserError: the corpus cannot be read, or does not suffice for the model; or what `check` raises.
         """
         train, valid = self._sources(self.options.languages)
+        if valid is None and self.hub is None:
+            train = _sectioned(train, self.validation_every)
+        self.section, self.set_aside = train.section, valid is None
         self.tokenizer = tokenizer_builder.build(train, self.options, cache_folder() / "tokenizers")
         if check is not None:
             check(self)
@@ -138,6 +146,7 @@ class CorpusData(lightning.LightningDataModule):
         held_out = partial(_held_out, every=every, first=first)
         keep = None if valid else (lambda number: not held_out(number))
         which = f"1 in {every}" + (f" of the first {first:,}" if first else "")
+        which += f" sections of {train.section:,} lines" if train.section else ""
         self.train = store.build(
             train, self.tokenizer, root, keep=keep, name=f"train, without {which}" if keep else "train"
         )
@@ -189,8 +198,9 @@ class CorpusData(lightning.LightningDataModule):
         places = {file: file.relative_to(root) for file in found}
         self.ignored = [file.relative_to(root) for file in ignored]
         parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
+        splits = files.splits_of(places.values())
         for file, place in places.items():
-            parts[files.split_of(place)].append(file)
+            parts[splits[place]].append(file)
         if len(found) == 1 or not parts["train"]:  # one file is the corpus, whatever its name
             return read(files=found), None
         self.left_out = [str(places[f]) for f in parts["test"]]
@@ -264,6 +274,19 @@ class CorpusData(lightning.LightningDataModule):
     @property
     def _on_cuda(self) -> bool:
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+
+def _sectioned(source: Source, every: int) -> Source:
+    """The corpus; if its documents are few, in sections: whole ones, which may be languages, are too much to set aside.
+
+    Translations stay whole, since each document is a text.
+    """
+    few = 2 * every
+    lines = [len(document) for document, _ in itertools.islice(source.documents(), few)]
+    if source.parallel or len(lines) == few:
+        return source
+    section = max(LEAST_SECTION, sum(lines) // (SECTIONS * every))
+    return replace(source, section=section) if max(lines, default=0) > section else source
 
 
 def _held_out(number: int, every: int, first: int | None) -> bool:

@@ -17,6 +17,7 @@ from pipeline.training.corpus_data import CorpusData
 from tasks.dataset import listed
 
 CASED = "Été"  # which normalizers that drop case or accents change
+MUCH_ASIDE = 0.25  # tokens of validation for each of training, where they are set aside by documents
 MANY_SHARED = 0.2  # of the lines of validation text: headings and stock phrases alone are less
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens, from each to below the next
 
@@ -57,6 +58,16 @@ def corpus_report(data: CorpusData) -> str:
         lines.append(f"            about {shared:.1%} of its distinct lines are in the training part too")
     if shared is not None and shared > MANY_SHARED:
         lines.append("            Warning: validation says little of new text where so much of it is trained on.")
+    if data.section:
+        lines.append(
+            f"sections    The corpus has few documents: they are cut into sections of about {data.section:,} lines, of "
+            f"which 1 in {data.validation_every} is set aside for validation."
+        )
+    elif data.set_aside and (share := len(data.valid.tokens) / len(data.train.tokens)) > MUCH_ASIDE:
+        lines.append(
+            f"            Warning: validation has {share / (1 + share):.0%} of the text, since the documents are few; "
+            "add a file named valid.txt, or separate documents by blank lines."
+        )
     if data.left_out:
         lines.append(f"left out    {', '.join(data.left_out)}: named as a test part")
     if data.ignored:

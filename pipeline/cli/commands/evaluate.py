@@ -83,6 +83,8 @@ def run(options: argparse.Namespace) -> None:
     if wanted:
         check_models(named, data, wanted)
     metrics = evaluating.evaluate(models[0], data)
+    if note := evaluating.note_on_text(models[0], folder, data):
+        print(note)
     if count := sum(parameter.numel() for parameter in data.objective.parameters() if parameter.requires_grad):
         name = type(data.objective).__name__
         print(f"Warning: {name} has {count:,} parameters of its own, which no encoder folder has: here they are fresh.")
