@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Text = str | tuple[str, str] | list[str]
+
+
+def key_of(text: str) -> str:
+    """A text in the composed form of Unicode, with single spaces."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 @dataclass
@@ -41,8 +47,8 @@ class Example:
 
     @property
     def content(self) -> str | tuple[str, ...]:
-        """The text, to compare with others."""
-        return tuple(self.text) if isinstance(self.text, list) else self.text
+        """The text, to compare with others: spaces between words and ways to write an accent make no other text."""
+        return key_of(self.text) if isinstance(self.text, str) else tuple(map(key_of, self.text))
 
 
 @dataclass

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -33,6 +36,19 @@ def is_missing(value: Any) -> bool:
 def is_plain_list(value: Any) -> bool:
     """Whether it is a list of texts or numbers."""
     return isinstance(value, list) and not any(isinstance(part, (list, dict)) or is_missing(part) for part in value)
+
+
+def as_list(value: Any) -> Any:
+    """The list that a cell of a table holds as text, as pandas (`['a', 'b']`), NumPy (`['a' 'b']`) and JSON write it;
+    any other value unchanged."""
+    if not isinstance(value, str) or not (text := value.strip()).startswith("[") or not text.endswith("]"):
+        return value
+    if "," not in text:
+        text = re.sub(r"(?<=['\"])\s+(?=['\"])", ", ", text)
+    with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        found = ast.literal_eval(text)
+        return found if is_plain_list(found) else value
+    return value
 
 
 @dataclass

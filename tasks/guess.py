@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tasks.dataset import is_missing
+from tasks.dataset import as_list, is_missing
 
 SAMPLE = 10_000  # rows that are looked at
 NEARLY_ALL = 0.9  # of the rows: some may be wrong, of which training has a list
@@ -131,7 +131,8 @@ class Table:
         rows = rows[:: max(1, len(rows) // SAMPLE)]
         names = dict.fromkeys(name for row in rows for name in row)
         self.columns = [
-            Column(name, [v for row in rows if not is_missing(v := row.get(name)) and str(v).strip()]) for name in names
+            Column(name, [as_list(v) for row in rows if not is_missing(v := row.get(name)) and str(v).strip()])
+            for name in names
         ]
 
     @property

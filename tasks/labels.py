@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +31,7 @@ class NamedLabels(DataSet):
         if any(isinstance(key, bool) for key in self.labels or {}):
             raise TaskError("labels has a key that YAML reads as true or false: put it in quotes")
         if self.labels is not None:
-            self.labels = {str(key): str(name) for key, name in self.labels.items()}
+            self.labels = {_composed(key): str(name) for key, name in self.labels.items()}
             self.label_names = list(dict.fromkeys(self.labels.values()))
 
     def learn_labels(self, rows: Sequence[Row]) -> None:
@@ -60,7 +62,7 @@ class NamedLabels(DataSet):
 
     def name_of(self, value: Any) -> str:
         """A value in the file -> the name of the label."""
-        plain = str(value).strip()
+        plain = _composed(value)
         return (self.labels or {}).get(plain, plain)
 
     def indices(self, row: Row) -> list[int]:
@@ -108,4 +110,12 @@ class NamedLabels(DataSet):
             raise UserError(f"The training part has one label only ({found}).")
 
     def describe_labels(self, train: Sequence[Example]) -> str:
-        return f"labels {listed(self.label_names, 30)}"
+        alike = Counter(name.casefold() for name in self.label_names)
+        cased = [name for name in self.label_names if alike[name.casefold()] > 1]
+        note = f" ({listed(cased)} differ in case alone: `labels` in the task's YAML can join them)" if cased else ""
+        return f"labels {listed(self.label_names, 30)}{note}"
+
+
+def _composed(value: Any) -> str:
+    """A value of a file as text; an accent is a part of its letter, as some systems write it apart."""
+    return unicodedata.normalize("NFC", str(value).strip())

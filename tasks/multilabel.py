@@ -12,7 +12,7 @@ import numpy as np
 from tasks import plots
 from tasks.base import Example, Prediction, Scores, Task
 from tasks.baselines import joined, labels_of_bags
-from tasks.dataset import Row, is_missing, is_plain_list
+from tasks.dataset import Row, as_list, is_missing, is_plain_list
 from tasks.errors import RowError, TaskError
 from tasks.guess import Table
 from tasks.labels import NamedLabels
@@ -68,7 +68,7 @@ threshold: 0.5 # a label is given where its probability is above it
     # ------------------------------------------------------------------ labels
 
     def names(self, row: Row) -> list[str]:
-        value = row[1][self.named_column(row, "label")]
+        value = as_list(row[1][self.named_column(row, "label")])
         if isinstance(value, list) and not is_plain_list(value):
             raise RowError(row[0], f"has {str(value)[:40]} as its labels, which are no names", kind="labels of no name")
         parts = value if isinstance(value, list) else [] if is_missing(value) else str(value).split(self.separator)

@@ -80,7 +80,7 @@ class Regression(Task):
     def label(self, row: Row) -> float:
         value = self.plain(row, self.target)
         try:
-            number = float(value)
+            number = math.nan if "_" in value else float(value)  # which Python allows between digits
         except ValueError:
             number = math.nan
         if not math.isfinite(number):

@@ -11,7 +11,7 @@ from tasks import metrics, plots
 from tasks.base import Example, Prediction, Scores, Task
 from tasks.baselines import known_spans
 from tasks.bio import bio_tags, spans, to_bio
-from tasks.dataset import Row, is_plain_list, shortened
+from tasks.dataset import Row, as_list, is_plain_list, shortened
 from tasks.errors import RowError, TaskError
 from tasks.guess import Table
 from tasks.labels import NamedLabels
@@ -100,7 +100,7 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
                 problem = f"has only {len(columns)} columns; the {role} should be in column {number}"
                 raise RowError(place, problem, kind="too few columns")
             return columns[number]
-        value = super().column(row, role)
+        value = as_list(super().column(row, role))
         if isinstance(value, str):
             return value.split()
         if not is_plain_list(value):

@@ -136,7 +136,11 @@ def _split_column(rows: Sequence[Row]) -> str | None:
     """A column of a file without parts that says to which one each row belongs."""
     names = [name for name in rows[0][1] if plain_name(name) in SPLIT_COLUMNS] if rows else []
     parts = {name: {_part(row, name) for row in rows} for name in names}
-    return next((name for name, found in parts.items() if "train" in found or None not in found), None)
+    for name, found in parts.items():
+        sure = plain_name(name) == "split" or len(found - {None}) > 1  # a column `part` may be of cars and trains
+        if None not in found or ("train" in found and sure):
+            return name
+    return None
 
 
 def _of_part(rows: Sequence[Row], column: str, split: str) -> list[Row]:

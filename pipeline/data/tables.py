@@ -12,7 +12,7 @@ from pipeline.data.files import BROKEN, COMPRESSIONS, unless_damaged
 from pipeline.errors import UserError
 from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
 from pipeline.storage.validation import parse_json
-from tasks.dataset import Row, shortened
+from tasks.dataset import Row, is_plain_list, shortened
 from tasks.errors import RowError
 
 Rows = Iterator[tuple[int, Mapping[Any, Any]]]  # with the number of their line
@@ -155,6 +155,8 @@ def questions_of(articles: list[Any], path: Path) -> list[dict[str, Any]]:
 def by_column(content: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Rows of columns, each a list of as many values, or values by the same numbers of rows; None of others."""
     columns = list(content.values())
+    if any(name in ("words", "tokens") and is_plain_list(value) for name, value in content.items()):
+        return [dict(content)]  # a single sentence
     if all(isinstance(column, list) for column in columns) and len({len(column) for column in columns}) == 1:
         return [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
     if all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
@@ -172,6 +174,8 @@ def mended(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- CoNLL
+
+MARKS = ("newdoc", "newpar")  # comments of CoNLL-U that have no value
 
 
 def read_conll(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[tuple[int, Mapping[int, list[str]]]]:
@@ -193,7 +197,7 @@ def read_conll(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[t
     rows: list[list[str]] = []
     for number, line in lines:
         values = [value.strip(" ") or value for value in split(line)]
-        metadata = line.startswith("# ") and "=" in line and not rows
+        metadata = line.startswith("# ") and not rows and ("=" in line or values[1] in MARKS)
         comment = line.startswith("#") and (metadata or len(values) != width)
         if not line.strip():
             if rows:

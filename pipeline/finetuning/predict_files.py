@@ -18,7 +18,7 @@ from pipeline.errors import UserError
 from pipeline.finetuning.answers import json_writer, table_writer
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.storage.atomic import open_atomically, reason
-from tasks.dataset import is_missing, is_plain_list, listed, shortened
+from tasks.dataset import as_list, is_missing, is_plain_list, listed, shortened
 
 Record = tuple[Mapping[str, Any], Any]  # the columns of a row, and what the model reads of it
 UNWRITTEN = (".xlsx", ".xls", ".ods", ".parquet", ".arrow", ".feather")  # what others would open as tables
@@ -128,6 +128,8 @@ def value(model: FineTunedModel, row: Mapping[str, Any], role: str, place: str) 
     names = [column, role, *(["text"] if by_word else [])]
     name = next((name for name in names if name in row), None)
     cell = None if name is None else row[name]
+    if by_word and name in (column, role):
+        cell = as_list(cell)
     if isinstance(cell, str):
         return cell.split() if by_word and name in (column, role) else cell  # words as the task reads them
     if cell is not None and by_word and is_plain_list(cell):

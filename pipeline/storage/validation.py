@@ -36,6 +36,18 @@ def read_text(file: Path) -> str:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from None
 
 
+class _Doubled(ValueError):
+    """A key that an object names twice."""
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Doubled(next(name for name in names if names.count(name) > 1))
+    return found
+
+
 def parse_json(text: str, place: Path | str) -> Any:
     """Parses a text as JSON.
 
@@ -43,12 +55,15 @@ def parse_json(text: str, place: Path | str) -> Any:
         place: file, or file and line, for messages.
 
     Raises:
-        UserError: the text is not JSON, is nested too deeply, or has a number with thousands of digits.
+        UserError: the text is not JSON, is nested too deeply, names a key twice, or has a number with thousands of
+            digits.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_doubles)
     except RecursionError:
         raise UserError(f"{place} is nested too deeply.") from None
+    except _Doubled as error:
+        raise UserError(f"{place} has the key '{error}' twice.") from None
     except json.JSONDecodeError as error:
         where = f" (line {error.lineno}: {error.msg})" if "\n" in text.strip() else f" ({error.msg})"
         raise UserError(f"{place} is damaged: it is not JSON{where}.") from None
