@@ -245,10 +245,10 @@ def copy_layers(student: Encoder, teacher: Encoder) -> LoadReport:
         origins |= {name: theirs[within] for name in _names(student, group) if (within := _within(name)) in theirs}
     trained = {value.untyped_storage().data_ptr() for value in teacher.trained_state().values()}
     known = {name: p for name, p in teacher.named_parameters() if p.untyped_storage().data_ptr() in trained}
-    report = LoadReport([], [], [name for name in known if name not in origins.values()])
+    loaded, new = list[str](), list[str]()
     for name, parameter in student.named_parameters():
         if (value := known.get(origins[name])) is None:
-            report.new.append(name)
+            new.append(name)
             continue
         if parameter.shape != value.shape:
             raise UserError(
@@ -256,8 +256,16 @@ def copy_layers(student: Encoder, teacher: Encoder) -> LoadReport:
                 "A student of another size begins with fresh weights: set model.start to null."
             )
         parameter.copy_(value)
-        report.loaded.append(name)
-    return report
+        loaded.append(name)
+    unused = [name for name in known if name not in origins.values()]
+    return LoadReport(_in_folder(student, loaded), _in_folder(student, new), _in_folder(teacher, unused))
+
+
+def _in_folder(model: Encoder, names: Iterable[str]) -> list[str]:
+    """What parameters are called in a folder, where one may be several tensors."""
+    own = dict(model.named_parameters())
+    places = {own[name].untyped_storage().data_ptr() for name in names}
+    return [name for name, value in model.export_state().items() if value.untyped_storage().data_ptr() in places]
 
 
 def _within(name: str) -> str:
