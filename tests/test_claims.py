@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.experiments import ladder
-from pipeline.experiments.claims import claims_of, load, selected
+from pipeline.experiments.ladder import rungs as ladder
+from pipeline.experiments.ladder.claims import claims_of, load, selected
 from pipeline.presets.files import CONFIGS
 
 

@@ -25,10 +25,12 @@ from pipeline import metrics
 from pipeline.cli.commands import results
 from pipeline.cli.task_template import new_task
 from pipeline.errors import UserError
-from pipeline.experiments import comparison, comparison_files, comparison_plot
-from pipeline.experiments import grid as compare
+from pipeline.experiments.comparison import files as comparison_files
+from pipeline.experiments.comparison import gains as comparison
+from pipeline.experiments.comparison import grid as compare
+from pipeline.experiments.comparison import plot as comparison_plot
+from pipeline.experiments.comparison.table import Footnote, score_table
 from pipeline.experiments.run_cache import fingerprint_of_finetune, once, with_contents
-from pipeline.experiments.score_table import Footnote, score_table
 from pipeline.presets.files import REPOSITORY, named_config
 from pipeline.presets.tasks import task_hash
 from pipeline.tracking import plots

@@ -155,7 +155,12 @@ def test_a_student_takes_what_both_have_and_was_trained(pretrained: Path, toys: 
     report = copy_layers(type(teacher).from_config(config, teacher.tokenizer), teacher)
     assert not report.new
     own = {".".join(name.split(".")[:3]) for name in report.unused}
-    assert own == {"bert.encoder.layer", "bert.pooler.dense", "cls.seq_relationship.weight", "cls.seq_relationship.bias"}
+    assert own == {
+        "bert.encoder.layer",
+        "bert.pooler.dense",
+        "cls.seq_relationship.weight",
+        "cls.seq_relationship.bias",
+    }
     teacher.untrained = frozenset(name for name in teacher.export_state() if name.startswith("cls.predictions."))
     report = copy_layers(one_layer(pretrained / "encoder"), teacher)
     assert report.new  # random there too

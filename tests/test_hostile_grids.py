@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from pipeline.errors import UserError
-from pipeline.experiments import grid as compare
-from pipeline.experiments import grid_run
+from pipeline.experiments.comparison import grid as compare
+from pipeline.experiments.comparison import runs as grid_run
 from pipeline.experiments.run_cache import once
 from pipeline.presets.tasks import trained_task
 from tests.conftest import run

@@ -23,8 +23,11 @@ from pipeline.cli.commands import sweep
 from pipeline.cli.config import module_for, pretraining
 from pipeline.cli.lightning_cli import CLI, FineTuneCLI, parse
 from pipeline.errors import UserError
-from pipeline.experiments import grid as compare
-from pipeline.experiments import ladder, ladder_plan, recipes, recipes_run
+from pipeline.experiments.comparison import grid as compare
+from pipeline.experiments.ladder import plan as ladder_plan
+from pipeline.experiments.ladder import rungs as ladder
+from pipeline.experiments.recipes import ingredients as recipes
+from pipeline.experiments.recipes import run as recipes_run
 from pipeline.models import registry
 from pipeline.objectives.base import Objective
 from pipeline.objectives.causal_lm import CausalLM

@@ -18,8 +18,12 @@ from torch import nn
 
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
-from pipeline.experiments import ladder, ladder_measures, ladder_plan, ladder_table, token_runs
-from pipeline.experiments.ladder_results import row_of
+from pipeline.experiments import token_runs
+from pipeline.experiments.ladder import measures as ladder_measures
+from pipeline.experiments.ladder import plan as ladder_plan
+from pipeline.experiments.ladder import rungs as ladder
+from pipeline.experiments.ladder import table as ladder_table
+from pipeline.experiments.ladder.results import row_of
 from pipeline.inspection.token_log_probs import TokenLogProbs
 from pipeline.models.layers.transformer_block import ACTIVATIONS
 from pipeline.presets.files import CONFIGS

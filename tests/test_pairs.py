@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pipeline
 from pipeline.errors import UserError
-from pipeline.experiments import grid as grids
+from pipeline.experiments.comparison import grid as grids
 from pipeline.experiments.feasible import effective
 from pipeline.finetuning.heads.decomposable_attention import DecomposableAttention
 from tests.conftest import REPOSITORY, run

@@ -12,7 +12,7 @@ import yaml
 from scipy import stats
 
 from pipeline.errors import UserError
-from pipeline.experiments.recipes_report import Measured, plot, table
+from pipeline.experiments.recipes.report import Measured, plot, table
 from pipeline.tracking import plots
 from tests.conftest import assert_plot, run
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pipeline.errors import UserError
-from pipeline.experiments import comparison_files
+from pipeline.experiments.comparison import files as comparison_files
 from pipeline.experiments.run_cache import NOTE
 from pipeline.presets.files import REPOSITORY
 from pipeline.reporting import charts, finetuning, predictions, prompting, render, shared

@@ -16,8 +16,9 @@ from pipeline.cli.commands import compare
 from pipeline.data import wikipedia_sample
 from pipeline.data.files import find_files
 from pipeline.errors import UserError
-from pipeline.experiments import comparison, comparison_files
-from pipeline.experiments.score_table import Footnote, score_table
+from pipeline.experiments.comparison import files as comparison_files
+from pipeline.experiments.comparison import gains as comparison
+from pipeline.experiments.comparison.table import Footnote, score_table
 from pipeline.presets.files import REPOSITORY
 from pipeline.tracking.history import read_metrics
 from tests.conftest import run

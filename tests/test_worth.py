@@ -16,11 +16,14 @@ import yaml
 from pipeline.cli.commands.worth import tries
 from pipeline.data.splits import nested
 from pipeline.errors import UserError
-from pipeline.experiments import few_rows, worth_plot, worth_pretraining, worth_report
-from pipeline.experiments import worth_prompt as worth
-from pipeline.experiments.grid import load
-from pipeline.experiments.labels_saved import LabelsSaved
-from pipeline.experiments.worth_report import verdict
+from pipeline.experiments.comparison.grid import load
+from pipeline.experiments.worth import few_rows
+from pipeline.experiments.worth import plot as worth_plot
+from pipeline.experiments.worth import pretraining as worth_pretraining
+from pipeline.experiments.worth import prompt as worth
+from pipeline.experiments.worth import report as worth_report
+from pipeline.experiments.worth.labels_saved import LabelsSaved
+from pipeline.experiments.worth.report import verdict
 from pipeline.presets.files import CONFIGS
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import assert_plot, figures, run

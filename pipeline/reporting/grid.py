@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiments import comparison, comparison_files
-from pipeline.experiments.comparison import Gain, Line
-from pipeline.experiments.score_table import Footnote, footnotes, score_table
+from pipeline.experiments.comparison import files as comparison_files
+from pipeline.experiments.comparison import gains as comparison
+from pipeline.experiments.comparison.gains import Gain, Line
+from pipeline.experiments.comparison.table import Footnote, footnotes, score_table
 from pipeline.metrics import signed
 from pipeline.reporting import charts, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text, Tree

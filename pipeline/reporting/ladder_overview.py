@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.experiments.ladder_plot import lines_of
-from pipeline.experiments.ladder_table import LEAST
+from pipeline.experiments.ladder.plot import lines_of
+from pipeline.experiments.ladder.table import LEAST
 from pipeline.reporting import ladder_charts
 from pipeline.reporting.charts import Point
 from pipeline.reporting.ladder_charts import Item, Look, Scale

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pydoc import locate
 from typing import Any
 
-from pipeline.experiments.score_table import Footnote
+from pipeline.experiments.comparison.table import Footnote
 from pipeline.objectives.base import Objective
 from pipeline.presets import former_names
 from pipeline.reporting import charts, grid, shared

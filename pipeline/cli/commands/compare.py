@@ -20,7 +20,7 @@ from pipeline.storage.paths import path_of
 from pipeline.training.requests import FineTuneRequest, PretrainRequest
 
 if TYPE_CHECKING:
-    from pipeline.experiments.grid import Grid
+    from pipeline.experiments.comparison.grid import Grid
 
 PARTS = ("models", "tasks", "arms")  # of a grid
 HELP = "models x tasks x arms x seeds in one table"
@@ -42,8 +42,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.experiments.comparison_files import show
-    from pipeline.experiments.grid_run import compare
+    from pipeline.experiments.comparison.files import show
+    from pipeline.experiments.comparison.runs import compare
 
     grid, whole, out = requested(options)
     pretrains = grid.corpus == DEFAULT_CORPUS and not options.encoders  # minutes; others take hours: make results
@@ -65,7 +65,7 @@ def what_is_missing(grid: Grid, out: Path, *, pretrains: bool, overwrite: bool) 
         pretrains: whether the command pretrains encoders that are missing; else it refuses to run.
         overwrite: whether it runs again what is finished.
     """
-    from pipeline.experiments.grid_run import count_finished
+    from pipeline.experiments.comparison.runs import count_finished
 
     missing = grid.missing_encoders().items()
     lines = [
@@ -94,7 +94,7 @@ def requested(options: argparse.Namespace) -> tuple[Grid, Grid, Path]:
     Raises:
         UserError: there is no such grid, or a setting does not fit it.
     """
-    from pipeline.experiments.grid import check_folders, check_grid_settings, load
+    from pipeline.experiments.comparison.grid import check_folders, check_grid_settings, load
 
     file = preset_file("compare", options.name, "grid")
     places = {name: value for name in ("data", "encoders") if (value := getattr(options, name))}

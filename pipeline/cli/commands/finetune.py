@@ -63,10 +63,10 @@ def finetune(request: FineTuneRequest) -> None:
 def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     """One arm and scratch, with the same number of seeds, and the gain of the arm."""
     from pipeline.cli.encoder_folders import source_folder
-    from pipeline.experiments.comparison_files import show
+    from pipeline.experiments.comparison.files import show
+    from pipeline.experiments.comparison.grid import Arm, Grid, check_grid_settings
+    from pipeline.experiments.comparison.runs import compare
     from pipeline.experiments.feasible import counts
-    from pipeline.experiments.grid import Arm, Grid, check_grid_settings
-    from pipeline.experiments.grid_run import compare
     from pipeline.experiments.many_runs import check_seeds
     from pipeline.presets.tasks import task_file
 

@@ -11,7 +11,7 @@ from pipeline.console import typed
 from pipeline.presets.files import preset_file
 
 if TYPE_CHECKING:
-    from pipeline.experiments.ladder_run import LadderRun
+    from pipeline.experiments.ladder.run import LadderRun
 
 HELP = "a history of language models on one text: train, measure, one report"
 
@@ -32,11 +32,11 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> None:
     wanted = requested(options)
     if options.dry_run:
-        from pipeline.experiments.ladder_plan import what_is_missing
+        from pipeline.experiments.ladder.plan import what_is_missing
 
         print(what_is_missing(wanted.asked, overwrite=options.overwrite))
         return
-    from pipeline.experiments import ladder_table
+    from pipeline.experiments.ladder import table as ladder_table
     from pipeline.reporting import ladder_page
 
     def publish(results: dict[str, Any]) -> None:
@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> None:
 def requested(options: argparse.Namespace) -> LadderRun:
     """Raises: UserError, there is no such ladder, or it cannot be run."""
     from pipeline.cli.config import pretraining
-    from pipeline.experiments.ladder import load
-    from pipeline.experiments.ladder_run import LadderRun
+    from pipeline.experiments.ladder.run import LadderRun
+    from pipeline.experiments.ladder.rungs import load
 
     file = preset_file("ladder", options.name, "ladder")
     ladder = load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None)

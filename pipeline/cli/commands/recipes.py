@@ -27,9 +27,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from pipeline.cli.config import pretraining
-    from pipeline.experiments.recipes import load
-    from pipeline.experiments.recipes_report import table
-    from pipeline.experiments.recipes_run import RecipesRun
+    from pipeline.experiments.recipes.ingredients import load
+    from pipeline.experiments.recipes.report import table
+    from pipeline.experiments.recipes.run import RecipesRun
 
     file = preset_file("recipes", options.name, "file of recipes")
     recipes = load(file, corpus=options.corpus, tokens=options.tokens, seeds=options.seeds or None)

@@ -15,7 +15,7 @@ from pipeline.presets.files import named_config
 from pipeline.storage.paths import path_of
 
 if TYPE_CHECKING:
-    from pipeline.experiments.grid import Grid
+    from pipeline.experiments.comparison.grid import Grid
 
 HELP = "pretrain and fine-tune what is missing of a comparison, then write its table and page"
 
@@ -28,8 +28,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline.experiments import grid_run
-    from pipeline.experiments.comparison_files import show
+    from pipeline.experiments.comparison import runs as grid_run
+    from pipeline.experiments.comparison.files import show
     from pipeline.reporting import report
 
     grid, whole, out = compare.requested(options)

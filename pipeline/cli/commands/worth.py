@@ -27,7 +27,7 @@ from pipeline.presets.files import DEFAULT_TASK
 from pipeline.training.requests import FineTuneRequest, Overrides, settings_in
 
 if TYPE_CHECKING:
-    from pipeline.experiments.grid import Grid
+    from pipeline.experiments.comparison.grid import Grid
 
 RATE = "model.optimization.learning_rate"
 HELP = "how many labels a prompt or pretraining is worth: scores on 10, 32, 100, ... rows"
@@ -95,7 +95,7 @@ def comparison(options: argparse.Namespace) -> Grid:
         UserError: there is none of that name, or something beside it does not fit.
     """
     from pipeline.cli.commands.compare import check_data
-    from pipeline.experiments.grid import load
+    from pipeline.experiments.comparison.grid import load
     from pipeline.presets.files import preset_file
 
     if options.task is not None:
@@ -122,8 +122,8 @@ def kind_of(options: argparse.Namespace, name: str) -> str:
 
 
 def worth_of_prompt(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
-    from pipeline.experiments import worth_prompt
-    from pipeline.experiments.comparison import format_scores
+    from pipeline.experiments.comparison.gains import format_scores
+    from pipeline.experiments.worth import prompt as worth_prompt
 
     figures = worth_prompt.measure(request, finetune, zeroshot, out, seeds=seeds, overwrite=options.overwrite)
     for number, scores in figures["finetuned"].items():
@@ -132,7 +132,7 @@ def worth_of_prompt(request: FineTuneRequest, options: argparse.Namespace, out: 
 
 
 def worth_of_pretraining(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
-    from pipeline.experiments import worth_pretraining
+    from pipeline.experiments.worth import pretraining as worth_pretraining
 
     worth_pretraining.measure(request, finetune, out, seeds=seeds, **how(request, options))
     print(f"{(out / 'worth.md').read_text()}\nSaved metrics.json, worth.csv, worth.md and worth.png in {out}")
@@ -140,8 +140,8 @@ def worth_of_pretraining(request: FineTuneRequest, options: argparse.Namespace, 
 
 def worth_on_tasks(grid: Grid, request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
     from pipeline.cli.config import finetuning
-    from pipeline.experiments import worth_tasks
     from pipeline.experiments.feasible import effective, learning_of
+    from pipeline.experiments.worth import tasks as worth_tasks
 
     requests = worth_tasks.requests_of(grid, request)
     learning = learning_of(request.model, request.encoder)
@@ -168,7 +168,7 @@ def how(request: FineTuneRequest, options: argparse.Namespace, grid: Grid | None
 
 def tries(grid: Grid | None, arm: str, rates: list[float], overrides: Overrides) -> list[Overrides]:
     """The settings that an arm tries: those of a comparison, in place of which `rates` and `overrides` are taken."""
-    from pipeline.experiments.grid import Arm
+    from pipeline.experiments.comparison.grid import Arm
 
     chosen = grid.arms[arm].choose if grid and arm in grid.arms else {}
     fixed = settings_in(former_names.flags(overrides))

@@ -14,10 +14,10 @@ from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.console.progress import progress, write
 from pipeline.errors import UserError
-from pipeline.experiments.ladder import Ladder
-from pipeline.experiments.ladder_plan import Plan, plans
-from pipeline.experiments.ladder_results import Found, Results
-from pipeline.experiments.ladder_training import Unfinished, train
+from pipeline.experiments.ladder.plan import Plan, plans
+from pipeline.experiments.ladder.results import Found, Results
+from pipeline.experiments.ladder.rungs import Ladder
+from pipeline.experiments.ladder.training import Unfinished, train
 from pipeline.experiments.token_runs import Configure, check_out, note_shared
 from pipeline.storage.paths import path_of
 from pipeline.training.requests import Overrides

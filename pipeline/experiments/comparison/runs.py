@@ -15,14 +15,15 @@ from typing import Any, cast
 from pipeline.console.messages import inform
 from pipeline.console.progress import progress
 from pipeline.errors import UserError
-from pipeline.experiments import comparison_files
+from pipeline.experiments.comparison import files as comparison_files
+from pipeline.experiments.comparison.grid import Cell, Grid, check_grid_settings
+from pipeline.experiments.comparison.table import footnotes
 from pipeline.experiments.conditions import CONDITIONS
 from pipeline.experiments.feasible import (
     effective,
     learning_of,
     task_as_run,
 )
-from pipeline.experiments.grid import Cell, Grid, check_grid_settings
 from pipeline.experiments.many_runs import FineTune, best_with_seeds, check_no_run
 from pipeline.experiments.run_cache import (
     DIVERGED,
@@ -33,7 +34,6 @@ from pipeline.experiments.run_cache import (
     finite,
     run_once,
 )
-from pipeline.experiments.score_table import footnotes
 from pipeline.presets.arms import ArmName
 from pipeline.presets.files import LARGEST_SEED
 from pipeline.storage.paths import path_of

@@ -1,4 +1,4 @@
-"""A grid of fine-tunes: models x tasks x arms x seeds. As runs: `grid_run.py`."""
+"""A grid of fine-tunes: models x tasks x arms x seeds. As runs: `runs.py`."""
 
 from __future__ import annotations
 

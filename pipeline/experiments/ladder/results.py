@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from pipeline import encoders
-from pipeline.experiments import ladder_measures as measures
-from pipeline.experiments.claims import claims_of
 from pipeline.experiments.conditions import CONDITIONS, value_of
-from pipeline.experiments.ladder import Ladder, Rung
-from pipeline.experiments.ladder_plan import BITS, Plan
-from pipeline.experiments.ladder_training import Trained
+from pipeline.experiments.ladder import measures
+from pipeline.experiments.ladder.claims import claims_of
+from pipeline.experiments.ladder.plan import BITS, Plan
+from pipeline.experiments.ladder.rungs import Ladder, Rung
+from pipeline.experiments.ladder.training import Trained
 from pipeline.inspection.context_loss import loss_by_context
 from pipeline.inspection.mixture import mix
 from pipeline.inspection.token_log_probs import TokenLogProbs

@@ -13,9 +13,9 @@ from pipeline.console import typed
 from pipeline.console.progress import progress
 from pipeline.data.row_sources import source_hash
 from pipeline.errors import UserError
-from pipeline.experiments import words_plot
 from pipeline.experiments.many_runs import ZeroShot
 from pipeline.experiments.run_cache import finite, run_once
+from pipeline.experiments.words import plot as words_plot
 from pipeline.models.folder import FILES, read_config
 from pipeline.presets.files import named_config
 from pipeline.presets.tasks import task_file, task_hash, task_of

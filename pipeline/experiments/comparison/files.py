@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 
 from pipeline.errors import UserError
-from pipeline.experiments import comparison_plot
-from pipeline.experiments.comparison import Rows, arms_of, lines_of, pretrained_arm
-from pipeline.experiments.score_table import footnotes, score_table
+from pipeline.experiments.comparison import plot as comparison_plot
+from pipeline.experiments.comparison.gains import Rows, arms_of, lines_of, pretrained_arm
+from pipeline.experiments.comparison.table import footnotes, score_table
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.storage.validation import read_text

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiments.comparison import format_score
+from pipeline.experiments.comparison.gains import format_score
 from pipeline.experiments.conditions import CONDITIONS, sentences
 from pipeline.metrics import Difference
 from pipeline.storage.atomic import write_atomically

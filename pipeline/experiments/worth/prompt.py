@@ -13,9 +13,9 @@ from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import effective, learning_of
-from pipeline.experiments.few_rows import check_worth_settings, crossing, settings_for, training_sizes
 from pipeline.experiments.many_runs import FineTune, ZeroShot
 from pipeline.experiments.run_cache import Fingerprint, fingerprint_of_finetune, finite, run_once
+from pipeline.experiments.worth.few_rows import check_worth_settings, crossing, settings_for, training_sizes
 from pipeline.presets.tasks import task_file, task_of
 from pipeline.prompting.run import check_prompts
 from pipeline.storage.atomic import write_json

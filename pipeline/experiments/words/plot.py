@@ -11,7 +11,7 @@ from pipeline.tracking import plots
 from pipeline.tracking.words_seen import shortest
 
 if TYPE_CHECKING:
-    from pipeline.experiments.words_curve import Curve
+    from pipeline.experiments.words.curve import Curve
 
 COLUMNS = 4  # of panels
 DASHES = (":", (0, (6, 2)), "-.", (0, (1, 4)), (0, (3, 1, 1, 1, 1, 1)))  # of published models

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import Diverged, UserError
-from pipeline.experiments.ladder_plan import BITS, Plan
+from pipeline.experiments.ladder.plan import BITS, Plan
 from pipeline.experiments.run_cache import finished, finite, run_once
 from pipeline.experiments.token_runs import Configure, fingerprint_of_pretraining, training_of
 from pipeline.training.requests import PretrainRequest

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.experiments import worth_plot
+from pipeline.experiments.comparison.grid import Grid
 from pipeline.experiments.feasible import learning_of, why_not
-from pipeline.experiments.grid import Grid
-from pipeline.experiments.labels_saved import RUN, SCRATCH, LabelsSaved
 from pipeline.experiments.many_runs import FineTune
 from pipeline.experiments.run_cache import fingerprint_of_finetune
-from pipeline.experiments.worth_pretraining import measure
-from pipeline.experiments.worth_report import HEAD, note, verdict
-from pipeline.experiments.worth_report import lines as lines_of
+from pipeline.experiments.worth import plot as worth_plot
+from pipeline.experiments.worth.labels_saved import RUN, SCRATCH, LabelsSaved
+from pipeline.experiments.worth.pretraining import measure
+from pipeline.experiments.worth.report import HEAD, note, verdict
+from pipeline.experiments.worth.report import lines as lines_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.storage.paths import path_of

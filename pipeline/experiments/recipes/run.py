@@ -13,9 +13,9 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.console.progress import progress, write
 from pipeline.errors import Diverged, UserError
-from pipeline.experiments import recipes_report
-from pipeline.experiments.recipes import Recipes
-from pipeline.experiments.recipes_report import BASE, Measured
+from pipeline.experiments.recipes import report as recipes_report
+from pipeline.experiments.recipes.ingredients import Recipes
+from pipeline.experiments.recipes.report import BASE, Measured
 from pipeline.experiments.run_cache import finished, run_once
 from pipeline.experiments.token_runs import (
     EVERY,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline import metrics
-from pipeline.experiments.few_rows import crossing
+from pipeline.experiments.worth.few_rows import crossing
 from pipeline.metrics import ROUNDING
 from pipeline.presets.arms import ArmName
 

@@ -1,6 +1,6 @@
 """What buys how much: a model's recipe of pretraining, with each of some ingredients alone and with several together.
 
-As a YAML file in `configs/recipes` has it; `recipes_run.py` runs it.
+As a YAML file in `configs/recipes` has it; `run.py` runs it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipeline.errors import UserError
-from pipeline.experiments.recipes_report import BASE
+from pipeline.experiments.recipes.report import BASE
 from pipeline.presets.files import DEFAULT_CORPUS, flat
 from pipeline.storage.validation import checked, read_yaml
 

@@ -11,7 +11,7 @@ from pipeline import metrics
 from pipeline.tracking import plots
 
 if TYPE_CHECKING:
-    from pipeline.experiments.labels_saved import LabelsSaved
+    from pipeline.experiments.worth.labels_saved import LabelsSaved
 
 NAMES = {"full": "pretrained (full)", "scratch": "fresh weights (scratch)"}
 

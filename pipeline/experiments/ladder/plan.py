@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.experiments.ladder import Ladder, Rung
+from pipeline.experiments.ladder.rungs import Ladder, Rung
 from pipeline.experiments.token_runs import EVERY, STEPS, WARMUP, Configure, check_not_derived, of_steps
 from pipeline.tracking.history import read_metrics
 from pipeline.training.configuration import Configuration

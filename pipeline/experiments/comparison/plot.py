@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiments.comparison import Line, has_intervals, has_several_runs, why_no_interval
+from pipeline.experiments.comparison.gains import Line, has_intervals, has_several_runs, why_no_interval
 from pipeline.tracking import plots
 
 MARKERS = {"full": "o", "scratch": "s", "frozen": "D", "random": "v"}

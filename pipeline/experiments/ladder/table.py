@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.experiments import ladder_plot
+from pipeline.experiments.ladder import plot as ladder_plot
 from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.tracking.tables import markdown_table
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import metrics
-from pipeline.experiments import worth_plot
-from pipeline.experiments.comparison import format_score
-from pipeline.experiments.labels_saved import FULL, RUN, SCRATCH, LabelsSaved, Need
+from pipeline.experiments.comparison.gains import format_score
+from pipeline.experiments.worth import plot as worth_plot
+from pipeline.experiments.worth.labels_saved import FULL, RUN, SCRATCH, LabelsSaved, Need
 from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking.tables import markdown_table

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.experiments import conditions
-from pipeline.experiments.comparison import Line, format_score, has_intervals, pretrained_arm, why_no_interval
+from pipeline.experiments.comparison.gains import Line, format_score, has_intervals, pretrained_arm, why_no_interval
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.tracking.tables import markdown_table, superscript
 

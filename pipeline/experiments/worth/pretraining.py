@@ -16,11 +16,11 @@ from pipeline.console.progress import progress
 from pipeline.data import labeled
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import effective, learning_of, task_as_run, why_not
-from pipeline.experiments.few_rows import check_worth_settings, settings_for, training_sizes
-from pipeline.experiments.labels_saved import FULL, SCRATCH, LabelsSaved
 from pipeline.experiments.many_runs import FineTune, best_with_seeds, check_no_run
 from pipeline.experiments.run_cache import fingerprint_of_finetune, finite, run_once
-from pipeline.experiments.worth_report import report
+from pipeline.experiments.worth.few_rows import check_worth_settings, settings_for, training_sizes
+from pipeline.experiments.worth.labels_saved import FULL, SCRATCH, LabelsSaved
+from pipeline.experiments.worth.report import report
 from pipeline.presets.arms import ArmName
 from pipeline.tracking.metric_names import baselines_of
 from pipeline.training.requests import FineTuneRequest, Overrides, overrides_of
