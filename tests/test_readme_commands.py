@@ -180,8 +180,8 @@ def toy_grid(file: Path, lines: list[str]) -> None:
 
 def toy_constants(folder: Path) -> None:
     """What of a long command no configuration sets: the sizes and steps of `worth`."""
-    for name, constant, value in (("worth_prompt", "MOST", 24), ("few_rows", "STEPS", 2)):
-        file = folder / f"pipeline/experiments/{name}.py"
+    for name, constant, value in (("prompt", "MOST", 24), ("few_rows", "STEPS", 2)):
+        file = folder / f"pipeline/experiments/worth/{name}.py"
         changed = re.sub(rf"^{constant} = \d+", f"{constant} = {value}", file.read_text(), flags=re.M)
         assert changed != file.read_text()
         file.write_text(changed)
