@@ -294,6 +294,10 @@ def test_no_run_goes_into_the_folder_of_an_encoder(pretrained: Path, monkeypatch
     monkeypatch.setenv("WANDB_MODE", "off")
     with pytest.raises(UserError, match="WANDB_MODE is off; it may be online, offline or disabled"):
         run("pretrain", *SMALL, "--out", "out")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "sometimes")
+    with pytest.raises(UserError, match="WANDB_SILENT is 'sometimes', which Weights & Biases cannot read"):
+        run("pretrain", *SMALL, "--out", "out")
 
 
 def test_what_weights_and_biases_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

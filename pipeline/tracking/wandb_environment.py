@@ -46,6 +46,23 @@ def check_environment() -> None:
             f"WANDB_PROJECT is {project[:60]!r}; it may have up to 128 characters, and none of /\\#?%: "
             "(WANDB_ENTITY names the team)."
         )
+    if mode != "disabled":
+        check_types()
+
+
+def check_types() -> None:
+    """Raises: UserError, a variable of Weights & Biases has a value that it cannot read, as a word for a number."""
+    if not any(name.startswith("WANDB_") for name in os.environ):
+        return
+    import wandb
+    from pydantic import ValidationError
+
+    try:
+        wandb.Settings().update_from_env_vars(os.environ)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"WANDB_{str(first['loc'][0]).upper()}" if first["loc"] else "A variable of Weights & Biases"
+        raise UserError(f"{name} is {first['input']!r}, which Weights & Biases cannot read.") from None
 
 
 def has_key() -> bool:

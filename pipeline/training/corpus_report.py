@@ -28,6 +28,11 @@ def corpus_report(data: CorpusData) -> str:
     if not data.options.file:
         where = "spread over the corpus" if data.hub is None else "at its beginning"  # a stream has no size
         lines[0] += f", trained on at most {data.options.train_megabytes:g} MB {where}"
+        if len(data.tokenizer) > data.options.vocab_size and not data.tokenizer.spells:
+            lines.append(
+                f"            Note: data.tokenizer.vocab_size is {data.options.vocab_size:,}; special tokens and the "
+                "characters or bytes of the text alone are more."
+            )
     for name, part in (("train", data.train), ("validation", data.valid)):
         meta = part.meta
         lines += [
