@@ -108,22 +108,22 @@ def make_targets() -> dict[str, str]:
 def configuration() -> str:
     """Every key of both stages, with its type, its default and its description."""
     from pipeline.cli.config import module_for
-    from pipeline.cli.lightning_cli import CLI, FineTuneCLI
+    from pipeline.cli.lightning_cli import CLI
     from pipeline.presets.files import CONFIGS
     from pipeline.training.corpus_data import CorpusData
     from pipeline.training.finetuning import FineTuning
     from pipeline.training.task_data import TaskData
 
-    def parsed(cli: type, module: type, data: type, *files: str, flags: Sequence[str] = ()) -> Any:
-        return cli(module, data, [*(part for file in files for part in ("--config", str(CONFIGS / file))), *flags])
+    def parsed(module: Any, data: type, *files: str, flags: Sequence[str] = ()) -> Any:
+        return CLI(module, data, [*(part for file in files for part in ("--config", str(CONFIGS / file))), *flags])
 
     names = {"BERT": "bert", "GPT": "gpt", "ELMo": "elmo", "LSTM": "lstm", "feed-forward": "fflm", "n-gram": "ngram"}
     models = {name: f"pretrain/{model}.yaml" for name, model in names.items()}
     stages = {
-        name: parsed(CLI, module_for([CONFIGS / file], []), CorpusData, "base.yaml", file, flags=["--data.files=FILES"])
+        name: parsed(module_for([CONFIGS / file], []), CorpusData, "base.yaml", file, flags=["--data.files=FILES"])
         for name, file in models.items()
     }
-    tuning = parsed(FineTuneCLI, FineTuning, TaskData, "finetune.yaml", "tasks/sst2.yaml")
+    tuning = parsed(FineTuning, TaskData, "finetune.yaml", "tasks/sst2.yaml")
     intro = (
         "Any key can be set on the command line, as a flag (`--trainer.max_steps=500`), in `ARGS=` behind `make`, or "
         "in a YAML file named by `--config file.yaml`. Later files and flags override earlier ones. An unknown key, a "

@@ -208,7 +208,7 @@ def pretrained(toys: Callable[[str], Path]) -> Path:
 def check_task(name: str, *, toys: Callable[[str], Path], folder: Path, trains: bool = True) -> None:
     """A task, by its name in configs/tasks or its file, reads its columns, keeps its labels, is scored and trains."""
     from pipeline import encoders
-    from pipeline.cli.lightning_cli import FineTuneCLI, parse
+    from pipeline.cli.lightning_cli import parse
     from pipeline.finetuning.heads import head_class
     from pipeline.presets import files as presets
     from pipeline.presets import tasks
@@ -224,7 +224,7 @@ def check_task(name: str, *, toys: Callable[[str], Path], folder: Path, trains: 
     if not isinstance(alone, Task):
         check_prompts(alone, name, encoder=encoder, folder=folder)
         return
-    built = parse(FineTuning, TaskData, [presets.CONFIGS / "finetune.yaml", file], [], cli_class=FineTuneCLI)
+    built = parse(FineTuning, TaskData, [presets.CONFIGS / "finetune.yaml", file], [])
     task, flags = built.data.task, ["--data.train_rows=8"]
     if task.prompts:
         check_prompts(task, name, encoder=encoder, folder=folder)
@@ -251,7 +251,7 @@ def check_task(name: str, *, toys: Callable[[str], Path], folder: Path, trains: 
     out = folder / "run"
     if not trains:
         files = [presets.CONFIGS / "finetune.yaml", file]
-        parse(FineTuning, TaskData, files, flags, cli_class=FineTuneCLI).data.prepare(encoders.load(encoder))
+        parse(FineTuning, TaskData, files, flags).data.prepare(encoders.load(encoder))
         return
     small = ["--validations=1", "--precision=32-true", "--trainer.max_steps=1", "--data.epochs=1"]
     small += ["--data.max_length=32"]

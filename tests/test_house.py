@@ -21,7 +21,7 @@ import yaml
 
 from pipeline.cli.commands import sweep
 from pipeline.cli.config import module_for, pretraining
-from pipeline.cli.lightning_cli import CLI, FineTuneCLI, parse
+from pipeline.cli.lightning_cli import CLI, parse
 from pipeline.errors import UserError
 from pipeline.experiments.comparison import grid as compare
 from pipeline.experiments.ladder import plan as ladder_plan
@@ -320,7 +320,7 @@ def test_every_sweep_names_what_its_command_knows(file: Path) -> None:
         parse(Pretraining, CorpusData, files, flags)
     else:
         files = [CONFIGS / "finetune.yaml", CONFIGS / "tasks/sentiment.yaml"]
-        parse(FineTuning, TaskData, files, flags, cli_class=FineTuneCLI)
+        parse(FineTuning, TaskData, files, flags)
 
 
 def test_choices_are_checked_from_python_too() -> None:

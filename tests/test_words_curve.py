@@ -15,7 +15,7 @@ import pytest
 from pipeline.data import hub
 from pipeline.data.row_sources import rows_of
 from pipeline.errors import UserError
-from pipeline.experiments.words.curve import runs_at
+from pipeline.experiments.words.saved import runs_at
 from pipeline.presets.tasks import task_file, task_of
 from pipeline.prompting.metrics import by_group, published_credits
 from tasks.prompted import Prompted

@@ -13,7 +13,7 @@ import pytest
 from pipeline import encoders
 from pipeline.cli.config import pretraining
 from pipeline.errors import UserError
-from pipeline.experiments.words.curve import runs_at
+from pipeline.experiments.words.saved import runs_at
 from pipeline.storage.checksums import sha256
 from pipeline.tracking.words_seen import babylm, name_of, points_between, saved_in
 from pipeline.training.requests import CorpusRequest

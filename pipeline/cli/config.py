@@ -15,7 +15,7 @@ from pipeline.cli.encoder_folders import (
     made_in,
     tokenizer_settings,
 )
-from pipeline.cli.lightning_cli import CLI, CountingCLI, FineTuneCLI, classes_of, files_in, parse
+from pipeline.cli.lightning_cli import classes_of, files_in, parse
 from pipeline.cli.validate import check_asked
 from pipeline.console import typed
 from pipeline.errors import UserError
@@ -172,11 +172,10 @@ def finetuning(request: FineTuneRequest) -> Configuration:
         )
     files = [FINETUNE, file, *([FINETUNE_FROZEN] if request.arm in FROZEN else [])]
     module: type[FineTuning] = FineTuning
-    cli: type[CLI] = FineTuneCLI
     settings: dict[str, Any] = {}
     if counted:
         check_counting(request)
-        module, cli, files = NaiveBayes, CountingCLI, [FINETUNE_COUNTING, file]
+        module, files = NaiveBayes, [FINETUNE_COUNTING, file]
         settings = encoder_settings(request.model, request.encoder)
     elif fresh:
         own = named_config(f"tasks/{file.stem}", request.model)
@@ -184,7 +183,7 @@ def finetuning(request: FineTuneRequest) -> Configuration:
         settings |= {} if own is None else flat(content_of(own))
     flags = [] if request.data is None else ["--data.files", request.data]
     flags += [*seeds(request.seed), f"--model.arm={request.arm}", *request.overrides]
-    configuration = parse(module, TaskData, files, [*overrides_of(settings), *flags], cli_class=cli)
+    configuration = parse(module, TaskData, files, [*overrides_of(settings), *flags])
     check_seed(configuration, request.seed)
     return configuration
 

@@ -25,6 +25,7 @@ from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb import WandbOptions
 from pipeline.tracking.words_seen import Points
 from pipeline.training import loggers
+from pipeline.training.base_module import Training
 from pipeline.training.configuration import Configuration
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
@@ -47,12 +48,31 @@ def add_shared(parser: LightningArgumentParser) -> None:
     parser.add_class_arguments(WandbOptions, "wandb")
 
 
+def add_pretraining(parser: LightningArgumentParser) -> None:
+    parser.add_argument("--validate_every", type=int, required=True, help="optimizer steps between validations")
+    parser.add_argument("--save_at_words", type=Points, default=None, help=SAVE_AT_WORDS)
+    parser.link_arguments("model.objective", "data.objective", apply_on="instantiate")
+
+
+def add_finetuning(parser: LightningArgumentParser) -> None:
+    parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
+    patience = "stop after this many validations without improvement; 0: never"
+    parser.add_argument("--patience", type=int, required=True, help=patience)
+
+
+class _WithoutEncoder(LightningArgumentParser):
+    """FineTuning takes the folder of its encoder for `Trainer.fit` alone: commands have FROM= for it."""
+
+    def add_class_arguments(self, theclass: type, *args: Any, **options: Any) -> list[str]:
+        skip = {"skip": {"encoder"}} if theclass is FineTuning else {}
+        return super().add_class_arguments(theclass, *args, **options, **skip)
+
+
 class CLI(LightningCLI):
-    """Of pretraining. Parses; the trainer is made later, when the data are known."""
+    """Parses; the trainer is made later, when the data are known."""
 
-    parser_class: type[LightningArgumentParser] = LightningArgumentParser
-
-    def __init__(self, model: type, data: type, args: list[str]) -> None:
+    def __init__(self, model: type[Training], data: type, args: list[str]) -> None:
+        self.module = model
         super().__init__(
             model,
             data,
@@ -61,7 +81,7 @@ class CLI(LightningCLI):
             save_config_callback=None,
             seed_everything_default=False,
             auto_configure_optimizers=False,
-            parser_class=self.parser_class,
+            parser_class=_WithoutEncoder,
             parser_kwargs={
                 "exit_on_error": False,
                 "prog": "python -m pipeline",
@@ -79,9 +99,10 @@ class CLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         add_shared(parser)
-        parser.add_argument("--validate_every", type=int, required=True, help="optimizer steps between validations")
-        parser.add_argument("--save_at_words", type=Points, default=None, help=SAVE_AT_WORDS)
-        parser.link_arguments("model.objective", "data.objective", apply_on="instantiate")
+        if not issubclass(self.module, FineTuning):
+            add_pretraining(parser)
+        elif not self.module.counts:
+            add_finetuning(parser)
 
     def before_instantiate_classes(self) -> None:
         trainer, precision = self.config.trainer, self.config.precision
@@ -116,44 +137,11 @@ class CLI(LightningCLI):
         return trainer
 
 
-class _WithoutEncoder(LightningArgumentParser):
-    """FineTuning takes the folder of its encoder for `Trainer.fit` alone: commands have FROM= for it."""
-
-    def add_class_arguments(self, theclass: type, *args: Any, **options: Any) -> list[str]:
-        skip = {"skip": {"encoder"}} if theclass is FineTuning else {}
-        return super().add_class_arguments(theclass, *args, **options, **skip)
-
-
-class CountingCLI(CLI):
-    """Fine-tuning by counting."""
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        add_shared(parser)
-
-
-class FineTuneCLI(CLI):
-    """Fine-tuning in steps."""
-
-    parser_class = _WithoutEncoder
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        add_shared(parser)
-        parser.add_argument("--validations", type=int, required=True, help="how often the validation part is scored")
-        parser.add_argument(
-            "--patience",
-            type=int,
-            required=True,
-            help="stop after this many validations without improvement; 0: never",
-        )
-
-
 LOGGER = "trainer.logger"
 CLASS_OF_OTHERS = re.compile(r"Problem with given class_path '(lightning[^']+)'")  # callbacks, plugins, ...
 
 
-def parse(
-    model: type, data: type, files: list[Path], flags: list[str], cli_class: type[CLI] | None = None
-) -> Configuration:
+def parse(model: type[Training], data: type, files: list[Path], flags: list[str]) -> Configuration:
     """Configuration files in order, then flags.
 
     Raises:
@@ -163,7 +151,7 @@ def parse(
     given = {file: content_of(file) for file in [*files, *files_in(flags)]}
     args = [part for file in files for part in ("--config", str(file))] + [*flags, *places_of_logger(given, flags)]
     try:
-        cli = (cli_class or CLI)(model, data, args)
+        cli = CLI(model, data, args)
     except RecursionError:
         raise UserError("The configuration is nested too deeply.") from None
     except (ArgumentError, TypeError, ValueError, OSError) as error:

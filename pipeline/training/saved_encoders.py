@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 
@@ -13,10 +13,8 @@ from pipeline.models.base import Encoder
 from pipeline.storage.folders import remove
 from pipeline.tracking.words_seen import FOLDER, Points, name_of, points_between, saved_in
 from pipeline.training.hardware import device_name
+from pipeline.training.run import Run
 from pipeline.training.step_callbacks import StepCallback
-
-if TYPE_CHECKING:
-    from pipeline.training.run import Run
 
 Card = Callable[..., str]  # of an encoder and a TrainingRecord
 

@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> None:
 
 def over_words(request: ZeroShotRequest) -> bool:
     """Draws a curve, where FROM= names encoders that were saved at numbers of words; False: it does not."""
-    from pipeline.experiments.words.curve import measure, runs_at
+    from pipeline.experiments.words.curve import measure
+    from pipeline.experiments.words.saved import runs_at
     from pipeline.presets.tasks import task_file
 
     curves = runs_at(request.encoder)

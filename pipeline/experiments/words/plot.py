@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipeline.experiments.words.saved import Curve
 from pipeline.tracking import plots
 from pipeline.tracking.words_seen import shortest
-
-if TYPE_CHECKING:
-    from pipeline.experiments.words.curve import Curve
 
 COLUMNS = 4  # of panels
 DASHES = (":", (0, (6, 2)), "-.", (0, (1, 4)), (0, (3, 1, 1, 1, 1, 1)))  # of published models

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline import metrics
+from pipeline.experiments.worth.labels_saved import LabelsSaved
 from pipeline.tracking import plots
-
-if TYPE_CHECKING:
-    from pipeline.experiments.worth.labels_saved import LabelsSaved
 
 NAMES = {"full": "pretrained (full)", "scratch": "fresh weights (scratch)"}
 
