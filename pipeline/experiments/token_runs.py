@@ -57,7 +57,7 @@ def fingerprint_of_pretraining(request: PretrainRequest, data: CorpusData) -> Fi
     merged = {name: value for file in files for name, value in flat(content_of(file)).items()}  # later ones win
     return {
         "files": digest(merged),
-        "corpus": [data.train.meta["corpus"], data.valid.meta["corpus"]],
+        "corpus": [data.train.meta["corpus"], data.parts_hash],
         "tokenizer": data.tokenizer.hash,
         "settings": with_contents(request.overrides),
         "seed": request.seed,

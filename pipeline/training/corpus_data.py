@@ -212,6 +212,12 @@ class CorpusData(lightning.LightningDataModule):
         of_task = self.task is not None and self.files is None and trained_task(self.task).sample is not None
         return self.sample_documents is not None or of_task
 
+    @property
+    def parts_hash(self) -> str:
+        """Of the validation text, and of how it was set aside where that is not by whole documents."""
+        corpus = self.valid.meta["corpus"]
+        return digest(corpus, self.section) if self.section else corpus
+
     def stages(self, name: str) -> list[dict[str, Any]]:
         """Corpus and tokenizer as stages of a lineage."""
         counts = {key: self.train.meta[key] for key in ("documents", "sentences", "words", "tokens", "bytes")}
@@ -220,7 +226,7 @@ class CorpusData(lightning.LightningDataModule):
         known = {key: True if key == "synthetic" else value for key, value in about.items() if value}
         return [
             {"stage": "corpus", "name": name, "sha256": self.train.meta["corpus"], **counts, **known},
-            {"stage": "validation text", "sha256": self.valid.meta["corpus"]},
+            {"stage": "validation text", "sha256": self.parts_hash},
             {"stage": "tokenizer", "scheme": self.tokenizer.scheme, "sha256": self.tokenizer.hash},
         ]
 

@@ -164,7 +164,7 @@ class Measured:
 
     def __init__(self, plan: Plan, folder: Path, kept: Path, name: str) -> None:
         self.plan, self.folder = plan, folder
-        key = digest([file_hash(folder / name) for name in FILES], plan.data.valid.meta["corpus"], plan.data.length)
+        key = digest([file_hash(folder / name) for name in FILES], plan.data.parts_hash, plan.data.length)
         self.kept = measures.Kept(kept, name, key)
 
     @cached_property
