@@ -58,7 +58,7 @@ def check_types() -> None:
     from pydantic import ValidationError
 
     try:
-        wandb.Settings().update_from_env_vars(os.environ)
+        wandb.Settings().update_from_env_vars(dict(os.environ))
     except ValidationError as error:
         first = error.errors()[0]
         name = f"WANDB_{str(first['loc'][0]).upper()}" if first["loc"] else "A variable of Weights & Biases"
