@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -38,15 +39,27 @@ def is_plain_list(value: Any) -> bool:
     return isinstance(value, list) and not any(isinstance(part, (list, dict)) or is_missing(part) for part in value)
 
 
+# The parts of a list that is written as text: quoted ones, and others.
+PART = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\]]+""")
+
+
 def as_list(value: Any) -> Any:
     """The list that a cell of a table holds as text, as pandas (`['a', 'b']`), NumPy (`['a' 'b']`) and JSON write it;
     any other value unchanged."""
     if not isinstance(value, str) or not (text := value.strip()).startswith("[") or not text.endswith("]"):
         return value
-    if "," not in text:
-        text = re.sub(r"(?<=['\"])\s+(?=['\"])", ", ", text)
-    with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-        found = ast.literal_eval(text)
+    inner = text[1:-1]
+    parts = PART.findall(inner)
+    begin, *between = [space.strip() for space in PART.split(inner)]
+    end = between.pop() if between else ""
+    quoted = all(part[0] in "'\"" for part in parts)
+    if begin or end or (set(between) - {","} and not (quoted and set(between) == {""})):
+        return value
+    if inner != inner.strip() and not quoted:  # words in brackets, with spaces between them
+        return value
+    with contextlib.suppress(ValueError, SyntaxError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes that Python does not know
+        found = [ast.literal_eval(part) for part in parts]
         return found if is_plain_list(found) else value
     return value
 

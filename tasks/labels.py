@@ -42,7 +42,7 @@ class NamedLabels(DataSet):
         if not self.ignore:
             return False
         value = row[1][self.named_column(row, "label")]
-        return ("" if is_missing(value) else str(value).strip()) in self.ignore
+        return ("" if is_missing(value) else _composed(value)) in map(_composed, self.ignore)
 
     def names(self, row: Row) -> list[str]:
         value = row[1][self.named_column(row, "label")]
@@ -71,8 +71,8 @@ class NamedLabels(DataSet):
         Raises:
             UserError: one is unknown; names the row.
         """
-        known = {name: index for index, name in enumerate(self.label_names)}
-        names = self.names(row)
+        known = {_composed(name): index for index, name in enumerate(self.label_names)}
+        names = [_composed(name) for name in self.names(row)]
         for name in names:
             if name not in known:
                 expected = f"the training part has only {listed(known)}"
@@ -88,7 +88,8 @@ class NamedLabels(DataSet):
         raise NotImplementedError
 
     def take_outputs(self, names: Sequence[str]) -> None:
-        if unknown := [name for name in self.label_names if self.labels is not None and name not in names]:
+        given = {_composed(name) for name in names}
+        if unknown := [n for n in self.label_names if self.labels is not None and _composed(n) not in given]:
             raise UserError(
                 f"The task has the label {listed(unknown)}, which the model does not give: it gives {listed(names)}; "
                 "`labels` in the task's YAML says which values of the files these are."

@@ -318,7 +318,7 @@ def test_the_first_gpt_has_its_own_activation(world: tuple[TokenStore, Tokenizer
         small(world[1], norm="post", activation="relu2")
 
 
-@pytest.mark.parametrize("prompt", [[], "a text", [10**6], [-1]])
+@pytest.mark.parametrize("prompt", [[], "a text", [10**6], [-1], [5.0], None])
 def test_a_prompt_is_tokens_of_the_model(world: tuple[TokenStore, Tokenizer], prompt: object) -> None:
     with pytest.raises(UserError, match="A prompt is a list of token ids, at least one, below"):
         small(world[1]).generate(prompt)  # type: ignore[arg-type]

@@ -242,10 +242,8 @@ def test_shuffled_is_a_permutation(size: int) -> None:
         assert abs(np.corrcoef(np.arange(size), order)[0, 1]) < 0.1
 
 
-def corpus_of(folder: Path, **settings: str) -> corpus.CorpusData:
-    flags = [flag for flag in SMALL if "sample_documents" not in flag] + [
-        f"--data.{k}={v}" for k, v in settings.items()
-    ]
+def corpus_of(folder: Path, *more: str) -> corpus.CorpusData:
+    flags = [*(flag for flag in SMALL if "sample_documents" not in flag), *more]
     return pretraining(CorpusRequest(model="gpt", corpus=str(folder), overrides=tuple(flags))).data
 
 
@@ -264,7 +262,25 @@ def test_few_long_documents_are_set_aside_in_parts(tmp_path: Path) -> None:
         assert "two is in line" in text
     assert data.train.raw_bytes + data.valid.raw_bytes == sum(path.stat().st_size for path in folder.iterdir())
     assert data.train.meta["sentences"] + data.valid.meta["sentences"] == 1400
-    assert "they are cut into sections of about 20 lines" in corpus_report(data)
+    assert "they are cut into sections of about 10 lines" in corpus_report(data)
+
+
+@pytest.mark.parametrize(("documents", "lines", "most"), [(1, 80, 0.35), (1, 500, 0.15), (4, 25, 0.4), (39, 100, 0.1)])
+def test_a_small_part_of_few_documents_is_set_aside(documents: int, lines: int, most: float, tmp_path: Path) -> None:
+    texts = ("\n".join(f"A line {line} of {document}." for line in range(lines)) for document in range(documents))
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    data = corpus_of(tmp_path / "a.txt")
+    data.prepare()
+    assert len(data.valid.tokens) / len(data.train.tokens) < most
+
+
+@pytest.mark.parametrize("every", ["5", "1000"])
+def test_many_documents_are_whole(every: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join("\n".join(f"Line {n}." for n in range(30)) for _ in range(40)))
+    data = corpus_of(tmp_path / "a.txt", f"--data.validation_every={every}")
+    data.prepare()
+    assert data.section is None
+    assert data.train.meta["documents"] + data.valid.meta["documents"] == 40
 
 
 def test_where_documents_cannot_be_cut_too_large_a_validation_part_is_said(tmp_path: Path) -> None:

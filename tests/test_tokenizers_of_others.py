@@ -29,6 +29,7 @@ BPES = {
     ),
     "as SmolLM": (None, pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTES])),
     "normalized": (normalizers.NFKC(), BYTES),
+    "not cut": (None, None),
     "with a space in front": (None, pre_tokenizers.ByteLevel(add_prefix_space=True)),
 }
 WORD_PIECES = {
@@ -60,7 +61,8 @@ def word_piece(name: str) -> tokenizers.Tokenizer:
 def trained(backend: tokenizers.Tokenizer, parts: tuple, trainer: object) -> tokenizers.Tokenizer:
     if parts[0] is not None:
         backend.normalizer = parts[0]
-    backend.pre_tokenizer = parts[1]
+    if parts[1] is not None:
+        backend.pre_tokenizer = parts[1]
     backend.train_from_iterator(TRAINED_ON, trainer=trainer)
     return backend
 

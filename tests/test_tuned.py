@@ -219,11 +219,11 @@ def test_predict_reads_lines_tables_and_json(bert: Bert, capsys: pytest.CaptureF
         model.predict([["a", "list"]])
     with pytest.raises(UserError, match="reads single texts"):
         model.predict([("a", "b")])
-    with pytest.raises(UserError, match="batch_size is 0"):
+    with pytest.raises(UserError, match="batch_size is 0; it must be a whole number"):
         model.predict(["a"], batch_size=0)
     with pytest.raises(UserError, match="Texts come in a list"):
         pairs.predict([("a", None)])  # type: ignore[list-item]
-    with pytest.raises(UserError, match="batch_size is 0"):
+    with pytest.raises(UserError, match="batch_size is 0; it must be a whole number"):
         bert.encode(["a"], batch_size=0)
     assert model.predict(iter(["a", "b"])) == model.predict(np.array(["a", "b"]))  # type: ignore[arg-type]
     mixed = bert.encode(["a text", ["two", "words"]])

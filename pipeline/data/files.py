@@ -109,7 +109,7 @@ def splits_of(paths: Iterable[Path]) -> dict[Path, str]:
     count (wiki.train.txt, wiki.valid.txt), as long as there is a training part beside the others.
     """
     paths = list(paths)
-    found = {path: _split_of(path, rf"{SPLIT_NAME}") for path in paths}
+    found = {path: _split_of(path, SPLIT_NAME) for path in paths}
     if not any(found.values()):
         within = {path: _split_of(Path(path.name), rf"(?:.*[._-]){SPLIT_NAME}") for path in paths}
         found = within if len({*within.values()} - {None}) > 1 and "train" in within.values() else found

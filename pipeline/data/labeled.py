@@ -137,7 +137,8 @@ def _split_column(rows: Sequence[Row]) -> str | None:
     names = [name for name in rows[0][1] if plain_name(name) in SPLIT_COLUMNS] if rows else []
     parts = {name: {_part(row, name) for row in rows} for name in names}
     for name, found in parts.items():
-        sure = plain_name(name) == "split" or len(found - {None}) > 1  # a column `part` may be of cars and trains
+        others = {str(row[1].get(name)) for row in rows if _part(row, name) is None}
+        sure = plain_name(name) == "split" or len(found - {None}) > 1 or len(others) < 2  # else of cars, trains, ships
         if None not in found or ("train" in found and sure):
             return name
     return None

@@ -26,7 +26,7 @@ from pipeline.storage.locks import built_once
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.spelled_words import LONGEST_WORD
 
-FORMAT = 5  # part of every key: raise it when the layout, the sentence splitter or the tokenization changes
+FORMAT = 6  # part of every key: raise it when the layout, the sentence splitter or the tokenization changes
 LONG_SENTENCE = 2_000  # characters; longer "sentences" are counted: most of them are lists or unsplit text
 BATCH = 4_000  # sentences tokenized at once: they keep the tokenizer's threads busy, and are about 1 MB of text
 MAX_CHARACTERS = 1 << 21  # of a batch of long sentences: Ctrl-C waits for the end of a batch

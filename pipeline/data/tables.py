@@ -12,7 +12,7 @@ from pipeline.data.files import BROKEN, COMPRESSIONS, unless_damaged
 from pipeline.errors import UserError
 from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
 from pipeline.storage.validation import parse_json
-from tasks.dataset import Row, is_plain_list, shortened
+from tasks.dataset import Row, shortened
 from tasks.errors import RowError
 
 Rows = Iterator[tuple[int, Mapping[Any, Any]]]  # with the number of their line
@@ -155,13 +155,18 @@ def questions_of(articles: list[Any], path: Path) -> list[dict[str, Any]]:
 def by_column(content: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Rows of columns, each a list of as many values, or values by the same numbers of rows; None of others."""
     columns = list(content.values())
-    if any(name in ("words", "tokens") and is_plain_list(value) for name, value in content.items()):
-        return [dict(content)]  # a single sentence
+    if content.keys() & {"words", "tokens"} and all(map(is_sentence, columns)):
+        return [dict(content)]
     if all(isinstance(column, list) for column in columns) and len({len(column) for column in columns}) == 1:
         return [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
     if all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
         return [{name: column[row] for name, column in content.items()} for row in columns[0]]
     return None
+
+
+def is_sentence(value: Any) -> bool:
+    """Whether it is a list of single words, or of their tags."""
+    return isinstance(value, list) and all(isinstance(part, str) and len(part.split()) == 1 for part in value)
 
 
 def mended(value: Any) -> Any:
@@ -197,7 +202,7 @@ def read_conll(file: IO[str], path: Path, refuse: Refuse = refuse) -> Iterator[t
     rows: list[list[str]] = []
     for number, line in lines:
         values = [value.strip(" ") or value for value in split(line)]
-        metadata = line.startswith("# ") and not rows and ("=" in line or values[1] in MARKS)
+        metadata = line.startswith("# ") and not rows and ("=" in line or line[1:].strip() in MARKS)
         comment = line.startswith("#") and (metadata or len(values) != width)
         if not line.strip():
             if rows:

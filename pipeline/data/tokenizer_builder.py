@@ -20,7 +20,7 @@ from pipeline.storage.validation import read_text
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
 
-FORMAT = 4  # part of a tokenizer's key: raise it when their training changes
+FORMAT = 5  # part of a tokenizer's key: raise it when their training changes
 
 LONG = 0.1  # of what a tokenizer is trained on: a document above it is long
 
@@ -152,10 +152,11 @@ def _spread(source: Source, limit: int) -> Iterator[str]:
     size = source.size() or 0
     compressed = any(path.suffix in (*files.COMPRESSIONS, ".parquet") for path in source.files)
     share = min(1.0, limit / max(1, size * (3.5 if compressed else 1))) if size else 1.0
-    taken = 0
+    taken = seen = 0  # characters; lines of long documents
     for number, (document, _) in enumerate(source.documents()):
         if sum(map(len, document)) > LONG * limit:
-            lines = [line for index, line in enumerate(document) if _is_taken(index, share)]
+            lines = [line for index, line in enumerate(document, start=seen) if _is_taken(index, share)]
+            seen += len(document)
         else:
             lines = document if _is_taken(number, share) else []
         for line in lines:

@@ -101,10 +101,16 @@ def finished(folder: Path, made_of: Fingerprint, taken: Taken) -> tuple[dict[str
         return None, f"{metrics} has no {error.args[0]}."
 
 
+def has_ended(folder: Path | None) -> bool:
+    """Whether a run has ended there, with metrics or without a finite loss, of whatever it was made."""
+    return folder is not None and any((folder / name).is_file() for name in ("metrics.json", DIVERGED))
+
+
 def check_diverged(folder: Path, made_of: Fingerprint) -> None:
     """Raises: Diverged, a run with this fingerprint has ended there without a finite loss."""
     if (folder / DIVERGED).is_file() and _note_of(folder) == made_of:
-        raise Diverged((folder / DIVERGED).read_text().strip())
+        text = (folder / DIVERGED).read_text().strip()
+        raise Diverged(f"{text} It is not run again without {typed.flag('overwrite')}.")
 
 
 def run_once(request: R, made_of: Fingerprint, run: Callable[[R], object], **how: Any) -> dict[str, Any]:

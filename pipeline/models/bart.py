@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pipeline.errors import UserError
 from pipeline.models.inputs import Batch, SpecialTokens, padded, rows_of
 from pipeline.models.layers.transformer_block import initialize
-from pipeline.models.outputs import Encoded
+from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.models.transformer_encoder_decoder import (
     Seq2SeqConfig,
     Side,
@@ -189,6 +189,12 @@ class Bart(TransformerEncoderDecoder):
         if self.names_languages:
             end, code = self.tokenizer.id("eos"), self.config["source_language_id"]
             self.tokenizer.save_with_ends(folder, begin=[], between=[end], end=[end, code])
+
+    def import_state(self, state: Mapping[str, Tensor]) -> LoadReport:
+        """As the base's; a folder of transformers' `BartModel` has no output, which is the embedding without a bias."""
+        if not any(name.startswith(("model.", "final_logits_bias")) for name in state):
+            state = {**state, "final_logits_bias": torch.zeros(1, self.config["vocab_size"])}
+        return super().import_state(state)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Bart:

@@ -6,6 +6,7 @@ Shapes: B batch, T positions, D model size, V vocabulary.
 from __future__ import annotations
 
 import contextlib
+import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -223,10 +224,14 @@ class Encoder(nn.Module):
         """
         if self.scoring != "causal":
             raise UserError(f"Only causal models generate text; {self.model_type} is {self.scoring}.")
-        if isinstance(prompt, str) or not len(prompt) or not all(0 <= token < len(self.tokenizer) for token in prompt):
+        try:
+            ids = [operator.index(token) for token in prompt]
+        except TypeError:  # others than whole numbers
+            ids = []
+        if not ids or not all(0 <= token < len(self.tokenizer) for token in ids):
             raise UserError(f"A prompt is a list of token ids, at least one, below {len(self.tokenizer):,}.")
         with eval_mode(self):
-            return generation.generate(self, prompt, generation.Search(**how))
+            return generation.generate(self, ids, generation.Search(**how))
 
     @abstractmethod
     def pooled(self, encoded: Encoded) -> Tensor:

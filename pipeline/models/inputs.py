@@ -52,8 +52,8 @@ def check_texts(texts: Any) -> list[Text]:
 
 def check_batch_size(batch_size: int) -> None:
     """Raises: UserError, it is below 1."""
-    if batch_size < 1:
-        raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UserError(f"batch_size is {batch_size}; it must be a whole number of at least 1.")
 
 
 def _is_text(text: Any) -> bool:

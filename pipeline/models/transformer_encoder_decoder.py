@@ -275,8 +275,6 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     @torch.no_grad()
     def import_state(self, state: Mapping[str, Tensor]) -> LoadReport:
-        if not any(name.startswith(("model.", "final_logits_bias")) for name in state):  # a BartModel, and the like
-            state = {**state, "final_logits_bias": torch.zeros(1, self.config["vocab_size"])}  # the output has no bias
         report = super().import_state(state)
         self.biased = bool(self.get_buffer("output_bias").any())
         return report

@@ -53,9 +53,10 @@ class ByteBpe(Tokenizer):
         return backend
 
     def is_standard(self) -> bool:
-        normalizer, before = self.parts("normalizer", "pre_tokenizer")
+        normalizer, before, model = self.parts("normalizer", "pre_tokenizer", "model")
         plain = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-        return normalizer is None and {name: value for name, value in before.items() if name in plain} == plain
+        cut = {name: value for name, value in (before or {}).items() if name in plain}
+        return normalizer is None and cut == plain and not (model.get("ignore_merges") or model.get("byte_fallback"))
 
     @classmethod
     def of_bytes(cls) -> Self:

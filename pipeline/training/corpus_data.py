@@ -25,16 +25,18 @@ from pipeline.errors import UserError
 from pipeline.objectives.base import Objective
 from pipeline.objectives.sampling import MicroBatches, ResumableSampler, StepBatches
 from pipeline.presets.tasks import trained_task
+from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest
 from pipeline.storage.folders import write_folder
 from pipeline.storage.locks import built_once
 from pipeline.storage.paths import cache_folder
+from pipeline.storage.validation import read_json
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training.loader import Loader
 
 OF_TASK = "task:"  # in front of the name of a task, where a corpus is named
 VALIDATION_BATCH = 64  # rows at once, at most
-SECTIONS, LEAST_SECTION = 10, 20  # for each that is set aside of few documents; lines of one
+FEW, SECTIONS, LEAST_SECTION = 40, 200, 10  # few documents; about as many sections are made of them; lines of one
 HELD_OUT = 500  # documents of a stream, at most, that are its validation part
 
 
@@ -132,10 +134,11 @@ class CorpusData(lightning.LightningDataModule):
             UserError: the corpus cannot be read, or does not suffice for the model; or what `check` raises.
         """
         train, valid = self._sources(self.options.languages)
-        if valid is None and self.hub is None:
-            train = _sectioned(train, self.validation_every)
-        self.section, self.set_aside = train.section, valid is None
         self.tokenizer = tokenizer_builder.build(train, self.options, cache_folder() / "tokenizers")
+        self.set_aside = valid is None
+        if self.set_aside and self.hub is None:
+            self.section = _section_of(train, cache_folder() / "sections")
+            train = replace(train, section=self.section)
         if check is not None:
             check(self)
         root = cache_folder() / "stores"
@@ -282,17 +285,23 @@ class CorpusData(lightning.LightningDataModule):
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
 
-def _sectioned(source: Source, every: int) -> Source:
-    """The corpus; if its documents are few, in sections: whole ones, which may be languages, are too much to set aside.
+def _section_of(source: Source, cache: Path) -> int | None:
+    """Lines of the sections that a corpus of few documents is cut into: whole ones, which may be languages, are too
+    much to set aside. None: they are many, or short, or translations, of which each document is a text.
 
-    Translations stay whole, since each document is a text.
+    Args:
+        cache: folder of what is known of other corpora, since all of the text is read for it.
     """
-    few = 2 * every
-    lines = [len(document) for document, _ in itertools.islice(source.documents(), few)]
-    if source.parallel or len(lines) == few:
-        return source
-    section = max(LEAST_SECTION, sum(lines) // (SECTIONS * every))
-    return replace(source, section=section) if max(lines, default=0) > section else source
+    if source.parallel:
+        return None
+    file = cache / f"{digest(source.fingerprint, FEW, SECTIONS, LEAST_SECTION)[:16]}.json"
+    if file.is_file():
+        return read_json(file, int | None)
+    lines = [len(document) for document, _ in itertools.islice(source.documents(), FEW)]
+    section = max(LEAST_SECTION, sum(lines) // SECTIONS)
+    cut = len(lines) < FEW and any(round(count / section) > 1 for count in lines)
+    write_json(file, section if cut else None)
+    return section if cut else None
 
 
 def _held_out(number: int, every: int, first: int | None) -> bool:

@@ -65,13 +65,13 @@ def corpus_report(data: CorpusData) -> str:
         lines.append("            Warning: validation says little of new text where so much of it is trained on.")
     if data.section:
         lines.append(
-            f"sections    The corpus has few documents: they are cut into sections of about {data.section:,} lines, of "
-            f"which 1 in {data.validation_every} is set aside for validation."
+            f"sections    The corpus has few documents: they are cut into sections of about {data.section:,} lines, "
+            "before some are set aside for validation."
         )
-    elif data.set_aside and (share := len(data.valid.tokens) / len(data.train.tokens)) > MUCH_ASIDE:
+    if data.set_aside and (share := len(data.valid.tokens) / len(data.train.tokens)) > MUCH_ASIDE:
         lines.append(
             f"            Warning: validation has {share / (1 + share):.0%} of the text, since the documents are few; "
-            "add a file named valid.txt, or separate documents by blank lines."
+            "add a file named valid.txt."
         )
     if data.left_out:
         lines.append(f"left out    {', '.join(data.left_out)}: named as a test part")

@@ -13,7 +13,7 @@ from pipeline import metrics
 from pipeline.presets.arms import ARMS
 from pipeline.tracking.metric_names import baselines_of
 
-Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see grid_run.summary)
+Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see runs.summary)
 
 
 @dataclass(frozen=True)

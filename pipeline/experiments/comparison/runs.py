@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from pipeline.console.messages import inform
 from pipeline.console.progress import progress
-from pipeline.errors import UserError
+from pipeline.errors import Diverged, UserError
 from pipeline.experiments.comparison import files as comparison_files
 from pipeline.experiments.comparison.grid import Cell, Grid, check_grid_settings
 from pipeline.experiments.comparison.table import footnotes
@@ -26,12 +26,12 @@ from pipeline.experiments.feasible import (
 )
 from pipeline.experiments.many_runs import FineTune, best_with_seeds, check_no_run
 from pipeline.experiments.run_cache import (
-    DIVERGED,
     Taken,
     check_diverged,
     fingerprint_of_finetune,
     finished,
     finite,
+    has_ended,
     run_once,
 )
 from pipeline.presets.arms import ArmName
@@ -104,7 +104,8 @@ def compare(
         whole: the grid that `grid` is a part of; what is finished of the rest is in the table too.
 
     Raises:
-        UserError: a run is refused, another process runs it, or the file of footnotes in `out` is damaged.
+        UserError: an arm has no finite loss, and the others are run; a run is refused, or another process runs it; the
+            file of footnotes in `out` is damaged.
     """
     check_no_run(out, "command.txt")
     check_grid_settings(grid)
@@ -116,7 +117,7 @@ def compare(
         inform(f"Left out: {reason}")
     if not grid.cells():
         raise UserError("None of these models can do any of these tasks with any of these arms.")
-    rows, shown = {cell: finished_rows(whole, cell, out) for cell in cells}, None
+    rows, shown, failed = {cell: finished_rows(whole, cell, out) for cell in cells}, None, list[str]()
     with progress(total=grid.size(), desc="compare", unit="run", smoothing=0) as bar:
 
         def train(run: GridRun) -> dict[str, Any]:
@@ -127,7 +128,11 @@ def compare(
         for cell in grid.cells():
             seeds = grid.arms[cell[2]].seeds
             if overwrite or len(rows[cell]) < seeds:
-                made = list(rows_of(whole, cell, out, seeds, train))
+                made = list[dict[str, Any]]()
+                try:
+                    made.extend(rows_of(whole, cell, out, seeds, train))
+                except Diverged as error:  # the other cells are run all the same
+                    failed.append(f"{' '.join(map(str, cell))}: {error}")
                 rows[cell] = max(made, finished_rows(whole, cell, out), key=len)  # further seeds that are finished stay
             else:
                 runs = grid.runs(cell)
@@ -141,6 +146,8 @@ def compare(
                 comparison_files.note_command(out, command)
     if shown:
         log_grid(out, shown)
+    if failed:
+        raise UserError(f"{len(failed)} of {len(grid.cells())} arms have no finite loss: {failed[0]}")
 
 
 def joined(whole: Grid, part: Grid) -> Grid:
@@ -162,18 +169,14 @@ def count_finished(grid: Grid, cell: Cell, out: Path) -> int:
     count, settings = 0, range(len(grid.settings(cell)))
     for seed in range(grid.arms[cell[2]].seeds):
         runs = [run_of(grid, cell, out, seed=seed, setting=setting) for setting in settings]
-        ended = sum(map(has_ended, runs))
+        ended = sum(has_ended(run.folder) for run in runs)
         count += ended if seed == 0 else min(1, ended)  # other seeds take the setting that seed 0 chose
     return count
 
 
-def has_ended(run: GridRun) -> bool:
-    return any((run.folder / name).is_file() for name in ("metrics.json", DIVERGED))
-
-
 def finished_summary(run: GridRun) -> dict[str, Any]:
     """Raises: LookupError, it is not finished; Diverged, its loss was not finite."""
-    if not has_ended(run):  # its fingerprint takes longer: the rows of the task are read
+    if not has_ended(run.folder):  # its fingerprint takes longer: the rows of the task are read
         raise LookupError(run.folder.name)
     made_of = fingerprint_of_finetune(run.request)
     check_diverged(run.folder, made_of)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.errors import Diverged, UserError
 from pipeline.experiments.ladder.plan import BITS, Plan
-from pipeline.experiments.run_cache import finished, finite, run_once
+from pipeline.experiments.run_cache import check_diverged, finished, finite, run_once
 from pipeline.experiments.token_runs import Configure, fingerprint_of_pretraining, training_of
 from pipeline.training.requests import PretrainRequest
 
@@ -70,6 +70,7 @@ def train(
         made_of = fingerprint_of_pretraining(request, plan.data)
         before = not overwrite and finished(request.out, made_of, validated)[0] is not None
         if only_finished and not before:
+            check_diverged(request.out, made_of)
             raise Unfinished(request.out.name)
         try:
             metrics = run_once(request, made_of, begin, overwrite=overwrite, taken=validated)

@@ -16,7 +16,7 @@ from pipeline.errors import Diverged, UserError
 from pipeline.experiments.recipes import report as recipes_report
 from pipeline.experiments.recipes.ingredients import Recipes
 from pipeline.experiments.recipes.report import BASE, Measured
-from pipeline.experiments.run_cache import finished, run_once
+from pipeline.experiments.run_cache import finished, has_ended, run_once
 from pipeline.experiments.token_runs import (
     EVERY,
     STEPS,
@@ -205,7 +205,7 @@ class RecipesRun:
                 continue
             folders = [request.out for (of, _), request in self.runs.items() if of == name]
             made = (folder for folder in folders if folder is not None and not self.overwrite)
-            ended = sum((folder / "metrics.json").is_file() for folder in made)
+            ended = sum(map(has_ended, made))
             settings = (flag.removeprefix("--") for flag in overrides_of(one.settings))
             rows.append([name, f"{ended} of {len(folders)}", ", ".join(settings)])
         return markdown_table(["recipe", "finished", "settings"], rows)
