@@ -32,7 +32,7 @@ class Document(list[str]):
     language: str | None = None
 
     def sections(self, lines: int | None) -> Iterator[Document]:
-        """The document in parts of so many lines, the last of up to half as many more; None: as a whole."""
+        """The document in parts of about so many lines; None: as a whole."""
         count = 1 if lines is None else max(1, round(len(self) / lines))
         ends = [len(self) * part // count for part in range(1, count + 1)]
         left = self.raw_bytes
