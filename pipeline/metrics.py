@@ -64,7 +64,7 @@ class Difference:
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Self:
         mean, deviation = mean_and_deviation([a - b for a, b in zip(ours, theirs, strict=True)])
-        if deviation <= ROUNDING:
+        if deviation <= ROUNDING * max(map(abs, [*ours, *theirs])):
             return cls(mean, None, None if len(ours) == 1 else 1.0)
         from scipy.stats import ttest_rel
 

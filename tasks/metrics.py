@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 WITH_ERROR = ("accuracy", "token_accuracy", "pearson", "answer_f1")  # figures whose standard error is `standard_error`
 
 
+def shown(value: float, digits: int = 3) -> str:
+    """With so many digits; a small number, as of squared errors, with two that are not 0."""
+    text = f"{value:.{digits}f}"
+    return f"{value:.2g}" if value and not float(text) else text
+
+
 def standard_error(accuracy: float, count: int) -> float:
     """Of a share: sqrt(p (1 - p) / n)."""
     return math.sqrt(max(0.0, accuracy * (1 - accuracy)) / max(1, count))

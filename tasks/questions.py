@@ -212,7 +212,7 @@ def plain_words(text: str) -> list[str]:
 
 def wrong(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines of `predictions.jsonl` whose answer has no right word, the likeliest first."""
-    found = [row for row in rows if not score(row["gold"], row["answer"])[0]]
+    found = [row for row in rows if not any(score(row["gold"], row["answer"]))]
     return sorted(found, key=lambda row: -row["probability"])
 
 

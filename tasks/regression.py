@@ -15,6 +15,7 @@ from tasks.baselines import joined, tfidf
 from tasks.dataset import Row, shortened
 from tasks.errors import RowError, TaskError, UserError
 from tasks.guess import Table
+from tasks.metrics import shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,7 +147,7 @@ class Regression(Task):
     def headline(self, figures: dict[str, float]) -> str:
         return (
             f"test Pearson {figures['pearson']:.4f} ± {figures['standard_error']:.4f} (standard error), "
-            f"Spearman {figures['spearman']:.4f}, mean squared error {figures['mse']:.4f}"
+            f"Spearman {figures['spearman']:.4f}, mean squared error {shown(figures['mse'], 4)}"
         )
 
     def row(self, example: Example, prediction: Prediction) -> dict[str, Any]:

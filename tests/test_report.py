@@ -24,8 +24,9 @@ from pipeline.reporting.page import Figure, Node, Page, Section, Table, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
 from pipeline.tracking import amounts
 from pipeline.tracking.history import History
-from pipeline.tracking.tables import latex_table
+from pipeline.tracking.tables import latex_table, markdown_table
 from pipeline.training import energy
+from tasks.metrics import shown
 from tests import browser
 from tests.conftest import figures, run
 
@@ -128,6 +129,48 @@ def test_runs_that_grew_are_paired_by_seed(encoder: Path, tmp_path: Path) -> Non
     text = grown_from(encoder, tmp_path / "runs", tmp_path / "page")
     assert "**+0.020 [+0.019, +0.021]**" in text
     assert "Left out" not in text
+
+
+def prompted(folder: Path, accuracy: float, shots: list[int]) -> Path:
+    """The folder of a run of prompts."""
+    folder.mkdir(parents=True)
+    stages = [
+        {"stage": "encoder", "sha256": "e"},
+        {"stage": "task", "name": "sick", "sha256": "t"},
+        {"stage": "zeroshot"},
+    ]
+    (folder / "lineage.json").write_text(json.dumps(stages))
+    (folder / "config.yaml").write_text(json.dumps({"task": "sick", "shots": shots, "seed": 0}))
+    found = {"zeroshot/accuracy": accuracy, "zeroshot/rows": 10, "zeroshot/template_1/accuracy": accuracy}
+    found |= {f"zeroshot/shots_{count}/template_1/accuracy": 0.5 for count in shots[1:]}
+    (folder / "metrics.json").write_text(json.dumps(found))
+    (folder / "predictions.jsonl").write_text('{"template": "{text} It is"}\n')
+    return folder
+
+
+def test_prompts_with_solved_examples_are_no_zero_shot_runs(encoder: Path, tmp_path: Path) -> None:
+    for shots, accuracy in (([0], 0.4), ([4], 0.6), ([1, 8], 0.5)):
+        prompted(tmp_path / f"runs/{shots[0]}", accuracy, shots)
+    text = grown_from(encoder, tmp_path / "runs", tmp_path / "page")
+    assert re.findall(r"\| sick \| ([\d, ]+) \| (0\.\d+)", text) == [("0", "0.400"), ("1, 8", "0.500"), ("4", "0.600")]
+    page = page_in(tmp_path / "page")
+    for named in ("zero-shot", "4-shot", "with 1 and 8 examples"):
+        assert named in page
+    assert "2 runs" not in page
+    seen = {0: "No label was seen.", 4: "Labels of solved examples were seen", 1: "Labels of solved examples were seen"}
+    for number, caption in seen.items():
+        report = grown_from(tmp_path / f"runs/{number}", tmp_path / "runs", tmp_path / f"page-{number}")
+        assert caption in report
+    assert "shots 4, template 1" in (tmp_path / "page-4/report.md").read_text()
+
+
+def test_small_errors_and_names_with_marks_can_be_read() -> None:
+    assert [shown(value) for value in (0.5, 2.1e-5, 0.0, 0.0004)] == ["0.500", "2.1e-05", "0.000", "0.0004"]
+    assert markdown_table(["a"], [["<unk> p < 0.1"]]).splitlines()[-1] == r"| \<unk> p < 0.1 |"
+    table = latex_table(["a"], [["<=50K | x"], ["[MASK] x"], ["**1**"]], aligned="l", caption="c", label="l")
+    assert "\\textless{}=50K \\textbar{} x" in table
+    assert "  {}[MASK] x" in table
+    assert "  \\textbf{1}" in table
 
 
 def test_runs_of_other_settings_and_of_experiments_are_no_further_seeds(encoder: Path, tmp_path: Path) -> None:

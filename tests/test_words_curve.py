@@ -74,6 +74,8 @@ def test_groups_by_file_where_rows_have_no_such_column() -> None:
     rows = [("data/hypernym.jsonl, line 1", {}), ("data/turn_taking.jsonl.gz, line 1", {})]
     assert by_group([1.0, 0.0], rows, "file") == {"hypernym": (1.0, 1), "turn_taking": (0.0, 1)}
     assert by_group([1.0, 0.0], rows, "UID") == {}
+    numbered = [("row", {"length": number}) for number in (2, 10, 1, -1)]
+    assert list(by_group([1.0] * 4, numbered, "length")) == ["-1", "1", "2", "10"]
 
 
 def saved(encoder: Path, *places: str) -> None:

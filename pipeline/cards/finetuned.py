@@ -17,6 +17,7 @@ from pipeline.presets.arms import FRESH
 from pipeline.tracking.lineage import tasks_of
 from pipeline.tracking.metric_names import baselines_of
 from pipeline.tracking.tables import markdown_table
+from tasks.metrics import shown
 
 ARMS = {
     "full": "all weights are trained, from the pretrained ones",
@@ -145,20 +146,24 @@ def scores(metrics: Any, metric: str, scratch: Sequence[float] = (), *, fresh: b
         scratch: the metric of runs of the arm `scratch` on the same rows.
         fresh: whether this model has begun with fresh weights itself.
     """
-    shown = metric.replace("_", " ")
+    title = metric.replace("_", " ")
     value, error = metrics.get(f"test/{metric}"), metrics.get("test/standard_error")
-    own = f"{value:.4f}" + (f" ± {error:.4f} (standard error)" if error and metric in WITH_ERROR else "")
+    own = shown(value, 4) + (f" ± {error:.4f} (standard error)" if error and metric in WITH_ERROR else "")
     rows = [["this model", own]]
     if scratch:
         mean, deviation = mean_and_deviation(scratch)
-        spread = f" ± {deviation:.4f} (standard deviation of {len(scratch)} runs)" if len(scratch) > 1 else " (one run)"
-        rows.append(["the same network without pretraining", f"{mean:.4f}{spread}"])
+        spread = (
+            f" ± {shown(deviation, 4)} (standard deviation of {len(scratch)} runs)"
+            if len(scratch) > 1
+            else " (one run)"
+        )
+        rows.append(["the same network without pretraining", f"{shown(mean, 4)}{spread}"])
     for name, number in baselines_of(metrics).items():
-        rows.append([name.replace("/", ": ").replace("_", " "), f"{number:.4f}"])
+        rows.append([name.replace("/", ": ").replace("_", " "), shown(number, 4)])
     note = (
         ""
         if scratch or fresh or metrics.get("steps") == 0
         else "\nNo run of the same network without pretraining (arm `scratch`) was known here.\n"
     )
     count = f" ({metrics['test/rows']:,} rows)" if "test/rows" in metrics else ""
-    return f"On the test part{count}:\n\n{markdown_table(['', shown], rows)}{note}"
+    return f"On the test part{count}:\n\n{markdown_table(['', title], rows)}{note}"

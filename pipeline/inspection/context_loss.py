@@ -44,14 +44,21 @@ def loss_by_context(scores: TokenLogProbs) -> list[Bucket]:
 def table(curves: Mapping[str, Sequence[Bucket]]) -> str:
     """Mean losses in nats by tokens of context, a column for each model; a model may lack the longest contexts."""
     longest = max(curves.values(), key=len)
-    losses = [{(bucket.first, bucket.last): f"{bucket.loss:.4f}" for bucket in buckets} for buckets in curves.values()]
+    losses = [{bucket.first: bucket for bucket in buckets} for buckets in curves.values()]
     widths = [max(12, len(name) + 6) for name in curves]
     lines = ["  ".join(["context", f"{'tokens':>9}", *(f"{f'nats, {name}':>12}" for name in curves)])]
     for bucket in longest:
-        found = [by_context.get((bucket.first, bucket.last), "") for by_context in losses]
+        found = [_loss(by_first.get(bucket.first), bucket.last) for by_first in losses]
         cells = [f"{loss:>{width}}" for loss, width in zip(found, widths, strict=True)]
         lines.append("  ".join([f"{bucket.name:<7}", f"{bucket.tokens:>9,}", *cells]))
     return "\n".join(lines)
+
+
+def _loss(bucket: Bucket | None, last: int) -> str:
+    """The loss of a bucket, and its last context where that is another."""
+    if bucket is None:
+        return ""
+    return f"{bucket.loss:.4f}" + (f" (to {bucket.last})" if bucket.last != last else "")
 
 
 def plot(curves: Mapping[str, Sequence[Bucket]], file: Path, *, title: str) -> None:

@@ -101,17 +101,17 @@ def retrieve(
             text_vectors(encoder, texts, language=language, name=name)
             for texts, language in zip(sides, languages, strict=True)
         )
-        by_part.append([nearest(a, b) for a, b in zip(sources, targets, strict=True)])
+        by_part.append([nearest(a, b, sides) for a, b in zip(sources, targets, strict=True)])
     tuned, tested = by_part
     tokens = [encoder.tokenize(side) for side in test]
     room = encoder.max_length - encoder.special.count()
-    counted = None if encoder.tokenizer.spells else nearest(*counted_vectors(encoder, training, test))
+    counted = None if encoder.tokenizer.spells else nearest(*counted_vectors(encoder, training, test), test)
     return Retrieval(
         texts=len(test[0]),
         languages=languages,
         layers=tuple(tested),
         chosen=int(np.argmax([found.mean for found in tuned])),
-        tokens=nearest(*token_vectors(*tokens)),
+        tokens=nearest(*token_vectors(*tokens), test),
         counted=counted,
         truncated=sum(len(text) > room for side in tokens for text in side),
     )
@@ -163,10 +163,11 @@ def counted_vectors(encoder: Encoder, training: Sides, test: Sides) -> tuple[Ten
     return source, target
 
 
-def nearest(sources: Tensor, targets: Tensor) -> Found:
-    """How often row i of either side (N, D) has the highest margin with row i of the other."""
-    scores, right = margins(sources, targets), torch.arange(len(sources))
-    there, back = ((best == right).double().mean().item() for best in (scores.argmax(1), scores.argmax(0)))
+def nearest(sources: Tensor, targets: Tensor, texts: Sides) -> Found:
+    """How often row i of either side (N, D) has the highest margin with row i of the other, or with an equal text."""
+    scores = margins(sources, targets)
+    found = zip(texts, (scores.argmax(0), scores.argmax(1)), strict=True)
+    back, there = (float(np.mean([side[b] == side[i] for i, b in enumerate(best.tolist())])) for side, best in found)
     return Found(there, back)
 
 

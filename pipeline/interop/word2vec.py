@@ -22,25 +22,39 @@ from pipeline.data.files import BROKEN, COMPRESSIONS
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.cbow import Cbow
+from pipeline.tokenization.base import PARTIAL
 from pipeline.tokenization.wordpiece import WordPiece, backend_of
 
+FEW_CAPITALS = 0.01  # of the words: names of special tokens
 WINDOW, LONGEST_TEXT = 5, 512  # of an encoder with such vectors: of word2vec; tokens
 
 
 def as_text(encoder: Encoder) -> Iterator[str]:
     """The vectors of an encoder's tokens as the lines of a word2vec file, without special ones and those with spaces.
 
+    Of tokens that hold the space before a word those that begin one, as words.
+
     Raises:
         UserError: it has no vector for each token.
     """
     if encoder.token_embedding is None:
         raise UserError(f"A {encoder.model_type} has no table with a vector for each token.")
-    spell = encoder.tokenizer.backend.id_to_token
-    ids = [index for index in encoder.tokenizer.ordinary_ids.tolist() if " " not in str(spell(index))]
+    names = {index: name for index in encoder.tokenizer.ordinary_ids.tolist() if (name := _name_of(encoder, index))}
     vectors = encoder.token_embedding.weight.detach().float().cpu()
-    yield f"{len(ids)} {vectors.shape[1]}\n"
-    for index in ids:
-        yield f"{spell(index)} {' '.join(f'{number:.6g}' for number in vectors[index].tolist())}\n"
+    yield f"{len(names)} {vectors.shape[1]}\n"
+    for index, name in names.items():
+        yield f"{name} {' '.join(f'{number:.6g}' for number in vectors[index].tolist())}\n"
+
+
+def _name_of(encoder: Encoder, index: int) -> str | None:
+    """What a token is called in a file of words; None: it is none."""
+    if not encoder.tokenizer.keeps_spaces:
+        name = str(encoder.tokenizer.backend.id_to_token(index))
+    elif (text := encoder.tokenizer.decode([index])).startswith(" ") and PARTIAL not in text:
+        name = text[1:]
+    else:
+        return None
+    return None if not name or any(map(str.isspace, name)) else name
 
 
 def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
@@ -115,11 +129,12 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
 def encoder_of(words: list[str], vectors: Tensor) -> Cbow:
     """An encoder with these vectors (V, m). Unknown words have their mean; it has no output layer.
 
-    Texts are split as BERT's are, at spaces and punctuation. They are read in lower case where no word has a capital.
+    Texts are split as BERT's are, at spaces and punctuation. They are read in lower case where hardly any
+    word has a capital, as `UNK` alone.
     """
     special = [*WordPiece.default_special.values()]
     pieces = [*special, *(word for word in words if word not in special)]
-    lowercase = not any(word != word.lower() for word in words)
+    lowercase = sum(word != word.lower() for word in words) <= FEW_CAPITALS * len(words)
     backend = backend_of({piece: index for index, piece in enumerate(pieces)}, lowercase=lowercase)
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     backend.add_special_tokens(special)

@@ -93,7 +93,11 @@ def by_group(credits: Sequence[float], rows: Sequence[Row], column: str) -> dict
     for value, (place, row) in zip(credits, rows, strict=True):
         name = file_of(place) if column == FILE and FILE not in row else str(row.get(column))
         groups.setdefault(name, []).append(value)
-    return {name: (statistics.fmean(values), len(values)) for name, values in sorted(groups.items())}
+    try:
+        order = sorted(groups, key=float)
+    except ValueError:  # names
+        order = sorted(groups)
+    return {name: (statistics.fmean(groups[name]), len(groups[name])) for name in order}
 
 
 def file_of(place: str) -> str:

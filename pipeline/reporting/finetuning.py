@@ -25,6 +25,7 @@ from pipeline.reporting.predictions import Row, sections_of
 from pipeline.reporting.run_record import RunRecord
 from pipeline.tracking.amounts import duration
 from tasks.bio import spans
+from tasks.metrics import shown
 
 RESAMPLES = 1000  # of the test part, for an interval of a score of spans
 
@@ -36,11 +37,11 @@ def page(run: RunRecord) -> Page:
     best = choose(baselines, key=lambda name: baselines[name]) if baselines else None
     figures = [
         Figure(
-            f"Test {shared.readable(metric)}", f"{score:.3f}" if score is not None else "?", interval_text(run, metric)
+            f"Test {shared.readable(metric)}", shown(score) if score is not None else "?", interval_text(run, metric)
         )
     ]
     if best is not None:
-        figures.append(Figure("Best baseline", f"{baselines[best]:.3f}", best))
+        figures.append(Figure("Best baseline", shown(baselines[best]), best))
     if is_counted(run):
         figures.append(Figure("Counted", f"{metrics.get('parameters', 0):,} n-grams", "of the training texts"))
     else:
@@ -113,7 +114,7 @@ def scores_section(run: RunRecord, metric: str) -> Section:
             rows.append([shared.name_of(name), text, interval_text(run, name.removeprefix("test/"))])
             notes += [how_of(name.removeprefix("test/"))] if rows[-1][2] else []
     for name, value in run.baselines().items():
-        rows.append([f"Baseline: {name}", f"{value:.4f}", ""])
+        rows.append([f"Baseline: {name}", shown(value, 4), ""])
     count = run.metrics.get("test/rows")
     caption = "Scores on the test part" + (f" ({count:,} rows)." if count else ".")
     blocks: list[Block] = [Table(["metric", "score", "95 % interval"], rows, caption, list(dict.fromkeys(notes)))]

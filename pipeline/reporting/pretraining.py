@@ -189,15 +189,19 @@ def grown_sections(grown: Sequence[RunRecord], shown: Sequence[RunRecord]) -> li
         cells.append(
             [
                 run.task,
+                ", ".join(map(str, shared.shots_of(run))),
                 f"{metrics.get('zeroshot/accuracy', 0):.3f} [{low:.3f}, {high:.3f}]",
                 *("" if guess is None else f"{guess:.3f}" for guess in guesses),
                 f"{count:,}",
             ]
         )
     if cells:
-        head = ["task", "accuracy (mean of templates)", "chance", "majority", "rows"]
-        caption = "Prompts without any training, with 95 % intervals over the rows of the test part."
-        sections.append(Section("Zero-shot", [Table(head, cells, caption)]))
+        head = ["task", "solved examples", "accuracy (mean of templates)", "chance", "majority", "rows"]
+        caption = (
+            "Prompts without any training, with 95 % intervals over the rows of the test part. Of several numbers of "
+            "solved examples the accuracy is that of the fewest."
+        )
+        sections.append(Section("Prompts", [Table(head, cells, caption)]))
     if not grown:
         text = "No fine-tune or zero-shot run of this encoder was found; --search names further folders to look in."
         sections.append(Section(GROWN, [Text(text)]))

@@ -31,7 +31,7 @@ def page(run: RunRecord) -> Page:
         figures.append(Figure("Majority baseline", f"{metrics['zeroshot/majority']:.3f}"))
     figures.append(Figure("Rows", f"{rows:,}", "of the test part"))
     return Page(
-        title=f"{run.model} on {run.task}, zero-shot",
+        title=f"{run.model} on {run.task}, {shared.named_shots(run)}",
         about=f"prompts without training, seed {run.seed}, version {run.version}",
         figures=figures,
         sections=[
@@ -71,17 +71,19 @@ def templates_section(run: RunRecord) -> Section:
     cells, lines = [], []
     for name in sorted(found, key=lambda name: [int(number) for number in re.findall(r"\d+", f"0/{name}")][-2:]):
         number = int(name.rpartition("_")[2])
+        fewest = f"shots {least}, " if (least := min(shared.shots_of(run))) and "shots" not in name else ""
+        label = fewest + name.replace("_", " ").replace("/", ", ")
         text = texts[number - 1] if number <= len(texts) else name
         values = [run.metrics.get(f"zeroshot/{name}/{rule}") for rule in rules]
         low, high = shared.wilson(values[0] or 0.0, count)
         cells.append(
             [
-                f"{name.replace('_', ' ').replace('/', ', ')}: {text}",
+                f"{label}: {text}",
                 *(f"{value:.3f}" if value is not None else "" for value in values),
             ]
         )
         mark = charts.Mark(values[0] or 0.0, "s0", "sum:", low, high)
-        lines.append(charts.DotLine(name.replace("_", " ").replace("/", ", "), [mark]))
+        lines.append(charts.DotLine(label, [mark]))
     if not cells:
         return Section("Templates", [])
     guesses: dict[float, str] = {}
@@ -91,8 +93,8 @@ def templates_section(run: RunRecord) -> Section:
     colors = dict(zip(guesses, ("s6", "s4"), strict=False))
     bars = [charts.Mark(value, colors[value], f"{name}:", bar=True) for value, name in guesses.items()]
     lines = [charts.DotLine(line.label, [*bars, *line.marks]) for line in lines]
-    shown = any("shots" in line.label for line in lines)  # solved examples in front
-    seen = "Labels of solved examples were seen where there are shots." if shown else "No label was seen."
+    solved = max(shared.shots_of(run)) or any("shots" in line.label for line in lines)  # examples in front
+    seen = "Labels of solved examples were seen where there are shots." if solved else "No label was seen."
     caption = f"Accuracy of each template by each rule of scoring. {seen}"
     svg = charts.dot_plot(lines, x_label="accuracy by the sum of log-probabilities, with 95 % intervals")
     legend = [

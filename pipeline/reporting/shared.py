@@ -112,15 +112,33 @@ def nodes_of(stages: Sequence[lineage.Stage]) -> list[Node]:
     return nodes
 
 
+def shots_of(run: RunRecord) -> list[int]:
+    """The numbers of solved examples in front of the prompts of a run."""
+    return [int(count) for count in run.config.get("shots") or [0]]
+
+
+def named_shots(run: RunRecord) -> str:
+    """As `zero-shot`, `4-shot`, `with 1 and 4 examples`."""
+    shots = shots_of(run)
+    if len(shots) == 1:
+        return f"{shots[0]}-shot" if shots[0] else "zero-shot"
+    return f"with {', '.join(map(str, shots[:-1]))} and {shots[-1]} examples"
+
+
 def grown_nodes(grown: Sequence[RunRecord]) -> list[Node]:
-    """A node for each task, one below it for each arm."""
+    """A node for each task, one below it for each arm, and for each run of prompts: these differ in their settings."""
     nodes = []
     for task in dict.fromkeys(run.task for run in grown):
         mine = [run for run in grown if run.task == task]
         arms = []
-        for arm in dict.fromkeys(run.arm for run in mine):
-            runs = [run for run in mine if run.arm == arm]
-            name = f"test/{runs[0].metric}" if runs[0].kind == "finetune" else "zeroshot/accuracy"
+        prompted = [run for run in mine if run.kind == "zeroshot"]
+        for run in prompted:
+            accuracy, rows = run.metrics.get("zeroshot/accuracy"), run.metrics.get("zeroshot/rows", 0)
+            shown = "no score" if accuracy is None else f"{accuracy:.3f} accuracy"
+            arms.append(Node(named_shots(run), [shown, f"{rows:,} rows"]))
+        for arm in dict.fromkeys(run.arm for run in mine if run not in prompted):
+            runs = [run for run in mine if run.arm == arm and run not in prompted]
+            name = f"test/{runs[0].metric}"
             scores = [float(run.metrics[name]) for run in runs if name in run.metrics]
             shown = f"{sum(scores) / len(scores):.3f} {readable(name)}" if scores else "no score"
             arms.append(Node(arm, [shown, f"{len(runs)} run{'s' if len(runs) > 1 else ''}"]))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, each line with its end. White space in cells becomes a space, `|` is escaped."""
+    """A Markdown table, each line with its end. White space in cells becomes a space, `|` and tags are escaped."""
     return "".join(markdown_line(cells) for cells in [head, ["---"] * len(head), *rows])
 
 
@@ -17,6 +17,7 @@ def markdown_line(cells: Sequence[str]) -> str:
 
 
 def _escaped(cell: str) -> str:
+    cell = re.sub(r"<(?=[A-Za-z/!])", r"\\<", cell) if "`" not in cell else cell  # else it would be a tag of HTML
     return " ".join(cell.replace("|", "\\|").split())
 
 
@@ -36,6 +37,10 @@ LATEX = {
     "^": "\\textasciicircum{}",
     "\\": "\\textbackslash{}",
     **{mark: f"$^{digit}$" for digit, mark in SUPERSCRIPTS.items()},
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "|": "\\textbar{}",
+    '"': "''",
     "±": "$\\pm$",
     "→": "$\\rightarrow$",
     "†": "$\\dagger$",
@@ -49,12 +54,17 @@ def latex_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, aligned: 
     Args:
         aligned: l or r for each column.
     """
-    body = "".join(f"  {' & '.join(map(latex, cells))} \\\\\n" for cells in rows)
+    body = "".join(f"  {_begun(' & '.join(map(latex, cells)))} \\\\\n" for cells in rows)
     return (
         f"\\begin{{table}}\n  \\centering\n  \\caption{{{latex(caption)}}}\n  \\label{{{label}}}\n"
         f"  \\begin{{tabular}}{{{aligned}}}\n  \\toprule\n  {' & '.join(map(latex, head))} \\\\\n  \\midrule\n{body}"
         "  \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
     )
+
+
+def _begun(line: str) -> str:
+    """A line as the one before, which ends in two backslashes, may stand in front of it."""
+    return f"{{}}{line}" if line.startswith(("[", "*")) else line
 
 
 def latex(text: str) -> str:

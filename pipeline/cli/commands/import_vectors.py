@@ -29,5 +29,7 @@ def run(options: argparse.Namespace) -> None:
     card = imported_card(encoder, origin)
     write_folder(options.out, lambda folder: encoder.save(folder, card=card))
     found, size = word2vec.readable(encoder, words), f"{len(words):,} words, {vectors.shape[1]} numbers each"
-    print(f"Saved {options.out}: {size}; {found:,} of the words are found in texts, others have punctuation or spaces")
+    cased = "as it is" if encoder.tokenizer.normalize("A") == "A" else "in lower case"
+    print(f"Saved {options.out}: {size}; {found:,} of the words are found in texts, others have punctuation or spaces.")
+    print(f"Text is read {cased}.")
     print(f"Next: {typed.command('finetune', model=encoder.model_type, from_=options.out)}")

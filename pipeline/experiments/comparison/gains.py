@@ -12,6 +12,7 @@ from typing import Any
 from pipeline import metrics
 from pipeline.presets.arms import ARMS
 from pipeline.tracking.metric_names import baselines_of
+from tasks.metrics import shown
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see runs.summary)
 
@@ -64,7 +65,8 @@ class Line:
     @property
     def is_share(self) -> bool:
         """Whether scores are of at most 1, which is best, as an accuracy."""
-        return self.sign > 0 and all(row["score"] <= 1 for row in self.rows)
+        of_100 = {row["metric"] for row in self.rows} & {"bleu", "chrf"}
+        return self.sign > 0 and not of_100 and all(row["score"] <= 1 for row in self.rows)
 
     @property
     def best_arm(self) -> str | None:
@@ -178,10 +180,15 @@ def format_score(scores: Sequence[float]) -> str:
     if not scores:
         return ""
     mean, deviation = metrics.mean_and_deviation(list(scores))
-    return f"{mean:.3f}" if len(scores) == 1 else f"{mean:.3f} ± {deviation:.3f}"
+    return shown(mean) if len(scores) == 1 else f"{shown(mean)} ± {_like(mean, deviation)}"
 
 
 def format_scores(scores: Sequence[float]) -> str:
     """Mean, standard deviation and the scores of all runs."""
-    runs = f" ({', '.join(f'{score:.3f}' for score in scores)})" if len(scores) > 1 else ""
+    runs = f" ({', '.join(_like(max(scores), score) for score in scores)})" if len(scores) > 1 else ""
     return format_score(scores) + runs
+
+
+def _like(score: float, value: float) -> str:
+    """A value beside a score: with three digits, unless the score itself is too small for them."""
+    return f"{value:.3f}" if shown(score) == f"{score:.3f}" else shown(value)

@@ -10,6 +10,7 @@ from pipeline.experiments import conditions
 from pipeline.experiments.comparison.gains import Line, format_score, has_intervals, pretrained_arm, why_no_interval
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.tracking.tables import markdown_table, superscript
+from tasks.metrics import shown
 
 NOTES = "notes.yaml"  # footnotes, in the folder of a comparison
 
@@ -72,7 +73,7 @@ def score_table(lines: Sequence[Line], notes: Sequence[Footnote] = (), *, costs:
         row = [f"{line.task_name} ({line.metric})", line.model + ",".join(map(superscript, numbers))]
         row += [_score_cell(line, arm) for arm in arms]
         best = line.best_baseline
-        row.append(f"{sum(best[1]) / len(best[1]):.3f} ({best[0]})" if best else "")
+        row.append(f"{shown(sum(best[1]) / len(best[1]))} ({best[0]})" if best else "")
         if tuned:
             row += [str(gain) if gain else "" for gain in (line.gain_over_scratch, line.gain_over_baseline)]
         if costs:
