@@ -44,7 +44,7 @@ def check_texts(texts: Any) -> list[Text]:
     Raises:
         UserError: they are something else; a string alone would be read letter by letter.
     """
-    listed = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [None]
+    listed: list[Any] = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [None]
     if not all(map(_is_text, listed)):
         raise UserError('Texts come in a list, as ["one", "two"]: each a string, a pair (a, b) or a list of words.')
     return listed
