@@ -33,7 +33,7 @@ $(foreach name,$(filter $(SWITCHES),$(typed)),$(if $(filter-out $(ON) $(OFF),$($
 	$(name)=$($(name)) is neither on ($(ON)) nor off ($(OFF)); see make help)))
 
 flag = $(if $(filter $(1),$(SWITCHES)),$(if $(filter $(ON),$($(1))),$(named)),$(if $(call given,$(1)),$(named)=$(call given,$(1))))
-named = $(or $(2),$(patsubst $(1)--%,--%,$(filter $(1)--%,$(FLAGS))))
+named = $(patsubst $(1)--%,--%,$(filter $(1)--%,$(FLAGS)))
 flags = $(foreach name,$(filter $(typed),$(1)),$(call flag,$(name)))
 
 # A variable that a target does not use is refused: it would be ignored silently.
@@ -124,8 +124,7 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 	$(call run,TASK ARM FROM TEACHER SEEDS RESUME $(WRITING) ARGS)
 
 predict: $(BIN)/.installed-core ## labels, tags, scores, answers or translations of new texts: FROM=run, DATA=file, OUT=file
-	$(call uses,FROM DATA OUT ARGS)
-	@PIPELINE_FRONT_END=make $(BIN)/python -m pipeline $@ $(call flag,DATA,--input) $(call flags,FROM OUT ARGS)
+	$(call run,FROM DATA OUT ARGS)
 
 score: $(BIN)/.installed-core ## scores of a fine-tuned model on other labelled texts: FROM=run, TASK, DATA; OUT=file.json
 	$(call run,FROM TASK DATA OUT ARGS)
@@ -219,11 +218,11 @@ verify-resume: $(BIN)/.installed-core ## does a killed run end as an uninterrupt
 
 bench: $(BIN)/.installed-bench ## our speed beside others', ROWS of work; CORPUS, DATA=folder of SST-2, FROM=BERT encoder
 	$(call uses,ROWS CORPUS DATA FROM OUT ARGS)
-	@$(BIN)/python -m pipeline.bench $(call given,ROWS) $(call flag,FROM,--encoder) $(call flags,CORPUS DATA OUT ARGS)
+	@$(BIN)/python -m pipeline.bench $(call given,ROWS) $(call flags,CORPUS DATA FROM OUT ARGS)
 
 bench-lm-eval: $(BIN)/.installed-lm-eval ## scores of texts against lm-evaluation-harness; DATA=folder, FROM=GPT encoder
 	$(call uses,DATA FROM ARGS)
-	@$(BIN)/python -m pipeline.bench.lm_eval $(call flag,FROM,--encoder) $(call flags,DATA ARGS)
+	@$(BIN)/python -m pipeline.bench.lm_eval $(call flags,DATA FROM ARGS)
 
 scaling: $(BIN)/.installed-bench ## what a step costs by length and model size, a batch by corpus size: a plot
 	$(call uses,OUT ARGS)

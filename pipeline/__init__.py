@@ -1,4 +1,4 @@
-"""Pretrain ELMo, GPT and BERT encoders on raw text, fine-tune them, and prompt them.
+"""Pretrain small language models on raw text, fine-tune them, and prompt them.
 
 From Python::
 

@@ -23,8 +23,8 @@ def test_messages_name_flags_as_they_are_typed(front_end: str | None, monkeypatc
     said = [
         *(typed.flag("out"), typed.flag("resume"), typed.flag("seed", 3), typed.setting("data.length", 64)),
         typed.command("finetune", "--epochs=3", "--x=1", model=None, from_="a b", resume=True),
-        typed.command("predict", from_="m", input="x.csv"),
-        typed.shown("give --from and --input, not --batch-size or --out.x", "predict"),
+        typed.command("predict", from_="m", data="x.csv"),
+        typed.shown("give --from and --data, not --batch-size or --out.x"),
     ]
     if front_end == "make":
         assert said[:4] == ["OUT=", "RESUME=1", "SEED=3", "ARGS=--data.length=64"]
@@ -37,8 +37,8 @@ def test_messages_name_flags_as_they_are_typed(front_end: str | None, monkeypatc
         assert said[:4] == ["--out", "--resume", "--seed 3", "--data.length=64"]
         assert said[4:] == [
             "pretrain-finetune finetune --from 'a b' --resume --epochs=3 --x=1",
-            "pretrain-finetune predict --from m --input x.csv",
-            "give --from and --input, not --batch-size or --out.x",
+            "pretrain-finetune predict --from m --data x.csv",
+            "give --from and --data, not --batch-size or --out.x",
         ]
 
 

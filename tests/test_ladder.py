@@ -143,7 +143,7 @@ def test_a_ladder_prints_the_command_that_makes_the_same(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_model_that_thinks_a_token_impossible_is_named(tmp_path: Path) -> None:
     unsmoothed = {**TRIGRAM, "settings": {ORDER: 5, SMOOTHING: "mle"}}
-    with pytest.raises(UserError, match="The rung trigram thinks a token of the validation text impossible"):
+    with pytest.raises(UserError, match="The rung trigram gives a token of the validation text no probability"):
         run("ladder", "--name", write(tmp_path, rungs=[unsmoothed], tokens=None))
 
 

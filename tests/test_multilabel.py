@@ -73,7 +73,7 @@ def test_labels_are_learned_predicted_and_shown(
     assert end["test/micro_f1"] == pytest.approx(f1_score(*sides, average="micro"))
     (tmp_path / "new.txt").write_text("we saw a big bird and a dog and a house\nwe saw a house\n")
     named_before = ["--model", str(out)]
-    run("predict", *named_before, "--input", str(tmp_path / "new.txt"), "--out", str(tmp_path / "new.csv"))
+    run("predict", *named_before, "--data", str(tmp_path / "new.txt"), "--out", str(tmp_path / "new.csv"))
     first, second = csv.DictReader((tmp_path / "new.csv").open())
     assert "big bird" in first["predicted_labels"].split(",")  # as the task reads them
     assert second["predicted_labels"] == ""

@@ -521,22 +521,22 @@ def test_one_file_is_enough(pretrained: Path, tmp_path: Path, capsys: pytest.Cap
     assert tested < set(frame["Review Text"])
     for name in ("reviews.csv", "reviews.parquet"):
         frame.to_parquet("reviews.parquet")
-        run("predict", "--from", "0/model", "--input", name, "--out", f"{name}.csv")
+        run("predict", "--from", "0/model", "--data", name, "--out", f"{name}.csv")
     for name, why in (("reviews.csv.csv", "is there already"), ("new.xlsx", "no table of that kind")):
         with pytest.raises(UserError, match=why):
-            run("predict", "--from", "0/model", "--input", "reviews.csv", "--out", name)
+            run("predict", "--from", "0/model", "--data", "reviews.csv", "--out", name)
     answers = pd.read_csv("reviews.csv.csv")
     assert answers["Review Text"].tolist() == frame["Review Text"].tolist()
     assert set(answers["predicted_label"]) <= {"good", "bad"}
     assert answers[["probability_good", "probability_bad"]].sum(axis=1).tolist() == pytest.approx([1] * 60)
     assert Path("reviews.parquet.csv").read_text() == Path("reviews.csv.csv").read_text()
     for name in ("reviews.csv.csv", "reviews.csv.csv.csv"):  # answers of other models, beside those that are there
-        run("predict", "--from", "0/model", "--input", name, "--out", f"{name}.csv")
+        run("predict", "--from", "0/model", "--data", name, "--out", f"{name}.csv")
     header = Path("reviews.csv.csv.csv.csv").read_text().partition("\n")[0].split(",")
     assert len(header) == len({*header}) == len(frame.columns) + 3 * (len(answers.columns) - len(frame.columns))
     Path("empty.csv").write_text("Review Text\n")
     with pytest.raises(UserError, match=r"empty.csv has no texts, so there is no table to write"):
-        run("predict", "--from", "0/model", "--input", "empty.csv", "--out", "answers.csv")
+        run("predict", "--from", "0/model", "--data", "empty.csv", "--out", "answers.csv")
     assert not Path("answers.csv").exists()
     capsys.readouterr()
     run("score", "--from", "0", "--data", "reviews.csv")

@@ -183,7 +183,7 @@ def test_answers_are_learned_predicted_and_shown(
         assert line["text"][1][line["begin"] : line["end"]] == line["answer"]
     text = "we saw the sea green bird"
     (tmp_path / "new.csv").write_text(f'question,context\nwhat color?,"{text}"\nwhat animal?,"{text}"\n')
-    run("predict", "--from", str(out), "--input", str(tmp_path / "new.csv"), "--out", str(tmp_path / "out.csv"))
+    run("predict", "--from", str(out), "--data", str(tmp_path / "new.csv"), "--out", str(tmp_path / "out.csv"))
     answers = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [row["predicted_answer"] for row in answers] == ["green", "bird"]
     assert text[int(answers[0]["predicted_begin"]) : int(answers[0]["predicted_end"])] == "green"

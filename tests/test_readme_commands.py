@@ -48,7 +48,7 @@ REFUSED = {
 NOTES = """\
 #!{python}
 import json, os, sys
-piped = "predict" in sys.argv and not any(word.startswith("--input") for word in sys.argv)
+piped = "predict" in sys.argv and not any(word.startswith("--data") for word in sys.argv)
 text = sys.stdin.read() if piped else ""
 with open({file!r}, "a") as file:
     file.write(json.dumps([sys.argv[1:], dict(os.environ), text]) + "\\n")

@@ -94,7 +94,7 @@ def test_it_learns_to_translate(translator: Path, pairs: Path) -> None:
 def test_the_model_translates_lines(translator: Path, tmp_path: Path) -> None:
     rows = lines_of(translator / "predictions.jsonl")
     (tmp_path / "in.txt").write_text("".join(f"{row['source']}\n" for row in rows))
-    files = ["--input", str(tmp_path / "in.txt"), "--out", str(tmp_path / "out.jsonl")]
+    files = ["--data", str(tmp_path / "in.txt"), "--out", str(tmp_path / "out.jsonl")]
     run("predict", "--from", str(translator / "model"), *files)
     assert [row["translation"] for row in lines_of(tmp_path / "out.jsonl")] == [row["output"] for row in rows]
 

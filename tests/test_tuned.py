@@ -279,7 +279,7 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run("finetune", "--task", "tagging", "--from", str(pretrained / "encoder"), "--out", str(out), *TINY)
     (tmp_path / "in.txt").write_text("Anna saw Bonn.\n")
-    given = ["predict", "--from", str(out / "model"), "--input", str(tmp_path / "in.txt")]
+    given = ["predict", "--from", str(out / "model"), "--data", str(tmp_path / "in.txt")]
     fresh = [sys.executable, "-X", "importtime", "-m", "pipeline", *given]
     done = subprocess.run(fresh, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0
@@ -289,7 +289,7 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     [row] = [json.loads(line) for line in done.stdout.splitlines()]
     assert row["words"] == ["Anna", "saw", "Bonn", "."]
     said, place = tmp_path / "new/said.jsonl", tmp_path / "rows.jsonl"
-    where = ["--model", str(out / "model"), "--input", str(place)]
+    where = ["--model", str(out / "model"), "--data", str(place)]
     place.write_text('{"text": "Anna saw Bonn."}\n')
     run("predict", *where, "--out", str(said))
     assert said.read_text() == done.stdout
@@ -308,7 +308,7 @@ def test_predict_as_a_command(pretrained: Path, tmp_path: Path) -> None:
         run("predict", *where, "--out", str(said))
     assert said.read_text() == done.stdout
     assert [path.name for path in said.parent.iterdir()] == ["said.jsonl"]
-    headless = command("predict", "--from", str(pretrained / "encoder"), "--input", str(tmp_path / "in.txt"))
+    headless = command("predict", "--from", str(pretrained / "encoder"), "--data", str(tmp_path / "in.txt"))
     assert headless.returncode == 2
     assert "without a head" in headless.stderr
     end = figures(out)
@@ -456,7 +456,7 @@ def test_a_pair_is_read_in_the_order_of_its_task(pretrained: Path, tmp_path: Pat
         run("finetune", *where, *TINY, "--trainer.max_steps=1")
         (tmp_path / "in.jsonl").write_text('{"hypothesis": "a dog", "premise": "Anna saw the soup"}\n')
         said = tmp_path / f"said{number}.jsonl"
-        run("predict", "--from", str(out / "model"), "--input", str(tmp_path / "in.jsonl"), "--out", str(said))
+        run("predict", "--from", str(out / "model"), "--data", str(tmp_path / "in.jsonl"), "--out", str(said))
         answers.append(json.loads(said.read_text()))
     assert answers[0] == answers[1]
     assert answers[0]["text"] == ["Anna saw the soup", "a dog"]

@@ -180,7 +180,13 @@ def main() -> int:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join([*STEPS, *WHOLE])}; none: all of them")
     parser.add_argument("--corpus", default="sample", help="text of pretraining and token-store [sample]")
     parser.add_argument("--data", type=place, default=None, help="folder with SST-2's train.tsv and dev.tsv")
-    parser.add_argument("--encoder", type=place, default=Path("runs/pretrain/bert/encoder"), help="for fine-tuning")
+    parser.add_argument(
+        *("--from", "--encoder"),
+        dest="encoder",
+        type=place,
+        default=Path("runs/pretrain/bert/encoder"),
+        help="for fine-tuning",
+    )
     parser.add_argument("--rounds", type=positive, default=15, help="of steps")
     parser.add_argument("--runs", type=positive, default=2, help="of whole commands")
     parser.add_argument("--steps", type=positive, default=60, help="steps of a whole command")

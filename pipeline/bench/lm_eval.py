@@ -101,7 +101,7 @@ def fits(gpt: Gpt, text: str) -> bool:
 
 def main() -> int:
     parser = Parser(prog="python -m pipeline.bench.lm_eval", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--encoder", type=place, required=True, help="GPT encoder folder")
+    parser.add_argument(*("--from", "--encoder"), dest="encoder", type=place, required=True, help="GPT encoder folder")
     parser.add_argument("--data", type=place, required=True, help="folder with zeroshot/ and sentiment/")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--rounds", type=positive, default=3, help="of the timing on BLiMP")

@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
                     raise UserError(f"There is no command {wrong}; there are {known}.{meant} {self._see()}")
                 problem = f"is {wrong}; it must be one of {known}.{did_you_mean(wrong, known.split(', '))}".rstrip(".")
             message = f"{flag} {problem}"
-        message = typed.shown(message, self.prog.split()[-1])
+        message = typed.shown(message)
         raise UserError(f"{message[0].upper()}{message[1:]}{'' if message.endswith('?') else '.'} {self._see()}")
 
     def _see(self) -> str:

@@ -16,7 +16,6 @@ VARIABLES = (  # flags that are variables of the Makefile
     *("model", "corpus", "task", "arm", "seed", "data", "from", "teacher", "out", "resume", "overwrite"),
     *("seeds", "shots", "name", "kind", "models", "tasks", "arms", "prompt", "word", "repo", "recipes"),
 )
-OTHERS = {"predict": {"input": "data"}}  # variables of make that are not named as the flag
 
 
 def under_make() -> bool:
@@ -31,12 +30,11 @@ def flag(name: str, value: Any = None) -> str:
     return f"--{name}" + ("" if value is None else f" {shlex.quote(str(value))}")
 
 
-def shown(text: str, command: str = "") -> str:
+def shown(text: str) -> str:
     """A message of a parser: flags that are variables of make are named as such behind make."""
     if not under_make():
         return text
-    names = {name: OTHERS.get(command, {}).get(name, name) for name in (*VARIABLES, "input")}
-    known = {f"--{name}": variable.upper() for name, variable in names.items() if variable in VARIABLES}
+    known = {f"--{name}": name.upper() for name in VARIABLES}
     return re.sub(r"(?<![\w-])--[a-z][a-z-]*(?![\w.-])", lambda found: known.get(found[0], found[0]), text)
 
 
@@ -62,9 +60,8 @@ def command(name: str, /, *flags: str, **options: Any) -> str:
     Args:
         flags: further ones, as they are on the command line.
     """
-    names = OTHERS.get(name, {}) if under_make() else {}
     given = [
-        flag(names.get(option.rstrip("_"), option.rstrip("_")), None if value is True else value)
+        flag(option.rstrip("_"), None if value is True else value)
         for option, value in options.items()
         if value is not None and value is not False
     ]

@@ -227,7 +227,8 @@ def check_own(folder: Path) -> None:
         return
     if folder.is_symlink() or not folder.is_dir() or not ((folder / NOTE).is_file() or (folder / SIGN).is_file()):
         raise UserError(
-            f"{folder} is in the way of a run, and no run has made it; move it, or choose another {typed.flag('out')}."
+            f"{folder} was not made by a run, and a run would replace it: move it, or choose another "
+            f"{typed.flag('out')}."
         )
 
 

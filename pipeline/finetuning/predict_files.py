@@ -145,7 +145,7 @@ def open_source(path: str, form: str) -> IO[Any]:
     """A file, or `-` for standard input, as UTF-8; a parquet file as bytes."""
     if path == "-":
         if form == "parquet":
-            raise UserError("A parquet file is not read from standard input; name it by --input.")
+            raise UserError("A parquet file is not read from standard input; name it by --data.")
         sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")  # type: ignore[union-attr]
         return sys.stdin
     try:

@@ -140,7 +140,7 @@ def after_finetuning(
             that of pretraining.
     """
     named = _other_than_default(model)
-    predict = (typed.command("predict", from_=out / "model", input="FILE"), f"{answers} of new texts")
+    predict = (typed.command("predict", from_=out / "model", data="FILE"), f"{answers} of new texts")
     if not has_scratch or encoder is None:
         return next_steps(predict)
     again = {"model": named, "task": task, "data": data, "from_": _unless_default(encoder, model)}

@@ -20,7 +20,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         *("--from", "--model"), dest="folder", type=place, required=True, help="run or model folder of a fine-tune"
     )
-    parser.add_argument("--input", default="-", help="file of texts or a table, or - for standard input")
+    parser.add_argument(
+        *("--data", "--input"), dest="input", default="-", help="file of texts or a table, or - for standard input"
+    )
     parser.add_argument("--format", choices=INPUTS, default=None, help="of the input [by its name]")
     parser.add_argument(
         "--out",
@@ -53,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
         source = files.enter_context(predict_files.open_source(options.input, form))
         target = files.enter_context(predict_files.open_target(options.out, source)) if options.out else sys.stdout
         if source is sys.stdin and sys.stdin.isatty():
-            reads = typed.flag("data" if typed.under_make() else "input", "FILE")
+            reads = typed.flag("data", "FILE")
             print(f"Reading texts from the keyboard, one a line; Ctrl-D ends. ({reads} reads a file.)", file=sys.stderr)
         try:
             reading = partial(predict_files.predict, model, source, name, form=form, batch_size=options.batch_size)

@@ -2,7 +2,7 @@
 
 Deterministic: the same seed gives the same text. Stories stay on one topic, one place and the same people
 and things; reviews are of one mind and use good or bad words, intensifiers and negation; facts say what a
-thing is and has. `sample_tasks.py` asks about the same world.
+thing is and has. `tasks.py` asks about the same world.
 """
 
 from __future__ import annotations

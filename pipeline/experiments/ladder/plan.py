@@ -111,8 +111,8 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
         values = {repr(rung.settings.get(name)): rung.name for rung in ladder.rungs if rung.model is not None}
         if len(values) > 1:
             raise UserError(
-                f"--{name} is what {' and '.join([*values.values()][:2])} differ in: leave it out, or climb rungs that "
-                f"have the same ({typed.flag('models')})."
+                f"--{name} is what {' and '.join([*values.values()][:2])} differ in: leave it out, or choose rungs "
+                f"that have the same ({typed.flag('models')})."
             )
     found: dict[str, Plan] = {}
     for rung in ladder.rungs:

@@ -76,8 +76,8 @@ def train(
             metrics = run_once(request, made_of, begin, overwrite=overwrite, taken=validated)
         except LookupError:
             raise UserError(
-                f"The rung {plan.rung.name} thinks a token of the validation text impossible, so its bits per byte are "
-                "infinite: choose a smoothing, or leave the rung out."
+                f"The rung {plan.rung.name} gives a token of the validation text no probability, so its bits per "
+                "byte are infinite: choose a smoothing, or leave the rung out."
             ) from None
         advance(0 if plan.counts else int(metrics["tokens"]), before)
         done[request.out] = metrics

@@ -1,4 +1,4 @@
-"""The worth of pretraining on the tasks of a comparison: each as in `worth_pretraining`, then one table and plot."""
+"""The worth of pretraining on the tasks of a comparison: each as in `pretraining.py`, then one table and plot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measure_all(
 
     Args:
         requests: see `requests_of`; each task has a folder of its name.
-        options: see `worth_pretraining.measure`.
+        options: see `measure` of `pretraining.py`.
 
     Raises:
         UserError: see there.
