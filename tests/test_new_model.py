@@ -21,7 +21,7 @@ from pipeline.models import registry
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Size
 from pipeline.models.generation import Search
-from pipeline.models.inputs import Batch, SpecialTokens
+from pipeline.models.inputs import Inputs, SpecialTokens
 from pipeline.models.outputs import Encoded
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.prompting.evaluate import evaluate
@@ -58,7 +58,7 @@ class GruLM(Encoder):
         self.gru = nn.GRU(size, size, batch_first=True)
         self.output = nn.Linear(size, len(tokenizer))
 
-    def forward(self, batch: Batch, state: Any = None) -> Encoded:
+    def forward(self, batch: Inputs, state: Any = None) -> Encoded:
         x = self.embedding(batch["input_ids"])
         return Encoded(layers=[x, self.gru(x)[0]], mask=batch["mask"], input_ids=batch["input_ids"])
 
@@ -76,7 +76,7 @@ class GruLM(Encoder):
     def layer_groups(self) -> list[list[nn.Parameter]]:
         return [list(self.embedding.parameters()), list(self.gru.parameters())]
 
-    def collate(self, texts: Sequence[Any]) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Inputs:
         begin = self.tokenizer.id("bos")
         rows = [torch.tensor([begin, *text[: self.max_length - 1]]) for text in texts]
         ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)

@@ -24,7 +24,7 @@ from pipeline.finetuning.heads.span import LONGEST, windows
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.predictions import predictions_of
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from tasks.base import Example
 from tasks.guess import Table
 from tasks.questions import Answer, Questions, asking, closest_sentence, score
@@ -95,7 +95,7 @@ def example(text: str, answer: str) -> Example:
 
 def with_outputs_at(
     model: FineTunedModel, examples: list[Example]
-) -> tuple[list[Feature], torch.Tensor, list[Any], Batch]:
+) -> tuple[list[Feature], torch.Tensor, list[Any], Inputs]:
     """Features and labels of examples, and what is read from outputs that have these labels."""
     head, features = model.head, model.features([one.text for one in examples])
     batch = head.inputs(model.encoder, features)

@@ -13,7 +13,7 @@ import torch
 from pipeline.errors import UserError
 from pipeline.models import registry
 from pipeline.models.generation import Search, select
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.layers.recurrent_decoder import Cell
 from pipeline.models.layers.source_attention import ATTENTIONS
 from pipeline.models.rnn_seq2seq import RnnSeq2Seq
@@ -41,7 +41,7 @@ def model_of(tokenizer: Tokenizer, cell: Any, attention: Any, **changes: Any) ->
     return model
 
 
-def batch_of(model: RnnSeq2Seq) -> Batch:
+def batch_of(model: RnnSeq2Seq) -> Inputs:
     return model.collate(model.tokenize(SOURCES)) | model.collate_targets(model.tokenize(TARGETS))
 
 

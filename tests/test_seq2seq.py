@@ -16,7 +16,7 @@ from pipeline.inspection.show import write
 from pipeline.models import registry
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.generation import Search
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.transformer import Transformer
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
@@ -45,11 +45,11 @@ def transformer(tokenizer: Tokenizer, **changes: object) -> Transformer:
     return model
 
 
-def batch_of(model: EncoderDecoder) -> Batch:
+def batch_of(model: EncoderDecoder) -> Inputs:
     return model.collate(model.tokenize(SOURCES)) | model.collate_targets(model.tokenize(TARGETS))
 
 
-def theirs(batch: Batch) -> dict[str, torch.Tensor]:
+def theirs(batch: Inputs) -> dict[str, torch.Tensor]:
     return {"input_ids": batch["input_ids"], "attention_mask": batch["mask"].long()}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pipeline.errors import UserError
 from pipeline.finetuning.model import FineTunedModel, load
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.losses import Loss, divergence
 from pipeline.objectives.distillation import SoftTargets, about_teacher
 
@@ -56,7 +56,7 @@ class TaskTeacher:
                 f"{self.model.encoder.max_length} positions."
             )
 
-    def loss(self, batch: Batch, outputs: Tensor, labels: Tensor) -> Loss:
+    def loss(self, batch: Inputs, outputs: Tensor, labels: Tensor) -> Loss:
         """Of the student's outputs, (B, C) or by word (B, W, C), where there are labels."""
         if (device := outputs.device) != self.model.encoder.device:
             self.model.to(device)

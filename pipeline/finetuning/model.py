@@ -22,7 +22,7 @@ from pipeline.finetuning.options import HeadOptions, ModelConfig, Pair
 from pipeline.finetuning.predictions import Numbered, predictions_of
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
-from pipeline.models.inputs import Batch, check_batch_size, check_texts
+from pipeline.models.inputs import Inputs, check_batch_size, check_texts
 from pipeline.models.outputs import Encoded
 from pipeline.storage.validation import checked
 from tasks.base import Prediction
@@ -60,7 +60,7 @@ class FineTunedModel(nn.Module):
         bias = self.layout is None or self.layout.bias
         self.head = kind(encoder, outputs=len(labels), options=options, bias=bias)
 
-    def forward(self, batch: Batch, *, whole: bool = True) -> tuple[Tensor, Encoded]:
+    def forward(self, batch: Inputs, *, whole: bool = True) -> tuple[Tensor, Encoded]:
         """-> the head's outputs, (B, C) or by word (B, W, C), and the encoder's.
 
         Args:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.generation import select
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.objectives.checks import Check, equal, watched_embedding
 
 ROWS, LENGTH, PADDING = 3, 24, 5  # of the batch that is looked at, and tokens of padding that are added to sources
 
 
-def decoder_checks(encoder: EncoderDecoder, batch: Batch) -> Iterator[Check]:
+def decoder_checks(encoder: EncoderDecoder, batch: Inputs) -> Iterator[Check]:
     """All checks of a decoder.
 
     Args:
@@ -34,7 +34,7 @@ def decoder_checks(encoder: EncoderDecoder, batch: Batch) -> Iterator[Check]:
     yield future_gradient(encoder, few)
 
 
-def stepwise(encoder: EncoderDecoder, batch: Batch, hidden: Tensor) -> float:
+def stepwise(encoder: EncoderDecoder, batch: Inputs, hidden: Tensor) -> float:
     """The largest difference to `hidden` (B, U, D) of one token at a time; in the middle the rows change places."""
     state, ids = encoder.begin(encoder.read(batch)), batch["decoder_input_ids"]
     turned, worst = torch.arange(len(ids), device=ids.device).flip(0), 0.0
@@ -45,7 +45,7 @@ def stepwise(encoder: EncoderDecoder, batch: Batch, hidden: Tensor) -> float:
     return worst
 
 
-def future(encoder: EncoderDecoder, batch: Batch, hidden: Tensor) -> Check:
+def future(encoder: EncoderDecoder, batch: Inputs, hidden: Tensor) -> Check:
     """Other tokens in the second half of a target: its first half stays."""
     ids = batch["decoder_input_ids"].clone()
     half = ids.shape[1] // 2
@@ -56,7 +56,7 @@ def future(encoder: EncoderDecoder, batch: Batch, hidden: Tensor) -> Check:
     return Check("changing later tokens of a target moves no other output", before == 0 and own > 0, detail)
 
 
-def future_gradient(encoder: EncoderDecoder, batch: Batch) -> Check:
+def future_gradient(encoder: EncoderDecoder, batch: Inputs) -> Check:
     """The first half of a target, by its gradient."""
     name, encoded = "no gradient reaches later tokens of a target", encoder.read(batch)
     with watched_embedding(encoder) as vectors:

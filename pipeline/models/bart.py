@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models.inputs import Batch, SpecialTokens, padded, rows_of
+from pipeline.models.inputs import Inputs, SpecialTokens, padded, rows_of
 from pipeline.models.layers.transformer_block import initialize
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.models.transformer_encoder_decoder import (
@@ -134,7 +134,7 @@ class Bart(TransformerEncoderDecoder):
     def _set_languages(self, source: int, target: int) -> None:
         self.config |= {"source_language_id": source, "decoder_start_token_id": target}
 
-    def name_languages(self, batch: Batch, sources: Tensor, targets: Tensor) -> Batch:
+    def name_languages(self, batch: Inputs, sources: Tensor, targets: Tensor) -> Inputs:
         ids, decoder_ids = batch["input_ids"].clone(), batch["decoder_input_ids"].clone()
         ids[torch.arange(len(ids)), batch["mask"].sum(1) - 1] = sources
         decoder_ids[:, 0] = targets
@@ -149,7 +149,7 @@ class Bart(TransformerEncoderDecoder):
     def target_prefix(self) -> tuple[int, ...]:
         return () if self.names_languages else (self.tokenizer.id("bos"),)
 
-    def collate(self, texts: Sequence[Any]) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Inputs:
         """BART: <s> a </s> or <s> a </s> </s> b </s>; mBART: a </s> code or a </s> b </s> code.
 
         Too long a pair loses tokens from the end of the longer text.
@@ -162,7 +162,7 @@ class Bart(TransformerEncoderDecoder):
 
     # ------------------------------------------------------------------ layers for heads
 
-    def forward(self, batch: Batch, state: Any = None) -> Encoded:
+    def forward(self, batch: Inputs, state: Any = None) -> Encoded:
         """As transformers' `BartModel` of a source alone: the encoder's layers, then those of the decoder's blocks."""
         encoded, ids = self.read(batch), batch["input_ids"]
         if self.names_languages:  # the language of the source

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pipeline.errors import UserError
 from pipeline.models import generation
 from pipeline.models.folder import BUFFER, HeadLayout, write_weights
-from pipeline.models.inputs import Batch, SpecialTokens, Text, check_batch_size, check_texts, count, parts_of
+from pipeline.models.inputs import Inputs, SpecialTokens, Text, check_batch_size, check_texts, count, parts_of
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import CHUNK, Loss
 from pipeline.models.outputs import Encoded, LoadReport, join_batches
@@ -125,14 +125,14 @@ class Encoder(nn.Module):
         """Raises: UserError, its settings do not agree, or to `fit` so many tokens takes more than `memory` bytes."""
 
     @abstractmethod
-    def forward(self, batch: Batch, state: Any = None) -> Encoded:
+    def forward(self, batch: Inputs, state: Any = None) -> Encoded:
         """`input_ids` (B, T), `mask` (B, T) and what else the encoder knows -> all layers.
 
         Args:
             state: `Encoded.state` of the batch that this one continues; None: rows begin here.
         """
 
-    def embed(self, batch: Batch) -> Tensor:
+    def embed(self, batch: Inputs) -> Tensor:
         """(B, T, ...): the vector of each token alone, without its position."""
         assert self.token_embedding is not None
         return self.token_embedding(batch["input_ids"])
@@ -183,7 +183,7 @@ class Encoder(nn.Module):
         """The output matrix with a vector for each token (V, D), where it is not the table of the input."""
         return None
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
+    def log_probs(self, batch: Inputs, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """Log-probability of the token at each position, as `scoring` has it.
 
         Args:
@@ -244,7 +244,7 @@ class Encoder(nn.Module):
         """
         return None
 
-    def asked(self, batch: Batch, positions: Tensor | None) -> Batch:
+    def asked(self, batch: Inputs, positions: Tensor | None) -> Inputs:
         """The batch with `top_positions`, where the encoder offers that.
 
         Args:
@@ -277,7 +277,7 @@ class Encoder(nn.Module):
             )
         self.joint_pairs = joined
 
-    def collate_for_head(self, texts: Sequence[Any]) -> Batch:
+    def collate_for_head(self, texts: Sequence[Any]) -> Inputs:
         """As `collate`; pairs of an encoder that does not join them are (B, 2, T), see `flatten_pairs`."""
         if self.joint_pairs or not isinstance(texts[0], tuple):
             return self.collate(texts)
@@ -290,7 +290,7 @@ class Encoder(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def on_device(self, batch: Batch) -> Batch:
+    def on_device(self, batch: Inputs) -> Inputs:
         """A batch on the device of the encoder."""
         return {name: value.to(self.device) for name, value in batch.items()}
 
@@ -313,7 +313,7 @@ class Encoder(nn.Module):
         return [parameter for parameter in self.parameters() if id(parameter) not in inside]
 
     @abstractmethod
-    def collate(self, texts: Sequence[Any]) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Inputs:
         """Token ids of texts or pairs (lists of ids, or pairs of such lists) as one padded batch."""
 
     @classmethod
@@ -380,7 +380,7 @@ class Encoder(nn.Module):
             names = listed(lacking, most=3)
             raise UserError(f"This encoder has no {names}: it gives vectors, but no probabilities.")
 
-    def texts_of(self, batch: Batch) -> list[str]:
+    def texts_of(self, batch: Inputs) -> list[str]:
         """The rows of a batch as text, masks and special tokens included: to look at."""
         rows = zip(batch["input_ids"].tolist(), batch["mask"].tolist(), strict=True)
         kept = [[token for token, there in zip(*row, strict=True) if there] for row in rows]

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size, check_supported
-from pipeline.models.inputs import Batch, SpecialTokens, cut_pair, padded, rows_of
+from pipeline.models.inputs import Inputs, SpecialTokens, cut_pair, padded, rows_of
 from pipeline.models.layers.attention import check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.transformer_block import ACTIVATIONS, Block, initialize, scattered
@@ -170,7 +170,7 @@ class Bert(Encoder):
                     query[head, rows, columns] += gain * rotation
                     key[head, rows, columns] += gain * torch.eye(2)
 
-    def forward(self, batch: Batch, state: None = None) -> Encoded:
+    def forward(self, batch: Inputs, state: None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> D-wide layers.
 
         Optional: `token_type_ids` (B, T); `positions` (B, T), where they are not those in the row; `causal` (B,): rows
@@ -250,7 +250,7 @@ class Bert(Encoder):
             groups[-1] += list(self.pooler.parameters())
         return groups
 
-    def collate(self, texts: Sequence[Any]) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Inputs:
         """[CLS] a [SEP] or [CLS] a [SEP] b [SEP]; too long a pair loses pieces from the end of the longer text."""
         cls, sep, pad = (self.tokenizer.id(role) for role in ("cls", "sep", "pad"))
         batch = padded(rows_of(texts, begin=[cls], between=[sep], end=[sep], max_length=self.max_length), pad=pad)

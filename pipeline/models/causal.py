@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_ends, last_positions
+from pipeline.models.inputs import Inputs, SpecialTokens, batch_between_ends, last_positions
 from pipeline.models.outputs import Encoded
 
 
@@ -22,7 +22,7 @@ class CausalEncoder(Encoder):
     context = ("left",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
 
-    def collate(self, texts: Sequence[Any]) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Inputs:
         """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`.
 
         The first GPT had special tokens for start, delimiter and extraction (Radford et al. 2018, 3.3).

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, padded, rows_of
+from pipeline.models.inputs import Inputs, SpecialTokens, padded, rows_of
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
 from pipeline.models.losses import Loss
@@ -101,7 +101,7 @@ class Cbow(Encoder):
     def reach(self) -> int:
         return self.window + 1
 
-    def forward(self, batch: Batch, state: None = None) -> Encoded:
+    def forward(self, batch: Inputs, state: None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> [x; 0] and [x; mean(x)], (B, T, D)."""
         ids, mask = batch["input_ids"], batch["mask"]
         x = self.dropout(self.embed(batch))
@@ -139,7 +139,7 @@ class Cbow(Encoder):
     def layer_groups(self) -> list[list[nn.Parameter]]:
         return [list(self.embedding.parameters()), []]
 
-    def collate(self, texts: Sequence[Any]) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Inputs:
         """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], see `rows_of`."""
         cls, sep, pad = (self.tokenizer.id(role) for role in ("cls", "sep", "pad"))
         return padded(rows_of(texts, begin=[cls], between=[sep], end=[sep], max_length=self.max_length), pad=pad)

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, SpecialTokens, cut_pair
+from pipeline.models.inputs import Inputs, SpecialTokens, cut_pair
 from pipeline.models.layers.char_cnn import BEGIN, CHARACTERS, END, WIDEST, CharacterEncoder
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
@@ -163,7 +163,7 @@ class Elmo(Encoder):
 
     # ------------------------------------------------------------------ words in, layers out
 
-    def forward(self, batch: Batch, state: list[State] | None = None) -> Encoded:
+    def forward(self, batch: Inputs, state: list[State] | None = None) -> Encoded:
         """`characters` (W, C) of distinct words, `words` (B, T) rows of it, `mask` (B, T) -> layers.
 
         The first layer is the word alone, twice, so that all are D wide; then those of the LSTMs, forward half
@@ -197,11 +197,11 @@ class Elmo(Encoder):
         after = [(h.detach(), c.detach()) for h, c in after] if state is None else _with_other_rows(after, state)
         return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"], state=after)
 
-    def embed(self, batch: Batch) -> Tensor:
+    def embed(self, batch: Inputs) -> Tensor:
         """(B, T, P): each word alone; a word that a batch repeats goes through the convolutions once."""
         return F.embedding(batch["words"], self.characters(batch["characters"]))
 
-    def texts_of(self, batch: Batch) -> list[str]:
+    def texts_of(self, batch: Inputs) -> list[str]:
         letters = [bytes(i - 1 for i in row if 1 <= i <= 256) for row in batch["characters"].tolist()]
         spelled = [word.decode(errors="replace") for word in letters]
         rows = zip(batch["words"].tolist(), batch["mask"].tolist(), strict=True)
@@ -239,7 +239,7 @@ class Elmo(Encoder):
         """Top layer (N, D) -> the likeliest next word of each, (N,), faster than by `logits`."""
         return self.softmax().predict(hidden.chunk(2, -1)[0].float())
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
+    def log_probs(self, batch: Inputs, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """(B, T, 2): log p(word | all before it) and log p(word | all after it), 0 where there are none."""
         targets = batch["input_ids"] if targets is None else targets
         ahead, back = (encoded or self(batch)).layers[-1].chunk(2, -1)
@@ -288,7 +288,7 @@ class Elmo(Encoder):
         outputs = self.tokenizer.outputs
         return [self.unit_text(word) for word in units if outputs.get(word, UNKNOWN) == UNKNOWN]
 
-    def collate(self, texts: Sequence[Any]) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Inputs:
         """<S> words </S>; a pair is one text after the other, each between marks; too long a pair loses words from the
         end of the longer text.
         """

@@ -16,7 +16,7 @@ from torch import Tensor
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder, eval_mode
 from pipeline.models.generation import Search, search
-from pipeline.models.inputs import Batch, SpecialTokens, batch_between_tokens, padded
+from pipeline.models.inputs import Inputs, SpecialTokens, batch_between_tokens, padded
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -38,7 +38,7 @@ class EncoderDecoder(Encoder):
     context = ("full",)
     special = SpecialTokens(prefix=1, between=2, suffix=1)
 
-    def collate(self, texts: Sequence[Any]) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Inputs:
         """<s> a </s> or <s> a </s> </s> b </s>; too long a pair loses tokens from the end of the longer text."""
         return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
 
@@ -77,17 +77,17 @@ class EncoderDecoder(Encoder):
         finally:
             self.config |= before
 
-    def name_languages(self, batch: Batch, sources: Tensor, targets: Tensor) -> Batch:
+    def name_languages(self, batch: Inputs, sources: Tensor, targets: Tensor) -> Inputs:
         """A batch with sources and targets, in the languages of each row: ids of their tokens (B,)."""
         return batch
 
     # ------------------------------------------------------------------ reading and writing
 
     @abstractmethod
-    def read(self, batch: Batch) -> Encoded:
+    def read(self, batch: Inputs) -> Encoded:
         """The encoder: `input_ids`, `mask` (B, T) of sources -> layers from the embeddings to its top."""
 
-    def forward(self, batch: Batch, state: Any = None) -> Encoded:
+    def forward(self, batch: Inputs, state: Any = None) -> Encoded:
         """The layers of the source, for heads: those of `read`, unless the model overrides this."""
         return self.read(batch)
 
@@ -101,7 +101,7 @@ class EncoderDecoder(Encoder):
         """The decoder: ids (B, U) that follow those of the state -> hidden (B, U, D); hidden u predicts what follows
         ids u. The state takes the ids in, in place."""
 
-    def teacher_forced(self, batch: Batch, encoded: Encoded | None = None) -> Tensor:
+    def teacher_forced(self, batch: Inputs, encoded: Encoded | None = None) -> Tensor:
         """`decoder_input_ids` (B, U) in one pass, for training -> hidden (B, U, D).
 
         Args:
@@ -109,7 +109,7 @@ class EncoderDecoder(Encoder):
         """
         return self.decode(batch["decoder_input_ids"], self.begin(encoded or self.read(batch)))
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
+    def log_probs(self, batch: Inputs, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         """(B, U) nats of each token of the target, given the source and those before it; 0 on padding.
 
         Args:
@@ -123,7 +123,7 @@ class EncoderDecoder(Encoder):
         scores[predicted] = self.token_log_probs(hidden, targets[predicted])
         return scores
 
-    def alignment(self, batch: Batch) -> Tensor:
+    def alignment(self, batch: Inputs) -> Tensor:
         """(B, U, T): how much attention each position of `decoder_input_ids` pays to each of the source; of models
         that offer `alignment`."""
         raise NotImplementedError
@@ -143,7 +143,7 @@ class EncoderDecoder(Encoder):
         start = labels.new_full((len(labels), 1), self.decoder_start)
         return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.tokenizer.id("pad"))], 1)
 
-    def collate_targets(self, targets: Sequence[Sequence[int]]) -> Batch:
+    def collate_targets(self, targets: Sequence[Sequence[int]]) -> Inputs:
         """Token ids of targets -> `decoder_input_ids` and `labels` (B, U); too long a target loses its end."""
         end = self.tokenizer.id("eos")
         rows = [[*self.target_prefix, *target, end][: self.max_length] for target in targets]
@@ -152,7 +152,7 @@ class EncoderDecoder(Encoder):
 
     @torch.no_grad()
     def write(
-        self, batch: Batch, how: Search, encoded: Encoded | None = None, most: Sequence[int] | None = None
+        self, batch: Inputs, how: Search, encoded: Encoded | None = None, most: Sequence[int] | None = None
     ) -> list[list[int]]:
         """The targets that the model gives to the sources of a batch, as token ids without special ones.
 

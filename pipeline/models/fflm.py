@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, check_generative
+from pipeline.models.inputs import Inputs, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.losses import Loss
@@ -130,7 +130,7 @@ class FeedForward(CausalEncoder):
     def reach(self) -> int:
         return self.order - 1
 
-    def forward(self, batch: Batch, state: Tensor | None = None) -> Encoded:
+    def forward(self, batch: Inputs, state: Tensor | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> the embeddings, with zeros up to D, and the top layer, (B, T, D).
 
         Args:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError, check_choice
 from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size, check_supported
-from pipeline.models.inputs import Batch, check_generative, last_positions
+from pipeline.models.inputs import Inputs, check_generative, last_positions
 from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
@@ -135,7 +135,7 @@ class Gpt(CausalEncoder):
             for block in self.blocks:
                 cast(Block, block).zero_outputs()
 
-    def forward(self, batch: Batch, state: KeyValues | None = None) -> Encoded:
+    def forward(self, batch: Inputs, state: KeyValues | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
 
         With `documents` (B, T) in the batch, attention and positions restart with each document. With `state` the

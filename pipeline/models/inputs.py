@@ -17,7 +17,7 @@ from tasks.base import Text
 
 # `mask` (B, T) bool, and `input_ids` (B, T) or what else the model reads, see its `forward`; beside them what
 # objectives and heads need, such as `labels`.
-Batch = dict[str, Tensor]
+Inputs = dict[str, Tensor]
 
 
 class SpecialTokens(NamedTuple):
@@ -72,7 +72,7 @@ def count(ids: Any) -> int:
     return len(ids[0]) + len(ids[1]) if isinstance(ids, tuple) else len(ids)
 
 
-def padded(rows: Sequence[Sequence[int]], *, pad: int) -> Batch:
+def padded(rows: Sequence[Sequence[int]], *, pad: int) -> Inputs:
     """Rows of token ids -> `input_ids` and `mask` (B, T), with `pad` behind what is shorter than the longest."""
     length = max(map(len, rows))
     return {
@@ -103,27 +103,27 @@ def last_positions(mask: Tensor) -> Tensor:
     return torch.arange(0, mask.numel(), mask.shape[1], device=mask.device) + mask.sum(1) - 1
 
 
-def batch_between_ends(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Batch:
+def batch_between_ends(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Inputs:
     """[begin] a [end] and [begin] a [end] b [end] as one padded batch, as in pretraining; both may be one token."""
     begin, end = tokenizer.id("bos"), tokenizer.id("eos")
     return padded(rows_of(texts, begin=[begin], between=[end], end=[end], max_length=max_length), pad=end)
 
 
-def batch_between_tokens(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Batch:
+def batch_between_tokens(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Inputs:
     """<s> a </s> and <s> a </s> </s> b </s> (Liu et al. 2019) as one padded batch."""
     begin, end = tokenizer.id("bos"), tokenizer.id("eos")
     rows = rows_of(texts, begin=[begin], between=[end, end], end=[end], max_length=max_length)
     return padded(rows, pad=tokenizer.id("pad"))
 
 
-def flatten_pairs(batch: Batch) -> Batch:
+def flatten_pairs(batch: Inputs) -> Inputs:
     """Pairs (B, 2, T) as the rows (2 B, T) that an encoder reads in one pass; another batch unchanged."""
     if batch["mask"].ndim == 2:
         return batch
     return {name: value.flatten(0, 1) if value.ndim == 3 else value for name, value in batch.items()}
 
 
-def of_two_lengths(batch: Batch) -> bool:
+def of_two_lengths(batch: Inputs) -> bool:
     """Whether two passes over a batch of pairs (B, 2, T), a side each, cost less than one with the padding of both.
 
     A pass more costs a processor little, and a GPU, which waits for Python, more than padding.
@@ -132,7 +132,7 @@ def of_two_lengths(batch: Batch) -> bool:
     return not longest.is_cuda and bool(longest.min() < 0.75 * longest.max())
 
 
-def one_side(batch: Batch, side: int) -> Batch:
+def one_side(batch: Inputs, side: int) -> Inputs:
     """Pairs (B, 2, T) -> the first texts, or with 1 the second, (B, S), without the padding behind the longest."""
     longest = int(batch["mask"][:, side].sum(1).max())
     return {name: value[:, side, :longest] if value.ndim == 3 else value for name, value in batch.items()}

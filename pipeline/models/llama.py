@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import HeadLayout, Rate, Size, check_supported
-from pipeline.models.inputs import Batch, check_generative, last_positions
+from pipeline.models.inputs import Inputs, check_generative, last_positions
 from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
@@ -160,7 +160,7 @@ class Llama(CausalEncoder):
         initialize(self)
         narrow_residual(self.blocks)
 
-    def forward(self, batch: Batch, state: KeyValues | None = None) -> Encoded:
+    def forward(self, batch: Inputs, state: KeyValues | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers. The last layer is after the final norm, as Hugging Face gives it.
 
         With `documents` (B, T) in the batch, attention restarts with each document. With `state` the tokens follow

@@ -21,7 +21,7 @@ from pipeline.console.progress import progress
 from pipeline.errors import UserError, check_choice
 from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import Size
-from pipeline.models.inputs import Batch, check_generative
+from pipeline.models.inputs import Inputs, check_generative
 from pipeline.models.layers.ngram_counts import Level, Probabilities, Smoothing, count, memory_needed, stream_of
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, LoadReport
@@ -143,7 +143,7 @@ class Ngram(CausalEncoder):
 
     # ------------------------------------------------------------------ probabilities
 
-    def forward(self, batch: Batch, state: Any = None) -> Encoded:
+    def forward(self, batch: Inputs, state: Any = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> one layer, the history of what follows each position (B, T, n - 1)."""
         ids, width = batch["input_ids"], self.size
         history = F.pad(ids, (width - 1, 0), value=-1).unfold(1, width, 1)
@@ -182,7 +182,7 @@ class Ngram(CausalEncoder):
     def token_loss(self, hidden: Tensor, labels: Tensor) -> Loss:
         return Loss(-self.token_log_probs(hidden, labels).sum(), len(labels))
 
-    def log_probs(self, batch: Batch, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
+    def log_probs(self, batch: Inputs, targets: Tensor | None = None, encoded: Encoded | None = None) -> Tensor:
         targets = batch["input_ids"] if targets is None else targets
         hidden, mask = (encoded or self(batch)).layers[-1], batch["mask"][:, 1:]
         scores = torch.zeros(targets.shape, dtype=torch.float64, device=targets.device)

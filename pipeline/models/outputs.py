@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Encoded:
         return gather_words(layer, self.words, how=how)
 
 
-def in_turn(first: Encoded, second: Encoded, rows: Batch) -> Encoded:
+def in_turn(first: Encoded, second: Encoded, rows: Inputs) -> Encoded:
     """What an encoder returns for the texts of pairs (B, S) and (B, S') -> as for all rows (2 B, T) at once.
 
     Without words, logits and state, which pairs that are read one by one do not have.

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError, check_choice
 from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch, check_generative
+from pipeline.models.inputs import Inputs, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.layers.recurrent import CELLS, GATES, LayerState, in_full, initialize
@@ -113,7 +113,7 @@ class Recurrent(CausalEncoder):
     def variant(cls, config: Mapping[str, Any]) -> str:
         return str(config.get("cell", cls.model_type))
 
-    def forward(self, batch: Batch, state: State | None = None) -> Encoded:
+    def forward(self, batch: Inputs, state: State | None = None) -> Encoded:
         """`input_ids`, `mask` (B, T) -> layers; the first are embeddings, with zeros up to D.
 
         Args:

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError, check_choice
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
 from pipeline.models.layers.recurrent import CELLS, GATES, in_full, initialize
@@ -129,7 +129,7 @@ class RnnSeq2Seq(EncoderDecoder):
 
     # ------------------------------------------------------------------ reading and writing
 
-    def read(self, batch: Batch) -> Encoded:
+    def read(self, batch: Inputs) -> Encoded:
         """As the base's; the first layer are embeddings, with zeros up to D. `state` are the layers' last states from
         both sides, (B, D) each."""
         mask, x = batch["mask"], self.dropout(self.embed(batch) * self.scale)
@@ -161,7 +161,7 @@ class RnnSeq2Seq(EncoderDecoder):
         return self.dropout(self.embed({"input_ids": ids}) * self.scale)
 
     @torch.no_grad()
-    def alignment(self, batch: Batch) -> Tensor:
+    def alignment(self, batch: Inputs) -> Tensor:
         """As the base's: the weights of the attention.
 
         Raises:

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size, check_supported
-from pipeline.models.inputs import Batch, SpecialTokens, padded, rows_of
+from pipeline.models.inputs import Inputs, SpecialTokens, padded, rows_of
 from pipeline.models.layers.attention import attention, check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
@@ -137,7 +137,7 @@ class T5(EncoderDecoder):
     def decoder_start(self) -> int:
         return self.tokenizer.id("pad")
 
-    def read(self, batch: Batch) -> Encoded:
+    def read(self, batch: Inputs) -> Encoded:
         ids, mask = batch["input_ids"], batch["mask"]
         bias, padding = self.encoder.position_bias(0, ids.shape[1]), padding_bias(mask)
         bias = bias if padding is None else bias + padding
@@ -157,7 +157,7 @@ class T5(EncoderDecoder):
         bias = past.advance(ids, self.decoder.position_bias(past.length, ids.shape[1]))
         return self.decoder(self.dropout(self.embed({"input_ids": ids})), bias, memory, past)[-1]
 
-    def teacher_forced(self, batch: Batch, encoded: Encoded | None = None) -> Tensor:
+    def teacher_forced(self, batch: Inputs, encoded: Encoded | None = None) -> Tensor:
         """As the base's, without caches."""
         ids = batch["decoder_input_ids"]
         bias, memory = self.decoder.position_bias(0, ids.shape[1]), self.memory(encoded or self.read(batch))
@@ -195,7 +195,7 @@ class T5(EncoderDecoder):
             groups[-1] += stack.final_layer_norm.parameters()
         return groups
 
-    def collate(self, texts: Sequence[Any]) -> Batch:
+    def collate(self, texts: Sequence[Any]) -> Inputs:
         """a </s> or a </s> b </s>; too long a pair loses tokens from the end of the longer text."""
         end = [self.tokenizer.id("eos")]
         rows = rows_of(texts, begin=[], between=end, end=end, max_length=self.max_length)

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from pipeline.errors import UserError, check_choice
 from pipeline.models.encoder_decoder import EncoderDecoder, check_seq2seq
 from pipeline.models.folder import Rate, Size, check_supported
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.layers.attention import check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
@@ -156,7 +156,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     # ------------------------------------------------------------------ reading and writing
 
-    def read(self, batch: Batch) -> Encoded:
+    def read(self, batch: Inputs) -> Encoded:
         ids, mask = batch["input_ids"], batch["mask"]
         x = self._enter("encoder", self.embed(batch), 0)
         layers, bias = [x], padding_bias(mask)
@@ -185,7 +185,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
     def decode(self, ids: Tensor, state: DecoderState) -> Tensor:
         return self._write(ids, *state)[-1]
 
-    def teacher_forced(self, batch: Batch, encoded: Encoded | None = None) -> Tensor:
+    def teacher_forced(self, batch: Inputs, encoded: Encoded | None = None) -> Tensor:
         """As the base's, without caches."""
         return self._write(batch["decoder_input_ids"], self.memory(encoded or self.read(batch)), None)[-1]
 
@@ -201,7 +201,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         return layers
 
     @torch.no_grad()
-    def alignment(self, batch: Batch) -> Tensor:
+    def alignment(self, batch: Inputs) -> Tensor:
         """As the base's: the mean over the heads of the last block but one, which aligns best (Garg et al. 2019)."""
         number = max(0, len(self.decoder_blocks) - 2)
         block, queries = cast(Block, self.decoder_blocks[number]), []

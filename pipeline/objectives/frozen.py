@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.outputs import Encoded
 
 
@@ -21,7 +21,7 @@ class Frozen:
     def __init__(self, model: Encoder) -> None:
         self.model = model.eval().requires_grad_(False)
 
-    def __call__(self, inputs: Batch, state: Any = None) -> Encoded:
+    def __call__(self, inputs: Inputs, state: Any = None) -> Encoded:
         if (device := inputs["mask"].device) != self.model.device:
             self.model.to(device)
         with torch.no_grad():

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pipeline.models.generation import copies
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.prompting.requests import (
     ContinuationScorer,
     Progress,
@@ -108,7 +108,7 @@ class CausalScorer(ContinuationScorer):
         return [[next(results) for _ in row.targets] for row in rows]
 
 
-def _batch(rows: Sequence[_Row], read: int) -> tuple[Batch, list[tuple[int, list[int]]]]:
+def _batch(rows: Sequence[_Row], read: int) -> tuple[Inputs, list[tuple[int, list[int]]]]:
     """A batch of rows, and of each continuation its row and the columns where its tokens are predicted."""
     length = max(map(len, rows)) - read
     ids, part = torch.zeros(len(rows), length, dtype=torch.long), torch.full((len(rows), length), -1)
@@ -125,7 +125,7 @@ def _batch(rows: Sequence[_Row], read: int) -> tuple[Batch, list[tuple[int, list
             positions[number, at : at + size] = len(row.context) + torch.arange(size)
             places.append((number, [len(context) - 1, *range(at, at + size)]))
             at += size
-    batch: Batch = {"input_ids": ids, "mask": part >= 0, "positions": positions}
+    batch: Inputs = {"input_ids": ids, "mask": part >= 0, "positions": positions}
     if any(len(row.targets) > 1 for row in rows):  # a continuation sees the context and itself
         batch["attend"] = (part[:, None, :] == 0) | (part[:, :, None] == part[:, None, :])
     return batch, places

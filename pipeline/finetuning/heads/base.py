@@ -14,7 +14,7 @@ from pipeline.finetuning.features import Cut, Feature, cut_texts
 from pipeline.finetuning.heads.scalar_mix import ScalarMix
 from pipeline.finetuning.options import HeadOptions, Pair
 from pipeline.models.base import Encoder, Learning
-from pipeline.models.inputs import Batch, flatten_pairs, of_two_lengths, one_side
+from pipeline.models.inputs import Inputs, flatten_pairs, of_two_lengths, one_side
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.recurrent import in_full
 from pipeline.models.losses import Loss
@@ -90,14 +90,14 @@ class Head(nn.Module):
         """Whether all that it reads is what the encoder has pooled: a subclass that reads more says no."""
         return False
 
-    def encoded(self, encoder: Encoder, batch: Batch, *, whole: bool = True) -> Encoded:
+    def encoded(self, encoder: Encoder, batch: Inputs, *, whole: bool = True) -> Encoded:
         """What of the encoder it reads.
 
         Args:
             whole: the top layer at all positions, also where the head reads only some.
         """
 
-        def read(rows: Batch) -> Encoded:
+        def read(rows: Inputs) -> Encoded:
             asked = encoder.pooled_positions(rows["mask"]) if self.reads_pooled and not whole else None
             return encoder(encoder.asked(rows, asked))
 
@@ -116,7 +116,7 @@ class Head(nn.Module):
         return cut_texts(encoder, texts, max_length=max_length, cut=cut)
 
     @classmethod
-    def inputs(cls, encoder: Encoder, features: Sequence[Feature]) -> Batch:
+    def inputs(cls, encoder: Encoder, features: Sequence[Feature]) -> Inputs:
         """Features as a padded batch, with what `forward` needs beside."""
         return encoder.collate_for_head([feature.ids for feature in features])
 
@@ -130,7 +130,7 @@ class Head(nn.Module):
         """What the report says of labels that it cannot give, as too long ones."""
         return None
 
-    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+    def forward(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Tensor:
         """-> outputs: (B, C) of texts, (B, W, C) of words."""
         raise NotImplementedError
 
@@ -142,7 +142,7 @@ class Head(nn.Module):
         """
         raise NotImplementedError
 
-    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+    def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         """The label of each row of a batch."""
         raise NotImplementedError
 

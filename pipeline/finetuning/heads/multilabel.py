@@ -12,7 +12,7 @@ from torch import Tensor
 from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.sentence import SentenceHead
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.losses import Loss
 from tasks import multilabel
 from tasks.base import Prediction
@@ -39,7 +39,7 @@ class MultiLabelHead(SentenceHead):
         losses = F.binary_cross_entropy_with_logits(outputs.float(), truth, reduction="none")
         return Loss(losses.mean(1).sum(), len(labels))
 
-    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+    def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         threshold, rows = self.options.extra["threshold"], outputs.float().sigmoid().tolist()
         return [Prediction([index for index, p in enumerate(row) if p > threshold], row) for row in rows]
 

@@ -15,7 +15,7 @@ from pipeline.finetuning.heads.base import Head
 from pipeline.finetuning.heads.sentence import SentenceHead
 from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder, Learning
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.outputs import Encoded
 from tasks.base import Prediction
 
@@ -68,13 +68,13 @@ class NaiveBayesHead(Head):
         """(C,) bool: the labels whose model has counted anything."""
         return torch.tensor([bool(model.export_state()) for model in self.models])
 
-    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+    def forward(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Tensor:
         """-> log-probabilities of the labels (B, C), float64."""
         evidence = batch["mask"] & ~torch.isin(batch["input_ids"], self.boundaries)
         scores = [(model.log_probs(batch, encoded=encoded) * evidence).sum(-1) for model in self.models]
         return (torch.stack(scores, -1) + self.log_prior).log_softmax(-1)
 
-    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+    def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         # To a model that has counted nothing all tokens are alike: on unusual ones it would beat those that have.
         outputs = outputs.masked_fill(~self.counted, -torch.inf).log_softmax(-1)
         rows = zip(outputs.argmax(-1).tolist(), outputs.exp().tolist(), strict=True)

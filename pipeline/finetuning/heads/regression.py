@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipeline.finetuning.features import Feature
 from pipeline.finetuning.heads.sentence import SentenceHead
-from pipeline.models.base import Batch, Encoded, Encoder
+from pipeline.models.base import Encoded, Encoder, Inputs
 from pipeline.models.losses import Loss
 from tasks.base import Prediction
 
@@ -26,7 +26,7 @@ class RegressionHead(SentenceHead):
         """Numbers -> (B,)."""
         return torch.tensor(labels, dtype=torch.float32), torch.tensor(len(labels))
 
-    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+    def forward(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Tensor:
         """-> scores (B, 1), in float32: between 4 and 5 bfloat16 knows 32 numbers."""
         vector = self.dropout(self.vector(encoder, batch, encoded))
         with torch.autocast(vector.device.type, enabled=False):
@@ -36,7 +36,7 @@ class RegressionHead(SentenceHead):
         """Squared error of (B, 1) and (B,)."""
         return Loss((outputs[:, 0] - labels).square().sum(), len(labels))
 
-    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+    def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         return [Prediction(score) for score in outputs[:, 0].tolist()]
 
     def answer(self, text: Any, prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:

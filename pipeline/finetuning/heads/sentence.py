@@ -13,7 +13,7 @@ from pipeline.finetuning.heads.base import LinearHead
 from pipeline.finetuning.heads.decomposable_attention import HIDDEN, DecomposableAttention, matching_features
 from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch, sides
+from pipeline.models.inputs import Inputs, sides
 from pipeline.models.losses import Loss, classification_loss
 from pipeline.models.outputs import Encoded
 from tasks import classification
@@ -41,11 +41,11 @@ class SentenceHead(LinearHead):
         """Not where the texts of a pair are read one by one: no class of transformers has such a head."""
         return super().is_plain(options) and options.pair not in ("compared", "attended")
 
-    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+    def forward(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Tensor:
         """-> logits (B, C)."""
         return self.classifier(self.dropout(self.vector(encoder, batch, encoded)))
 
-    def vector(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+    def vector(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Tensor:
         """What the linear layer sees: (B, N), of compared texts (B, 4 N), of attended ones (B, H)."""
         if self.attention is not None:
             return self.attention(*sides(self.hidden(encoded)), *sides(encoded.mask))
@@ -71,7 +71,7 @@ class SentenceHead(LinearHead):
     def loss(self, outputs: Tensor, labels: Tensor, **options: Any) -> Loss:
         return classification_loss(outputs, labels, **options)
 
-    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+    def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         probabilities = outputs.float().softmax(-1).tolist()
         return [Prediction(*row) for row in zip(outputs.argmax(-1).tolist(), probabilities, strict=True)]
 

@@ -21,7 +21,7 @@ from pipeline.finetuning.heads.base import LinearHead
 from pipeline.finetuning.heads.decomposable_attention import HIDDEN, AlignedTokens
 from pipeline.finetuning.options import HeadOptions, Pair
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch, sides
+from pipeline.models.inputs import Inputs, sides
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from tasks import questions
@@ -76,7 +76,7 @@ class SpanHead(LinearHead):
         return result
 
     @classmethod
-    def inputs(cls, encoder: Encoder, features: Sequence[Feature]) -> Batch:
+    def inputs(cls, encoder: Encoder, features: Sequence[Feature]) -> Inputs:
         """With `answerable` (B, T): which positions are the text's, without its question and special tokens."""
         batch = super().inputs(encoder, features)
         place = torch.arange(batch["mask"].shape[-1])
@@ -106,7 +106,7 @@ class SpanHead(LinearHead):
         long = sum(len(ids) > LONGEST for ids in answers)
         return f"{long:,} answers of more than {LONGEST} tokens, which it does not give" if long else None
 
-    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+    def forward(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Tensor:
         """-> logits (B, T, 2) of begin and end, on padding as low as can be."""
         vectors, mask = self.hidden(encoded), encoded.mask
         if self.attention is not None:
@@ -118,7 +118,7 @@ class SpanHead(LinearHead):
         """Cross entropy over positions without padding, the mean of begin and end: (B, T, 2) and (B, 2)."""
         return Loss(F.cross_entropy(outputs, labels, reduction="sum") / 2, len(labels))
 
-    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+    def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         """The first and last token of the likeliest answer, from the beginning of the window's text, and its nats."""
         there = batch["answerable"]
         begin, end = outputs.log_softmax(1).masked_fill(~there[..., None], NEVER).unbind(-1)

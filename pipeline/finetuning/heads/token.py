@@ -16,7 +16,7 @@ from pipeline.finetuning.heads.crf import Crf
 from pipeline.finetuning.options import HeadOptions
 from pipeline.finetuning.words import place_words
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.losses import Loss, classification_loss
 from pipeline.models.outputs import Encoded, gather_words
 from tasks.base import Prediction
@@ -58,7 +58,7 @@ class TokenHead(LinearHead):
     def is_plain(cls, options: HeadOptions) -> bool:
         return super().is_plain(options) and not options.crf and options.words == "first"
 
-    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Tensor:
+    def forward(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Tensor:
         """-> logits (B, W, C) of the words that `word_ids` (B, T) names."""
         vectors, _ = gather_words(self.hidden(encoded), batch["word_ids"], how=self.options.words)
         return self.classifier(self.dropout(vectors))
@@ -70,7 +70,7 @@ class TokenHead(LinearHead):
         return [feature for number, words in enumerate(texts) for feature in _windows(encoder, number, words, most)]
 
     @classmethod
-    def inputs(cls, encoder: Encoder, features: Sequence[Feature]) -> Batch:
+    def inputs(cls, encoder: Encoder, features: Sequence[Feature]) -> Inputs:
         """With `word_ids` (B, T): the target word that a position is a piece of, -1 for none."""
         batch = super().inputs(encoder, features)
         words, begin = torch.full(batch["mask"].shape, -1), encoder.special.prefix
@@ -99,7 +99,7 @@ class TokenHead(LinearHead):
             total = -self.crf.log_likelihood(outputs.float(), labels, mask).sum()
         return Loss(total, loss.count, loss.correct)
 
-    def decode(self, outputs: Tensor, batch: Batch) -> list[Prediction]:
+    def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         """The tags of the words of each row, and the probability of each.
 
         With a CRF the best sequence, and the marginals; the tag of the best sequence need not be the likeliest one.

@@ -19,7 +19,7 @@ from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.generation import Search
-from pipeline.models.inputs import Batch
+from pipeline.models.inputs import Inputs
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import printable
@@ -37,7 +37,7 @@ class Sources:
     """What the loss and the search of a batch begin with."""
 
     model: EncoderDecoder
-    batch: Batch
+    batch: Inputs
     encoded: Encoded
 
 
@@ -63,7 +63,7 @@ class TranslationHead(Head):
         self.options, self.mix = options, None
         cast(EncoderDecoder, encoder).set_languages(*options.languages)
 
-    def encoded(self, encoder: Encoder, batch: Batch, *, whole: bool = True) -> Encoded:
+    def encoded(self, encoder: Encoder, batch: Inputs, *, whole: bool = True) -> Encoded:
         return cast(EncoderDecoder, encoder).read(batch)
 
     @classmethod
@@ -89,7 +89,7 @@ class TranslationHead(Head):
         long = sum(len(ids) > longest for ids in model.tokenize(labels))
         return f"{long:,} targets cut to {model.max_length} tokens" if long else None
 
-    def forward(self, encoder: Encoder, batch: Batch, encoded: Encoded) -> Any:
+    def forward(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Any:
         return Sources(cast(EncoderDecoder, encoder), batch, encoded)
 
     def loss(self, outputs: Any, labels: Tensor, **options: Any) -> Loss:
@@ -99,7 +99,7 @@ class TranslationHead(Head):
         hidden = model.teacher_forced(batch, outputs.encoded)[there]
         return model.token_loss(hidden, labels[there], smoothing=options.get("smoothing", 0.0))
 
-    def decode(self, outputs: Any, batch: Batch) -> list[Prediction]:
+    def decode(self, outputs: Any, batch: Inputs) -> list[Prediction]:
         model, options = outputs.model, self.options
         beam = options.beam if self.thorough else 1
         how = Search(beam=beam, length_penalty=options.length_penalty)
