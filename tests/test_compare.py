@@ -35,7 +35,7 @@ from pipeline.presets.files import REPOSITORY, named_config
 from pipeline.presets.tasks import task_hash
 from pipeline.tracking import plots
 from pipeline.training.requests import FineTuneRequest
-from pipeline.training.run_folder import clear, put_back
+from pipeline.training.run_folder import restore, set_aside
 from tasks.base import kinds
 from tests.conftest import assert_plot, check_task, run, surroundings
 from tests.fork_server import python
@@ -504,9 +504,9 @@ def test_a_kind_of_task_of_ones_own(pretrained: Path, tmp_path: Path, monkeypatc
     row = json.loads((out / "predictions.jsonl").read_text().splitlines()[0])
     assert row["label"] in ("POSITIVE", "NEGATIVE")
     (out / "mine.png").touch()
-    clear(out)  # as OVERWRITE=1 does, in a process that does not know this kind of task
+    set_aside(out)  # as OVERWRITE=1 does, in a process that does not know this kind of task
     assert (out / ".before/wheel.png").is_file()
-    put_back(out)
+    restore(out)
     assert {"wheel.png", "mine.png"} <= {path.name for path in out.iterdir()}
     assert math.isfinite(json.loads((out / "metrics.json").read_text())["test/loss"])
 

@@ -195,7 +195,7 @@ def test_what_is_set_aside_comes_back_wherever_it_is_killed(
         out = run_of(tmp_path / str(end), "pretrain", "encoder", "metrics.json", "config.yaml", "checkpoints/last.ckpt")
         before = tree(out)
         if arm == "put back":
-            run_folder.clear(out)
+            run_folder.set_aside(out)
             assert set(tree(out)) == {".before", *(f".before/{name}" for name in before)}
             for name in ("lineage.json", "config.yaml", "metrics.csv"):
                 (out / name).write_text("new")
@@ -215,8 +215,8 @@ def test_what_is_set_aside_comes_back_wherever_it_is_killed(
             patch.setattr(Path, "rename", dies(Path.rename))
             patch.setattr(run_folder, "remove", dies(run_folder.remove))
             with suppress(KeyboardInterrupt):
-                run_folder.clear(out) if arm == "clear" else run_folder.put_back(out)
-        run_folder.put_back(out)
+                run_folder.set_aside(out) if arm == "clear" else run_folder.restore(out)
+        run_folder.restore(out)
         assert tree(out) == before
         if moves < end:
             break
@@ -228,10 +228,10 @@ def test_a_new_run_lets_go_of_the_old_one(tmp_path: Path) -> None:
     """Of all that a run may leave; kinds of tasks draw pictures of the same name."""
     out = run_of(tmp_path / "run", "pretrain", *(name for name in run_folder.RUN_FILES if name != "lineage.json"))
     (out / "mine.txt").write_text("mine")
-    run_folder.clear(out)
+    run_folder.set_aside(out)
     (out / "lineage.json").write_text("new")
-    run_folder.begun(out)
-    run_folder.put_back(out)
+    run_folder.discard_old(out)
+    run_folder.restore(out)
     assert tree(out) == {"mine.txt": b"mine", "lineage.json": b"new"}
 
 
@@ -247,14 +247,14 @@ def test_what_cannot_be_removed_costs_no_run(
     monkeypatch.setattr(run_folder, "remove", busy)
     for _ in range(3):  # each finds what those before it could not remove
         run_folder.check_run_folder(out, **OVER, stage="pretrain")
-        run_folder.clear(out)
+        run_folder.set_aside(out)
         (out / "lineage.json").write_text(json.dumps([{"stage": "pretrain", "name": "new"}]))
-        run_folder.begun(out)
+        run_folder.discard_old(out)
         run_folder.release()
         assert lineage.read(out)[-1]["name"] == "new"
         assert "cannot be removed: Device or resource busy" in capsys.readouterr().err
     monkeypatch.undo()
-    run_folder.put_back(out)
+    run_folder.restore(out)
     assert [path.name for path in out.iterdir() if path.name != ".lock"] == ["lineage.json"]
 
 

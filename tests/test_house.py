@@ -238,7 +238,7 @@ def test_every_ladder_builds(file: Path, tmp_path: Path) -> None:
     some = replace(found, rungs=found.rungs[:: -(-len(found.rungs) // 5)])  # a product has each choice many times
     plans = ladder_plan.plans(some, tmp_path, pretraining, ())
     assert set(plans) == {rung.name for rung in some.rungs if rung.model is not None}
-    assert all(plan.counts or plan.steps(found.trial) > 10 for plan in plans.values())
+    assert all(plan.is_counting or plan.steps(found.trial) > 10 for plan in plans.values())
 
 
 @pytest.mark.parametrize("file", sorted((CONFIGS / "recipes").glob("*.yaml")), ids=lambda path: path.stem)

@@ -19,7 +19,7 @@ from pipeline.cli.lightning_cli import classes_of, files_in, parse
 from pipeline.cli.validate import check_asked
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.experiments.feasible import counts
+from pipeline.experiments.feasible import is_counting
 from pipeline.presets.arms import FROZEN
 from pipeline.presets.files import CONFIGS, content_of, flat, known, model_file, named_config, unknown
 from pipeline.presets.tasks import FINETUNE, FINETUNE_COUNTING, FINETUNE_FROZEN, task_file, trained_task
@@ -106,7 +106,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
     module = module_for(files, flags)
     if not isinstance(request, PretrainRequest) or (request.encoder is None and request.teacher is None):
         return checked(parse(module, CorpusData, files, flags), request)
-    if module.counts:
+    if module.is_counting:
         begun = " and ".join(map(typed.flag, ("from", "teacher")))
         raise UserError(f"{request.model} counts its text anew: leave {begun} out.")
     taught = {} if request.teacher is None else {TEACHER: made_in(request.teacher)}
@@ -146,13 +146,13 @@ def module_for(files: Sequence[Path], flags: Sequence[str]) -> type[Pretraining]
 def check_updates(request: CorpusRequest) -> None:
     """Raises: UserError, a setting of updates is typed for a model that counts."""
     typed_here = settings_in(request.overrides)
-    if counts(request.model) and (useless := [name for name in OF_UPDATES if name in typed_here]):
+    if is_counting(request.model) and (useless := [name for name in OF_UPDATES if name in typed_here]):
         raise UserError(f"{useless[0]} has no effect: {request.model} counts the corpus once. Leave it out.")
 
 
 def check_steps(request: CorpusRequest) -> None:
     """Raises: UserError, the model has no steps."""
-    if pretraining(request).module.counts:
+    if pretraining(request).module.is_counting:
         raise UserError(f"{request.model} counts: it has no steps that could be resumed or profiled.")
 
 
@@ -164,7 +164,7 @@ def finetuning(request: FineTuneRequest) -> Configuration:
     """
     file = task_file(request.task)
     trained_task(request.task)
-    counted, fresh = counts(request.model), begins_anew(request.model, request.encoder, request.arm)
+    counted, fresh = is_counting(request.model), begins_anew(request.model, request.encoder, request.arm)
     if TEACHER in settings_in(request.overrides) and (fresh or counted):
         raise UserError(
             "A student needs the tokenizer of its teacher, and is trained in steps: leave the teacher out, or set "

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline import encoders
 from pipeline.console import typed
 from pipeline.errors import UserError
-from pipeline.experiments.feasible import counts, encoder_of, model_class
+from pipeline.experiments.feasible import encoder_of, is_counting, model_class
 from pipeline.models.base import Encoder
 from pipeline.models.folder import read_config
 from pipeline.presets.arms import FRESH
@@ -54,7 +54,7 @@ def made_in(folder: Path) -> Path:
 def source_folder(model: str, folder: Path | None, arm: str) -> Path | None:
     """As `encoder_folder`; None where the model needs none: it counts, or begins with fresh weights, and none is named
     and, of fresh weights, MODEL has not been pretrained."""
-    if folder is None and (counts(model) or begins_anew(model, folder, arm)):
+    if folder is None and (is_counting(model) or begins_anew(model, folder, arm)):
         return None
     return encoder_folder(model, folder)
 

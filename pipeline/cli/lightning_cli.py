@@ -101,7 +101,7 @@ class CLI(LightningCLI):
         add_shared(parser)
         if not issubclass(self.module, FineTuning):
             add_pretraining(parser)
-        elif not self.module.counts:
+        elif not self.module.is_counting:
             add_finetuning(parser)
 
     def before_instantiate_classes(self) -> None:

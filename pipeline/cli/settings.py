@@ -16,7 +16,7 @@ from pipeline.cli.config import finetuning, pretraining
 from pipeline.cli.short_names import Stage
 from pipeline.console import typed
 from pipeline.console.messages import WIDTH
-from pipeline.experiments.feasible import counts
+from pipeline.experiments.feasible import is_counting
 from pipeline.presets.files import flat
 from pipeline.training.requests import OF_STEPS, CorpusRequest, FineTuneRequest
 
@@ -48,7 +48,7 @@ def settings_of(stage: Stage, given: argparse.Namespace | None = None) -> str:
         configuration = finetuning(tuning)
         about = [typed.flag("model", tuning.model), typed.flag("task", tuning.task), typed.flag("arm", tuning.arm)]
     sections: dict[str, list[str]] = {}
-    hidden = HIDDEN if stage == "pretrain" or not counts(chosen.get("model", "")) else (*HIDDEN, *OF_STEPS)
+    hidden = HIDDEN if stage == "pretrain" or not is_counting(chosen.get("model", "")) else (*HIDDEN, *OF_STEPS)
     for name, value in flat(configuration.resolved).items():
         if not name.startswith(hidden) and not _is_lightnings(name, value):
             flag = name.removesuffix(".class_path")

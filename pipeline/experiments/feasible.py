@@ -50,7 +50,7 @@ def learning_of(model: str, folder: Path | None = None) -> Learning:
     return "gradient" if file is None else model_class(file).learning
 
 
-def counts(model: str) -> bool:
+def is_counting(model: str) -> bool:
     """Whether MODEL learns by counting; not where there is no such model."""
     return learning_of(model) == "counting"
 

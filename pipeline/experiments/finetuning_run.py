@@ -42,7 +42,7 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
             settings = effective(request.overrides, configuration.module.trained.learning, request.task, "scratch")
             more = {
                 "answers": configuration.data.task.answers,
-                "has_scratch": not run.module.counts,
+                "has_scratch": not run.module.is_counting,
                 "settings": settings,
             }
             inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out, **more))
@@ -56,7 +56,7 @@ def between_validations(steps: int, validations: int) -> int:
 def course(configuration: Configuration) -> dict[str, Any]:
     """Steps and validations of a run, and what its best checkpoint is chosen by, see `Run.fit`."""
     data, settings, module = configuration.data, configuration.settings, configuration.module
-    if module.counts:
+    if module.is_counting:
         return {"max_steps": 1, "validate_every": 1}
     steps, most = max(1, round(data.epochs * data.steps_per_epoch)), settings.trainer.max_steps
     if most > steps:

@@ -10,7 +10,7 @@ from pipeline.console import typed
 from pipeline.errors import Diverged, UserError
 from pipeline.experiments.feasible import PAIR, readings_of
 from pipeline.training.requests import FineTuneRequest, ZeroShotRequest
-from pipeline.training.run_folder import SIGN, check_place, elsewhere
+from pipeline.training.run_folder import MARKER, check_place, elsewhere
 
 FineTune = Callable[[FineTuneRequest], None]
 ZeroShot = Callable[[ZeroShotRequest], None]
@@ -49,7 +49,7 @@ def best_with_seeds(
 def check_no_run(out: Path, file: str) -> None:
     """Raises: UserError, `out` cannot be a folder of many runs, or is that of a run, which has such a file itself."""
     check_place(out)
-    if (out / SIGN).exists():
+    if (out / MARKER).exists():
         raise UserError(f"{out} is the folder of a run, whose {file} this would change; {elsewhere()}.")
 
 

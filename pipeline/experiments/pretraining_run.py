@@ -48,7 +48,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     """
     run, speed = start(request, configuration, stage="pretrain"), Speed()
     data, module = configuration.data, configuration.module
-    counted = module.counts
+    counted = module.is_counting
     once = 1 if counted else None  # validated once
     card = partial(encoder_card, main=data.objective.main)
     points = configuration.settings.save_at_words
@@ -115,7 +115,7 @@ def say_end(
             request.model,
             saved,
             synthetic=data.synthetic,
-            counted=module.counts,
+            counted=module.is_counting,
             parallel=data.objective.parallel,
             task=request.corpus.removeprefix(OF_TASK) if request.corpus.startswith(OF_TASK) else "",
             data=request.data,
@@ -188,7 +188,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
     size = f"{module.parameter_count:,} parameters" if module.parameter_count else "no parameters, it counts"
     inform(f"{request.model}: {size}; baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats")
-    if not module.counts:
+    if not module.is_counting:
         note = advice.many_passes(trainer.max_steps, rows=data.batch_size, there=module.rows_there)
         inform(*([note] if note else []))
     before = [] if origin is None else lineage.read(origin)
@@ -241,7 +241,7 @@ def check_processes(configuration: Configuration) -> None:
     """Raises: UserError, these batches, this optimizer or this objective cannot be split as the settings ask."""
     data, module, trainer = configuration.data, configuration.module, configuration.settings.trainer
     alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
-    if module.counts:
+    if module.is_counting:
         if not alone:
             raise UserError("Counting takes one process: leave trainer.devices and trainer.num_nodes at 1.")
         return

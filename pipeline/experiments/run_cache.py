@@ -28,7 +28,7 @@ from pipeline.storage.validation import read_json
 from pipeline.tracking.history import read_metrics
 from pipeline.training.progress import quiet
 from pipeline.training.requests import FineTuneRequest, PretrainRequest, ZeroShotRequest
-from pipeline.training.run_folder import SIGN, check_place, lock_run
+from pipeline.training.run_folder import MARKER, check_place, lock_run
 
 Fingerprint = dict[str, Any]  # what the metrics of a run depend on
 R = TypeVar("R", FineTuneRequest, PretrainRequest, ZeroShotRequest)
@@ -225,7 +225,7 @@ def check_own(folder: Path) -> None:
     """Raises: UserError, a folder holds something, and nothing that a grid has made."""
     if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
-    if folder.is_symlink() or not folder.is_dir() or not ((folder / NOTE).is_file() or (folder / SIGN).is_file()):
+    if folder.is_symlink() or not folder.is_dir() or not ((folder / NOTE).is_file() or (folder / MARKER).is_file()):
         raise UserError(
             f"{folder} was not made by a run, and a run would replace it: move it, or choose another "
             f"{typed.flag('out')}."

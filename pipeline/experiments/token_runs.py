@@ -92,8 +92,8 @@ def note_shared(file: Path, shared: dict[str, Any], what: str, *, overwrite: boo
     write_json(file, shared, indent=1)
 
 
-def check_out(out: Path, sign: str, what: str) -> None:
-    """Raises: UserError, the folder holds something else than `what`, which leaves a file called `sign` there."""
+def check_out(out: Path, marker: str, what: str) -> None:
+    """Raises: UserError, the folder holds something else than `what`, which leaves a file called `marker` there."""
     check_place(out)
-    if out.is_dir() and any(out.iterdir()) and not (out / sign).is_file():
+    if out.is_dir() and any(out.iterdir()) and not (out / marker).is_file():
         raise UserError(f"{out} holds something else than {what}; choose another {typed.flag('out')}.")

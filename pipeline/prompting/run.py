@@ -43,7 +43,7 @@ from pipeline.training import advice
 from pipeline.training.configuration import group_of
 from pipeline.training.hardware import device_name
 from pipeline.training.requests import ZeroShotRequest
-from pipeline.training.run_folder import begun, clear
+from pipeline.training.run_folder import discard_old, set_aside
 from pipeline.version import __version__
 from tasks.base import Task
 from tasks.dataset import DataSet, Row
@@ -117,12 +117,12 @@ def run(prompting: Prompting) -> None:
         f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, request.shots))}",
     )
     began = time.perf_counter()
-    with progress(total=requests_of(task, rows) * len(shown), desc="zeroshot", unit="text") as bar:
+    with progress(total=count_requests(task, rows) * len(shown), desc="zeroshot", unit="text") as bar:
         results = evaluate(encoder, task, rows, shown, progress=bar.update)
     metrics = metrics_of_run(task, rows, results) | prompting.conditions(time.perf_counter() - began)
     if source is not None:
         metrics |= unigram_baseline(source, task, rows, results)
-    clear(out)  # only now: a prompt that cannot be scored leaves an earlier run as it was
+    set_aside(out)  # only now: a prompt that cannot be scored leaves an earlier run as it was
     predictions = [row for parts in results.values() for part in parts for row in predictions_of(part, rows)]
     logger = _save(prompting, rows, results, metrics, predictions)
     _announce(prompting, rows, results, metrics)
@@ -162,7 +162,7 @@ def _save(
         title = f"{request.model} on {name}, prompted: {len(rows):,} rows of the test part"
         plots.plot_shots({count: summary_of(parts) for count, parts in results.items()}, out / "shots.png", title=title)
     write_metrics(out, metrics)
-    begun(out)  # an upload that is interrupted costs no answers
+    discard_old(out)  # an upload that is interrupted costs no answers
     return logger
 
 
@@ -212,7 +212,7 @@ def read(task: DataSet, files: str | None, *, limit: int, with_examples: bool) -
     return rows[: limit or None], examples
 
 
-def requests_of(task: DataSet, rows: Sequence[Row]) -> int:
+def count_requests(task: DataSet, rows: Sequence[Row]) -> int:
     """How many texts are scored for one number of shots."""
     return sum(1 if p.shape == "last_word" else len(p.candidates) for p in task.prompts) * len(rows)
 

@@ -42,7 +42,7 @@ class Training(lightning.LightningModule):
 
     Attributes:
         stage: its name on the command line.
-        counts: whether it counts instead of training: no gradient, no steps, no checkpoints.
+        is_counting: whether it counts instead of training: no gradient, no steps, no checkpoints.
         optimization: rate, schedule and the rest.
         kept: what a checkpoint must have beside what all have (see checkpoints.PARTS).
         weights: of losses, where they are not 1.
@@ -62,7 +62,7 @@ class Training(lightning.LightningModule):
     """
 
     stage: str
-    counts: ClassVar[bool] = False
+    is_counting: ClassVar[bool] = False
     optimization: Optimization
     shown: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()

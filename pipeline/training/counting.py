@@ -28,7 +28,7 @@ class Counting(Pretraining):
         seed: of nothing, since nothing is drawn.
     """
 
-    counts = True
+    is_counting = True
 
     def __init__(
         self, *, encoder: Callable[[Tokenizer], Encoder], objective: Objective, arpa: bool, seed: int = 0

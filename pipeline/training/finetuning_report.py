@@ -18,7 +18,7 @@ from pipeline.training import advice, checkpoints
 from pipeline.training.finetuning import FineTuning
 from pipeline.training.run import Run
 from pipeline.training.task_data import TaskData
-from pipeline.training.weight_mean import product
+from pipeline.training.weight_mean import final_weights
 from tasks.dataset import listed
 
 WRONG = 100  # rows of the table of the worst answers
@@ -31,7 +31,7 @@ PAIRS = {
 
 def format_load_report(folder: Path | None, report: LoadReport, module: FineTuning) -> str:
     """Which tensors the folder gave to the model, which are new, and which of the folder are unused."""
-    if module.counts:
+    if module.is_counting:
         return format_counting(folder, module)
     fresh = listed([f"head.{name}" for name, _ in module.model.head.named_parameters()], most=6)
     parts = [*module.layers(), module.above()]
@@ -82,13 +82,13 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     """Tests the best checkpoint; writes model, predictions, plots and metrics."""
     task, figures, step = data.task, training.metrics(), training.steps
     best_score = figures.get(f"val/{task.metric}", 0.0)
-    if not module.counts:
+    if not module.is_counting:
         best = training.last.with_name(checkpoints.BEST)
         state = checkpoints.read(best if best.exists() else training.last)
         figures |= training.metrics_of(state)  # val/* are of the checkpoint that is tested
         step, score = int(state["global_step"]), training.best_score
         best_score = figures.get(f"val/{task.metric}", 0.0) if score is None else score
-        module.load_state_dict(product(state))
+        module.load_state_dict(final_weights(state))
     training.trainer.test(module, data, verbose=False)
 
     predictions = module.gathered("test")
@@ -101,7 +101,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     figures |= {
         **{f"test/{name}": value for name, value in scores.figures.items()},
         "test/loss": module.test_loss,
-        **({"encoder": lineage.weights_of(training.record.stages)[:12]} if not module.counts else {}),
+        **({"encoder": lineage.weights_of(training.record.stages)[:12]} if not module.is_counting else {}),
         "test/rows": len(examples),
         "best_step": step,
         f"val/best_{task.metric}": best_score,
@@ -112,7 +112,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     }
     rows = [task.row(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
     write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
-    drawn = plot_training(training, module, data, baselines, chosen=step) if not module.counts else []
+    drawn = plot_training(training, module, data, baselines, chosen=step) if not module.is_counting else []
     tested, shown = plot_test(training, module, data, predicted)
     drawn += [*tested, *shown]
     beginnings = test_beginnings(training, module, data, scores.figures[task.metric])
@@ -125,7 +125,7 @@ def finish(training: Run, module: FineTuning, data: TaskData) -> None:
     columns, wrong = task.worst(rows)
     tables = {"wrong_answers": (columns, wrong[:WRONG])}
     training.finish(figures, artifact=("model", saved), tables=tables, charts=charts, texts=shown)
-    if not module.counts:
+    if not module.is_counting:
         best_of = f"the best on the validation part ({plots.readable(task.metric)} {best_score:.4f})"
         print(f"checkpoint: step {step:,} of {training.steps:,}, {best_of}")
     print(headline)

@@ -32,7 +32,7 @@ class NaiveBayes(FineTuning):
         seed: of the rows, where `data.train_rows` chooses some.
     """
 
-    counts = True
+    is_counting = True
 
     def __init__(self, *, encoder: Callable[[Tokenizer], Encoder], arm: ArmName = "full", seed: int = 0) -> None:
         nothing: Any = None  # updates weights

@@ -262,7 +262,7 @@ class Pretraining(Training):
 
         They are not saved, so that nobody takes them for trained. An optimizer has no state of them.
         """
-        if self._trainer is None or self.counts or is_sharded(self.trainer):
+        if self._trainer is None or self.is_counting or is_sharded(self.trainer):
             return
         learned = {id(p) for optimizer in self.trainer.optimizers for p, state in optimizer.state.items() if state}
         idle = {p.untyped_storage().data_ptr() for p in self.encoder.parameters() if id(p) not in learned}

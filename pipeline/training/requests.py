@@ -15,7 +15,7 @@ from pipeline.presets.arms import ArmName
 from pipeline.presets.files import DEFAULT_CORPUS, DEFAULT_MODEL, DEFAULT_TASK, flat
 
 Overrides = tuple[str, ...]  # settings of the configuration as a user types them: --trainer.max_steps=100, ...
-R = TypeVar("R", bound="Request")
+R = TypeVar("R", bound="RunRequest")
 # Settings of training in steps, on devices: they mean nothing to a model that counts.
 OF_UPDATES = (
     *("trainer.max_steps", "validate_every", "save_at_words"),
@@ -29,7 +29,7 @@ OF_STEPS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class RunRequest:
     """The fields that all requests share.
 
     Args:
@@ -68,7 +68,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusRequest(Request):
+class CorpusRequest(RunRequest):
     """A model's way of pretraining and a corpus for it; `corpus` is a name in configs/corpora or a path."""
 
     corpus: str = DEFAULT_CORPUS
@@ -87,7 +87,7 @@ class PretrainRequest(CorpusRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuneRequest(Request):
+class FineTuneRequest(RunRequest):
     """A run that fine-tunes `encoder` on a task, a name in configs/tasks or a path."""
 
     task: str = DEFAULT_TASK
@@ -99,7 +99,7 @@ class FineTuneRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZeroShotRequest(Request):
+class ZeroShotRequest(RunRequest):
     """A task's prompts put to an encoder.
 
     Args:

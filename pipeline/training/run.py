@@ -40,9 +40,9 @@ from pipeline.training.hardware import announce_nodes, device_name
 from pipeline.training.header import header
 from pipeline.training.progress import Progress
 from pipeline.training.resume import finished_product, is_finished, newest_checkpoint
-from pipeline.training.run_folder import begun, clear
+from pipeline.training.run_folder import discard_old, set_aside
 from pipeline.training.trainer import make_trainer, plain_error
-from pipeline.training.weight_mean import product
+from pipeline.training.weight_mean import final_weights
 from pipeline.version import __version__
 
 
@@ -80,7 +80,7 @@ class Run:
         # Texts, and words of them in a vocabulary, go to W&B only if the texts of pretraining may.
         self.public = self.log_text and (lineage.is_public(stages) or self.settings.log_text)
 
-        counts = self.module.counts
+        counts = self.module.is_counting
         newest = newest_checkpoint(out, self.module, self.module.identity) if resume and not counts else None
         self.finished = resume and counts and is_finished(out, self.module.identity)
         self.resume_from: Path | None
@@ -101,10 +101,10 @@ class Run:
         if not is_main() or self.finished:
             return
         if self.resume and self.resume_from is None:
-            why = "Counting writes no checkpoints" if self.module.counts else f"Nothing to resume in {self.out}"
+            why = "Counting writes no checkpoints" if self.module.is_counting else f"Nothing to resume in {self.out}"
             inform(f"{why}: starting from the beginning.")
         if self.resume_from is None:
-            clear(self.out)
+            set_aside(self.out)
         self.history.restore(self.resume_step)
         record, config = self.record, self.configuration.repeatable
         about: dict[str, Any] = {"seed": record.seed, "config": flat(config), "public": self.public}
@@ -187,7 +187,7 @@ class Run:
         print(f"The run in {self.out} has nothing left to train.")
         self.energy.load_state_dict(self.state["callbacks"].get(self.energy.state_key, {}))
         self.trainer.strategy.connect(self.module)
-        self.module.load_state_dict(product(self.state))
+        self.module.load_state_dict(final_weights(self.state))
         self.module.on_load_checkpoint(self.state)
         self.seconds = self.module.seconds_before
         return True
@@ -352,7 +352,7 @@ class Run:
                 self._send(run, metrics, artifact, tables or {}, charts or {}, texts)
         loggers.log_final(self.named, metrics, self.steps)
         write_metrics(self.out, metrics)
-        begun(self.out)
+        discard_old(self.out)
 
     def _send(
         self,

@@ -34,7 +34,7 @@ RUN_FILES = (
     *("data.txt", "load_report.txt", "receipt.txt", "examples.md", "not_finite.json", "profile.txt", "trace.json"),
     *("command.txt", "corpus.json", "model.arpa.gz", "loggers", "report.html", "report.md", "report.tex"),
 )
-SIGN = lineage.FILE  # marks a run folder: the first file that is written, the last that is cleared
+MARKER = lineage.FILE  # marks a run folder: the first file that is written, the last that is cleared
 FINISHED, INTERRUPTED = "a finished run", "an interrupted run"
 STATES = {  # files worth keeping, and what a folder with them holds
     **dict.fromkeys(("metrics.json", "encoder", "model", "predictions.jsonl"), FINISHED),
@@ -53,7 +53,7 @@ def files_of(folder: Path) -> list[str]:
     """The names that the files of a run in a folder can have."""
     pictures = []
     with contextlib.suppress(UserError):  # damaged
-        if (folder / SIGN).is_file():
+        if (folder / MARKER).is_file():
             pictures = lineage.pictures_of(lineage.read(folder))
     return list(dict.fromkeys([*RUN_FILES, *pictures]))
 
@@ -100,9 +100,9 @@ def check_run_folder(
         raise UserError(
             f"{typed.flag('resume')} continues a run, {typed.flag('overwrite')} starts over: set one of them."
         )
-    if os.path.lexists(out / ASIDE) or _leaving(out):  # after a kill
+    if os.path.lexists(out / ASIDE) or _half_removed(out):  # after a kill
         LOCKS[out] = lock_run(out, out / LOCK)
-        put_back(out)
+        restore(out)
     there = {name: state for name, state in STATES.items() if os.path.lexists(out / name)}
     if not there and (other := _other_run(out)) is not None:
         raise UserError(f"{out} is a folder of runs, as {other}; {elsewhere()}.")
@@ -123,17 +123,17 @@ def check_run_folder(
 
 def _other_run(out: Path) -> Path | None:
     """A run in a folder of runs, as those of `runs` or `runs/pretrain`."""
-    inside = (file.parent for depth in ("*", "*/*") for file in out.glob(f"{depth}/{SIGN}"))
-    own = {*RUN_FILES, ASIDE, *(path.name for path in _leaving(out))}
+    inside = (file.parent for depth in ("*", "*/*") for file in out.glob(f"{depth}/{MARKER}"))
+    own = {*RUN_FILES, ASIDE, *(path.name for path in _half_removed(out))}
     return next((run for run in inside if run.relative_to(out).parts[0] not in own), None)
 
 
 def _check_sign(out: Path, *, goes_on: bool, resume: bool) -> None:
     """Raises: UserError, a run would clear files of a folder that no run has marked as its own."""
     found = [name for name in files_of(out) if os.path.lexists(out / name)]
-    if found and SIGN not in found and not (goes_on and resume):
+    if found and MARKER not in found and not (goes_on and resume):
         raise UserError(
-            f"{out} holds {found[0]} but no run (there is no {SIGN}), and a run would clear it; "
+            f"{out} holds {found[0]} but no run (there is no {MARKER}), and a run would clear it; "
             + (f"continue from its checkpoint with {typed.flag('resume')}, or choose" if goes_on else "choose")
             + f" another {typed.flag('out')}."
         )
@@ -144,7 +144,7 @@ def kind_of(out: Path) -> str | None:
     if (out / "profile.txt").exists() and not (out / "encoder").exists():
         return "profile"
     with contextlib.suppress(UserError):  # damaged
-        if (out / SIGN).is_file() and (kind := lineage.run_of(lineage.read(out))):
+        if (out / MARKER).is_file() and (kind := lineage.run_of(lineage.read(out))):
             return kind
     return next((kind for name, kind in MAKERS.items() if (out / name).exists()), None)
 
@@ -176,7 +176,7 @@ def check_place(path: Path) -> None:
         raise UserError(f"{path} {where} the folder of an encoder or model, which this would break; {elsewhere()}.")
     for folder in parents[1:]:
         part = place.relative_to(folder).parts[0]
-        if part in files_of(folder) and (folder / SIGN).exists():
+        if part in files_of(folder) and (folder / MARKER).exists():
             where = "" if folder / part == place else f" lies in {folder / part}, which"
             raise UserError(f"{path}{where} is a part of a run; {elsewhere()}.")
 
@@ -220,7 +220,7 @@ def release() -> None:
     while LOCKS:
         out, taken = LOCKS.popitem()
         try:
-            put_back(out)
+            restore(out)
             _remove_unused(out, NEW.pop(out, []))
         finally:
             taken.release(force=True)
@@ -238,49 +238,49 @@ def _remove_unused(out: Path, new: list[Path]) -> None:
 # ---------------------------------------------------------------------- clearing for a new run
 
 
-def clear(out: Path) -> None:
-    """Sets aside the files of an earlier run in a folder, until the new one has `begun`."""
-    found = [name for name in sorted(files_of(out), key=SIGN.__eq__) if os.path.lexists(out / name)]
+def set_aside(out: Path) -> None:
+    """Sets aside the files of an earlier run in a folder, until the new one has begun (`discard_old`)."""
+    found = [name for name in sorted(files_of(out), key=MARKER.__eq__) if os.path.lexists(out / name)]
     if found:
         (out / ASIDE).mkdir()
     for name in found:
         (out / name).rename(out / ASIDE / name)
 
 
-def begun(out: Path) -> None:
-    """Removes the files that `clear` set aside: the new run has a checkpoint, or its metrics."""
+def discard_old(out: Path) -> None:
+    """Removes the files that `set_aside` set aside: the new run has a checkpoint, or its metrics."""
     if os.path.lexists(out / ASIDE):
         names = (f"{LEAVING}{number or ''}" for number in itertools.count())
         (out / ASIDE).rename(next(out / name for name in names if not os.path.lexists(out / name)))
-        _let_go(out)
+        _remove_old(out)
 
 
-def _leaving(out: Path) -> list[Path]:
+def _half_removed(out: Path) -> list[Path]:
     """Folders to remove: more than one where that failed before."""
     return [path for path in out.glob(f"{LEAVING}*") if path.name[len(LEAVING) :].isdecimal() or path.name == LEAVING]
 
 
-def _let_go(out: Path) -> None:
+def _remove_old(out: Path) -> None:
     """Removes the files of an earlier run; those that cannot be removed stay, and harm no run."""
-    for left in _leaving(out):
+    for left in _half_removed(out):
         try:
             remove(left)
         except OSError as error:
             print(f"Warning: {left}, left by an earlier run, cannot be removed: {reason(error)}.", file=sys.stderr)
 
 
-def put_back(out: Path) -> None:
-    """Restores the files that `clear` set aside for a run that ended before it had begun."""
-    _let_go(out)  # after a kill
+def restore(out: Path) -> None:
+    """Restores the files that `set_aside` set aside for a run that ended before it had begun."""
+    _remove_old(out)  # after a kill
     aside = out / ASIDE
     if not os.path.lexists(aside):
         return
     if aside.is_symlink() or not aside.is_dir():
         raise UserError(f"{aside} is not a folder of a run; remove it, or {elsewhere()}.")
-    if (aside / SIGN).exists():  # all was cleared, so what is there is of the run that did not begin
+    if (aside / MARKER).exists():  # all was cleared, so what is there is of the run that did not begin
         for name in files_of(out):
             remove(out / name)
-    for name in sorted(files_of(aside), key=SIGN.__ne__):  # the sign first: what comes after it is of the old run
+    for name in sorted(files_of(aside), key=MARKER.__ne__):  # the marker first: what comes after it is of the old run
         if os.path.lexists(aside / name):
             (aside / name).rename(out / name)
     aside.rmdir()

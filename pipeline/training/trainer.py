@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from pipeline.console import typed
 from pipeline.errors import UserError, is_out_of_memory
 from pipeline.training.checkpoints import WholeCheckpoints
-from pipeline.training.run_folder import begun
+from pipeline.training.run_folder import discard_old
 
 UNKNOWN_METRIC = ("Early stopping conditioned on metric", "`ModelCheckpoint(monitor=")  # as Lightning says it
 
@@ -40,7 +40,7 @@ def make_trainer(make: Callable[..., lightning.Trainer], settings: Any, out: Pat
         strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
     try:
         return make(
-            plugins=[*(settings.plugins or []), WholeCheckpoints(partial(begun, out))],
+            plugins=[*(settings.plugins or []), WholeCheckpoints(partial(discard_old, out))],
             strategy=strategy,
             use_distributed_sampler=False,  # batches are split over processes where they are made
             max_epochs=-1,

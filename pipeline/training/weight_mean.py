@@ -81,6 +81,6 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def product(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
+def final_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
     """The weights that a run has made, of the state of a checkpoint: the mean, where there is one."""
     return {**checkpoint["state_dict"], **checkpoint.get(WEIGHTS, {})}

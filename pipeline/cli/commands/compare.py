@@ -163,10 +163,10 @@ def check_flags(grid: Grid, flags: Sequence[str]) -> None:
         UserError: one that there is not, a wrong value, or one that means nothing to a task.
     """
     from pipeline.cli.config import finetuning
-    from pipeline.experiments.feasible import counts, effective
+    from pipeline.experiments.feasible import effective, is_counting
     from pipeline.finetuning.heads import head_class
 
-    trained = [model for model in grid.models if not counts(model)]
+    trained = [model for model in grid.models if not is_counting(model)]
     if not trained:
         return
     for task in grid.tasks:

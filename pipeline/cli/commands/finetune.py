@@ -66,11 +66,11 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     from pipeline.experiments.comparison.files import show
     from pipeline.experiments.comparison.grid import Arm, Grid, check_grid_settings
     from pipeline.experiments.comparison.runs import compare
-    from pipeline.experiments.feasible import counts
+    from pipeline.experiments.feasible import is_counting
     from pipeline.experiments.many_runs import check_seeds
     from pipeline.presets.tasks import task_file
 
-    if counts(request.model):
+    if is_counting(request.model):
         raise UserError(
             f"{typed.flag('seeds', seeds)} compares with the arm 'scratch', which {request.model} does not have: it "
             "counts the texts of the task alone."

@@ -42,9 +42,9 @@ class Plan:
     runs: Path
 
     @cached_property
-    def counts(self) -> bool:
+    def is_counting(self) -> bool:
         """Whether it counts instead of training: no steps, no rate, no seed."""
-        return self.configuration.module.counts
+        return self.configuration.module.is_counting
 
     @property
     def data(self) -> CorpusData:
@@ -65,7 +65,7 @@ class Plan:
     def run(self, name: str, *, factor: float, share: float = 1.0, seed: int = 0) -> PretrainRequest:
         """A run with `factor` times the model's own rate."""
         request = replace(self.request, seed=seed, out=self.runs / name)
-        if self.counts:
+        if self.is_counting:
             return request
         steps = self.steps(share)
         every = steps if share < 1 else max(1, steps // POINTS)
@@ -74,7 +74,7 @@ class Plan:
     def trials(self) -> list[PretrainRequest]:
         """A short run with each rate; none where there is nothing to choose."""
         rates, share = self.ladder.rates_of(self.rung), self.ladder.trial
-        if self.counts or len(rates) == 1:
+        if self.is_counting or len(rates) == 1:
             return []
         return [self.run(f"{self.rung.name}-rate-{self.rate(f):g}", factor=f, share=share) for f in rates]
 
@@ -87,11 +87,11 @@ class Plan:
 
     @property
     def seeds(self) -> range:
-        return range(1 if self.counts else self.ladder.seeds)
+        return range(1 if self.is_counting else self.ladder.seeds)
 
     def tokens(self) -> int:
         """That all its runs are trained on."""
-        if self.counts:
+        if self.is_counting:
             return 0
         trials = len(self.trials())
         whole = len(self.seeds) - (trials > 0 and self.ladder.trial == 1)
@@ -132,7 +132,7 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
                 "models that predict each token from those before it."
             )
         plan = found[rung.name] = Plan(ladder, rung, request, configuration, out / "runs")
-        if ladder.tokens is None and not plan.counts:
+        if ladder.tokens is None and not plan.is_counting:
             raise UserError(f"The rung {rung.name} is trained: give the ladder the `tokens` that it is trained on.")
     check_alike(ladder, list(found.values()))
     return found
@@ -174,7 +174,7 @@ def _missing(plan: Plan, *, overwrite: bool) -> str:
     made = [folder for folder in folders if (folder / "metrics.json").is_file()]
     if sum(map(has_ended, folders)) == len(runs):
         return "finished"
-    if plan.counts:
+    if plan.is_counting:
         return "to be counted"
     share = plan.ladder.trial
     about = f"{plan.steps():,} steps, {plan.tokens() / 1e6:,.1f} M tokens in {len(runs)} run{'s' * (len(runs) > 1)}"

@@ -63,7 +63,7 @@ class Found:
         ]
         model, scores = models[0], [model.scores() for model in models]
         self.scores[name], self.nats[name] = scores[0], model.nats(self.paragraph)
-        flops = 0 if plan.counts else model.step_flops()
+        flops = 0 if plan.is_counting else model.step_flops()
         self.rows[name] = row_of(
             plan.rung,
             scores,
@@ -76,7 +76,7 @@ class Found:
             tokens=metrics["tokens"],
             learning_rate=trained.rate,
             rates=trained.rates,
-            history=[] if plan.counts else history_of(trained, plan, flops),
+            history=[] if plan.is_counting else history_of(trained, plan, flops),
             validation_rows_bits_per_byte=metrics[BITS],
             blimp=None if self.blimp is None else model.blimp(self.blimp),
             continuation=model.continuation(self.ladder),

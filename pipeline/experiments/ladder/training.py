@@ -79,7 +79,7 @@ def train(
                 f"The rung {plan.rung.name} gives a token of the validation text no probability, so its bits per "
                 "byte are infinite: choose a smoothing, or leave the rung out."
             ) from None
-        advance(0 if plan.counts else int(metrics["tokens"]), before)
+        advance(0 if plan.is_counting else int(metrics["tokens"]), before)
         done[request.out] = metrics
         return metrics
 
@@ -100,7 +100,7 @@ def train(
     return Trained(
         folders=[request.out for request in whole if request.out is not None],
         metrics=metrics[0],
-        rate=None if plan.counts else plan.rate(factors[best]),
+        rate=None if plan.is_counting else plan.rate(factors[best]),
         rates=[
             {"learning_rate": plan.rate(factor), "bits_per_byte": bits if bits < math.inf else None}
             for factor, bits in zip(factors, tried, strict=False)

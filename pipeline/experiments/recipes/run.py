@@ -36,7 +36,7 @@ from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import CorpusData
 from pipeline.training.requests import Overrides, PretrainRequest, overrides_of, settings_in
 
-SIGN = "recipes.json"  # what all runs of a folder share
+SHARED = "recipes.json"  # what all runs of a folder share
 VALIDATIONS = 10  # of a run
 OF_RECIPES = "the `tokens` of the recipes"
 OBJECTIVE = "model.objective"
@@ -87,7 +87,7 @@ class RecipesRun:
     def __post_init__(self) -> None:
         """Raises: UserError, what is asked for cannot be run."""
         recipes, found = self.recipes, self.recipes.all()
-        check_out(self.out, SIGN, "recipes")
+        check_out(self.out, SHARED, "recipes")
         if wrong := [name for name in self.chosen if name not in found]:
             raise UserError(f"There is no recipe '{wrong[0]}'; there are {', '.join(found)}.")
         check_not_derived(settings_in(self.overrides), (STEPS, EVERY), OF_RECIPES)
@@ -118,7 +118,7 @@ class RecipesRun:
             configuration = self.configure(request)
         except UserError as error:
             raise error if name == BASE else UserError(f"The recipe {name}: {error}") from None
-        if configuration.module.counts:
+        if configuration.module.is_counting:
             raise UserError(f"{recipes.model} counts, and recipes are of models that are trained in steps.")
         if name == BASE:
             self.base, self.data = configuration, configuration.data
@@ -138,7 +138,7 @@ class RecipesRun:
         """
         self.data.prepare()
         self.out.mkdir(parents=True, exist_ok=True)
-        note_shared(self.out / SIGN, self._shared(), "recipes", overwrite=self.overwrite)
+        note_shared(self.out / SHARED, self._shared(), "recipes", overwrite=self.overwrite)
         wanted = [key for key in self.runs if not self.chosen or key[0] in self.chosen]
         found = {key: metrics for key in self.runs if (metrics := self._finished(key)) is not None}
         failed: list[str] = []
@@ -198,7 +198,7 @@ class RecipesRun:
         Raises:
             UserError: the folder holds recipes of other settings.
         """
-        check_shared(self.out / SIGN, self._shared(), "recipes", overwrite=self.overwrite)
+        check_shared(self.out / SHARED, self._shared(), "recipes", overwrite=self.overwrite)
         rows = []
         for name, one in self.recipes.all().items():
             if self.chosen and name not in self.chosen:
