@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pipeline.models.ngram import Ngram
 
 BEGIN, END = "<s>", "</s>"  # the end of text, in front of an n-gram and at its end
+UNKNOWN = "<unk>"  # what readers take for a word that is not in the file
 LINES = 1 << 16  # that are made at once
 NEVER = -99.0  # log10 of 0
 
@@ -49,15 +50,16 @@ def write(model: Ngram, file: Path) -> None:
 
 def word(token: str) -> str:
     """A token as one word without spaces, and none of ARPA's own: others are written as `\\u0020`."""
-    if token in (BEGIN, END, "<unk>"):
+    if token in (BEGIN, END, UNKNOWN):
         token = f"\\{token}"
     return re.sub(r"\s|[\x00-\x1f]", lambda space: f"\\u{ord(space[0]):04x}", token)
 
 
 def _parts(model: Ngram) -> Iterator[str]:
     """The file, in parts of whole lines."""
-    end, backend = model.tokenizer.id("eos"), model.tokenizer.backend
+    end, unknown, backend = model.tokenizer.id("eos"), model.tokenizer.id("unk"), model.tokenizer.backend
     last = [word(backend.id_to_token(i) or f"unused{i}") for i in range(model.config["vocab_size"])]
+    last[unknown] = UNKNOWN  # of byte-level BPE, which knows every text, it is the end of text
     first = list(last)
     first[end], last[end] = BEGIN, END
     levels = model.probabilities.levels

@@ -61,7 +61,7 @@ def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
     """The first words of a file, at most so many, and their vectors (V, m). Of a word that comes twice, the first.
 
     Raises:
-        UserError: no such file, or another format.
+        UserError: no such file, another format, or fewer words than its first line says.
     """
     if not path.is_file():
         raise UserError(f"There is no file {path} with word vectors.")
@@ -79,13 +79,19 @@ def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
             begin = [line for line in (next(lines, ""), next(lines, "")) if line]
             _check_size(begin, size, path)
             texts = itertools.chain(begin, lines)
+        found = 0
         for number, line in enumerate(texts, 2 if header else 1):
             if len(words) == most:
                 break
+            if not line.strip():  # as at the end
+                continue
             word, vector = _split(line, size, where=f"Line {number:,} of {path}")
+            found += 1
             if word not in words:
                 words[word] = len(words)
                 rows.append(vector)
+        if header and len(words) < most and found < int(parts[0]):
+            raise UserError(f"{path} is not whole: it has {found:,} of the {int(parts[0]):,} words of its first line.")
     if not words:
         raise UserError(f"{path} has no word vectors.")
     return list(words), torch.from_numpy(np.stack(rows))
@@ -119,7 +125,7 @@ def _split(line: str, size: int, *, where: str) -> tuple[str, np.ndarray]:
 def _lines(path: Path) -> Iterator[Iterator[str]]:
     try:
         with COMPRESSIONS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig") as file:
-            yield iter(file)
+            yield (line.replace("\t", " ") for line in file)
     except UnicodeDecodeError:
         raise UserError(f"{path} is no text in UTF-8: word2vec's binary format is not read.") from None
     except BROKEN:

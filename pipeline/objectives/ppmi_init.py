@@ -13,6 +13,7 @@ from collections.abc import Collection
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from pipeline.data.token_store import TokenStore
@@ -66,13 +67,14 @@ def count(tokens: np.ndarray, *, vocab_size: int, starts: np.ndarray | None = No
             _add(counts, stretch[:-k], stretch[k:], column, 1 / k)
         if starts is None:
             continue
-        _add(counts, stretch, stretch, column, 0.5)  # each way: a token stands in its document, too
         document = np.searchsorted(starts, np.arange(begin, begin + len(stretch)), side="right")
-        for k in range(1, len(stretch)):
-            together = document[:-k] == document[k:]
-            if not together.any():  # no document is as long
-                break
-            _add(counts, stretch[:-k][together], stretch[k:][together], column, 1.0)
+        ones = np.ones(len(stretch), dtype=np.float32)
+        occurrences = sparse.coo_array(
+            (ones, (document - document[0], stretch)), (document[-1] - document[0] + 1, vocab_size)
+        )
+        occurrences = occurrences.tocsr()  # of each token in each document
+        pairs = (occurrences.T @ occurrences[:, contexts]).tocoo()
+        counts[pairs.row, pairs.col] += pairs.data
     return counts
 
 

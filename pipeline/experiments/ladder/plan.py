@@ -139,11 +139,12 @@ def plans(ladder: Ladder, out: Path, configure: Configure, overrides: Overrides)
 
 
 def check_alike(ladder: Ladder, found: Sequence[Plan]) -> None:
-    """Raises: UserError, two models have other tokenizers, where they must share one, or rows of other lengths."""
+    """Raises: UserError, two models have other tokenizers, where they must share one, or rows of other lengths, or one
+    of them reads less of the text."""
 
     def shared(plan: Plan) -> dict[str, Any]:
         data = plan.configuration.resolved["data"]
-        tokenizer = data["tokenizer"] if ladder.one_tokenizer else {}
+        tokenizer = data["tokenizer"] if ladder.one_tokenizer else {"lowercase": data["tokenizer"]["lowercase"]}
         return {"data.length": data["length"], **{f"data.tokenizer.{name}": tokenizer[name] for name in tokenizer}}
 
     for plan in found[1:]:
