@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,10 @@ NAMES = {  # of columns
 
 
 MOST_PENALTY = 50  # of length: its power of a long text would be beyond what a float holds
+WIDEST_BEAM = 1_000  # hypotheses: the widest that the field has tried (Koehn and Knowles 2017), and memory ends
+MANY = 0.2  # of the letters: a script that has no spaces between words
+HAN = r"[\u3400-\u4dbf\u4e00-\u9fff]"
+NO_SPACES = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff]"  # Thai, Lao, Burmese, Khmer, kana
 
 
 @dataclass
@@ -58,8 +63,8 @@ class Translation(Task):
         super().__post_init__()
         if set(self.columns) != {"source", "target"}:
             raise TaskError(f"columns must name source and target, and has {', '.join(self.columns) or 'nothing'}")
-        if self.beam < 1:
-            raise TaskError(f"beam is {self.beam}; it must be at least 1")
+        if not 1 <= self.beam <= WIDEST_BEAM:
+            raise TaskError(f"beam is {self.beam}; it must be from 1 to {WIDEST_BEAM}")
         if not abs(self.length_penalty) <= MOST_PENALTY:
             raise TaskError(
                 f"length_penalty is {self.length_penalty}; it must be from -{MOST_PENALTY} to {MOST_PENALTY}"
@@ -115,10 +120,11 @@ class Translation(Task):
         return 100.0
 
     def scores(self, gold: Sequence[str], predicted: Sequence[str]) -> Scores:
-        """BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of sacrebleu, from 0 to 100 (Post 2018)."""
+        """BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of sacrebleu, from 0 to 100 (Post 2018); for words of BLEU
+        see `words_of`."""
         figures = {name: score(name, gold, predicted) for name in ("bleu", "chrf")}
         details: dict[str, Any] = {"bleu_lowercase": score("bleu_lowercase", gold, predicted)}
-        return Scores(figures, details | {f"{name}_signature": signature(name) for name in METRICS})
+        return Scores(figures, details | {f"{name}_signature": signature(name, gold) for name in METRICS})
 
     def baselines(self, train: Sequence[Example], test: Sequence[Example]) -> dict[str, float]:
         """The source itself, and the translation of the training source that is most like it."""
@@ -156,11 +162,22 @@ class Translation(Task):
         return {"lengths": axes.figure}
 
 
+def words_of(references: Sequence[str]) -> str:
+    """How sacrebleu is to find words: by `13a`, its default; Chinese by `zh`, and other scripts without spaces between
+    words by their characters (`ja-mecab`, usual for Japanese, needs a dictionary)."""
+    letters = [character for text in references for character in text if character.isalpha()]
+    text = "".join(letters)
+    if len(re.findall(NO_SPACES, text)) > MANY * len(letters):
+        return "char"
+    return "zh" if len(re.findall(HAN, text)) > MANY * len(letters) else "13a"
+
+
 @cache
-def _metrics() -> dict[str, Any]:
+def _metrics(words: str) -> dict[str, Any]:
     from sacrebleu.metrics import BLEU, CHRF  # takes a while
 
-    return {"bleu": BLEU(force=True), "bleu_lowercase": BLEU(lowercase=True, force=True), "chrf": CHRF()}
+    bleu = partial(BLEU, tokenize=words, force=True)
+    return {"bleu": bleu(), "bleu_lowercase": bleu(lowercase=True), "chrf": CHRF()}
 
 
 METRICS = ("bleu", "bleu_lowercase", "chrf")
@@ -168,21 +185,21 @@ METRICS = ("bleu", "bleu_lowercase", "chrf")
 
 def score(name: str, gold: Sequence[str], predicted: Sequence[str]) -> float:
     """A metric of sacrebleu, of a whole part; it rounds 100 to a little more."""
-    return min(100.0, float(_metrics()[name].corpus_score(list(predicted), [list(gold)]).score))
+    return min(100.0, float(_metrics(words_of(gold))[name].corpus_score(list(predicted), [list(gold)]).score))
 
 
 def word_precision(gold: Sequence[str], predicted: Sequence[str]) -> float:
     """Percent of the words of the outputs that are in their references, each at most as often as there."""
-    return float(_metrics()["bleu"].corpus_score(list(predicted), [list(gold)]).precisions[0])
+    return float(_metrics(words_of(gold))["bleu"].corpus_score(list(predicted), [list(gold)]).precisions[0])
 
 
-def signature(name: str) -> str:
+def signature(name: str, gold: Sequence[str]) -> str:
     """What sacrebleu says of how it computed a metric, known once it has."""
-    return str(_metrics()[name].get_signature())
+    return str(_metrics(words_of(gold))[name].get_signature())
 
 
 def sentence_chrf(output: str, reference: str) -> float:
-    return float(_metrics()["chrf"].sentence_score(output, [reference]).score)
+    return float(_metrics("13a")["chrf"].sentence_score(output, [reference]).score)
 
 
 def by_length(examples: Sequence[Example], predicted: Sequence[str]) -> dict[str, tuple[int, float]]:

@@ -22,7 +22,8 @@ from pipeline.data import labeled
 from pipeline.data.synthetic.corpus import lexicon
 from pipeline.data.synthetic.tasks import invented, part, synthetic_rows, translated
 from pipeline.errors import UserError
-from pipeline.finetuning.heads.translation import LONGER
+from pipeline.finetuning.heads import translation
+from pipeline.finetuning.heads.translation import longest
 from pipeline.inspection.decoding import Way, searched, with_right_words
 from pipeline.models.losses import linear_cross_entropy
 from pipeline.training.schedules import rate_at
@@ -107,12 +108,13 @@ def test_a_translation_does_not_depend_on_what_is_translated_beside_it(
     logits, end = model.encoder.logits, torch.tensor([model.encoder.tokenizer.id("eos")])
     monkeypatch.setattr(model.encoder, "logits", lambda hidden: logits(hidden).index_fill(-1, end, -99.0))
     model.options.beam = beam
+    monkeypatch.setattr(translation, "longest", lambda size: 2 * size + 10)  # below the positions of so small a model
     texts = ["cat dog", "the", "", "old red house river book cat dog " * 3]
     alone = [model.predict([text])[0]["translation"] for text in texts]
     assert [answer["translation"] for answer in model.predict(texts)] == alone
     lengths = [len(ids) for ids in model.encoder.tokenizer.encode_batch(alone)]
     assert len({*lengths}) > 2  # each ended at a limit of its own
-    assert min(lengths) > LONGER
+    assert min(lengths) > 10
 
 
 def test_the_model_opens_in_transformers(translator: Path) -> None:
@@ -134,7 +136,7 @@ def translated_by(theirs: transformers.PreTrainedModel, folder: Path, text: str,
     """What transformers' own beam search gives, as our `predict` gives it."""
     source = transformers.AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
     inputs = {name: source[name] for name in ("input_ids", "attention_mask")}
-    most = 2 * inputs["input_ids"].shape[1] + LONGER
+    most = longest(inputs["input_ids"].shape[1])
     written = theirs.generate(
         **inputs, num_beams=beam, max_new_tokens=most, length_penalty=1.0, forced_bos_token_id=None
     )
@@ -327,6 +329,36 @@ def test_baselines() -> None:
     assert nearest_texts(["a red house", "two old dogs"], ["old dogs run", "the house"]) == [1, 0]
     train = [Example("a b c d", "w x y z"), Example("e f g h", "s t u v")]
     assert Translation().baselines(train, [Example("e f g h", "s t u v")] * 2)["nearest_sentence"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("reference", "output", "words"),
+    [
+        ("我喜欢在公园里吃苹果和香蕉。", "我喜欢在花园里吃苹果和香蕉。", "zh"),
+        ("公園でりんごを食べるのが好きです。", "公園でみかんを食べるのが好きです。", "char"),
+    ],
+)
+def test_a_script_without_spaces_has_words_too(reference: str, output: str, words: str) -> None:
+    gold, predicted = [reference] * 20, [output] * 20
+    scores = Translation().scores(gold, predicted)
+    expected = sacrebleu.metrics.BLEU(tokenize=words).corpus_score(predicted, [gold]).score
+    assert scores.figures["bleu"] == pytest.approx(expected)
+    assert scores.figures["bleu"] > 50
+    assert f"|tok:{words}|" in scores.details["bleu_signature"]
+    assert "|tok:13a|" in Translation().scores(["a b"], ["a b"]).details["bleu_signature"]
+
+
+def test_the_end_of_a_target_is_no_text_of_it(translator: Path) -> None:
+    model = pipeline.load(translator / "model")
+    labels, _ = model.head.collate(model.encoder, ["red</s> house"], [])
+    assert labels[0].tolist().count(model.encoder.tokenizer.id("eos")) == 1
+    assert model.encoder.tokenizer.decode(labels[0, :-1].tolist()).strip() == "red</s> house"
+
+
+@pytest.mark.parametrize("flags", [["--beams", "2,1001"], ["--length-penalty", "51"]])
+def test_decoding_refuses_what_no_search_can_do_at_once(translator: Path, flags: list[str]) -> None:
+    with pytest.raises(UserError, match="must be"):
+        run("decoding", "--from", str(translator), *flags)
 
 
 def test_no_score_is_above_the_bound() -> None:

@@ -86,11 +86,14 @@ def compare(
 
 def searched(model: FineTunedModel, sources: Sequence[str], way: Way) -> list[str]:
     """The translations that a search finds."""
-    head = cast(TranslationHead, model.head)
+    head, size = (
+        cast(TranslationHead, model.head),
+        max(1, BATCH * 10 // max(10, way.beam or 1)),
+    )  # memory grows with both
     before = head.options
     head.options = replace(before, beam=way.beam or 1, length_penalty=way.length_penalty)
     try:
-        return [prediction.label for prediction in model.predictions(sources, batch_size=BATCH)]
+        return [prediction.label for prediction in model.predictions(sources, batch_size=size)]
     finally:
         head.options = before
 
@@ -116,7 +119,7 @@ def mean_log_probability(model: FineTunedModel, sources: Sequence[str], outputs:
     encoder, total = cast(EncoderDecoder, model.encoder), 0.0
     for begin in range(0, len(sources), BATCH):
         batch = model.head.inputs(encoder, model.features(sources[begin : begin + BATCH]))
-        targets = encoder.collate_targets(encoder.tokenize(outputs[begin : begin + BATCH]))
+        targets = encoder.collate_targets(encoder.target_ids(outputs[begin : begin + BATCH]))
         total += float(encoder.log_probs(encoder.on_device(batch | targets)).sum())
     return total / len(sources)
 

@@ -143,6 +143,10 @@ class EncoderDecoder(Encoder):
         start = labels.new_full((len(labels), 1), self.decoder_start)
         return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] < 0, self.tokenizer.id("pad"))], 1)
 
+    def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Texts to be written -> token ids; `</s>` in one is four characters, and ends nothing."""
+        return self.tokenizer.encode_plain(texts)
+
     def collate_targets(self, targets: Sequence[Sequence[int]]) -> Inputs:
         """Token ids of targets -> `decoder_input_ids` and `labels` (B, U); too long a target loses its end."""
         end = self.tokenizer.id("eos")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import UserError
-from tasks.translation import MOST_PENALTY
+from tasks.translation import MOST_PENALTY, WIDEST_BEAM
 
 if TYPE_CHECKING:
     from pipeline.models.base import Encoder
@@ -57,6 +57,8 @@ class Search:
             if not low <= (value := getattr(self, name)) < math.inf:  # nan is neither
                 bound = "that is finite" if low == -math.inf else f"of at least {low}"
                 raise UserError(f"{name.replace('_', '-')} must be a number {bound}, not {value}.")
+        if self.beam > WIDEST_BEAM:
+            raise UserError(f"beam is {self.beam:,}; it must be at most {WIDEST_BEAM:,}.")
         if abs(self.length_penalty) > MOST_PENALTY:
             most = MOST_PENALTY
             raise UserError(f"length-penalty is {self.length_penalty}; it must be from -{most} to {most}.")

@@ -32,9 +32,12 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.finetuning import model as models
     from pipeline.inspection import decoding
     from pipeline.inspection.decoding import Way
+    from pipeline.models.generation import Search
     from pipeline.storage.atomic import write_json
 
     check_free(options.out)
+    for beam in options.beams:
+        Search(beam=beam, length_penalty=options.length_penalty)  # before minutes of the first way
     sources, references = tested(options.folder)
     model = models.load(options.folder / "model")
     ways = [Way(None), *(Way(beam, options.length_penalty) for beam in options.beams)]

@@ -29,7 +29,10 @@ from tasks.plots import alignments
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LONGER = 10  # tokens that a translation may have beyond twice its source
+
+def longest(source: int) -> int:
+    """Tokens that a translation may have, of a source of so many; a short one, as `OK`, may need many more."""
+    return max(2 * source + 10, source + 50)
 
 
 @dataclass
@@ -70,7 +73,7 @@ class TranslationHead(Head):
     def collate(cls, encoder: Encoder, labels: Sequence[str], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
         """Targets -> token ids with their end (B, U), -1 on padding; too long a target loses its end."""
         model = cast(EncoderDecoder, encoder)
-        ids = model.collate_targets(model.tokenize(labels))["labels"]
+        ids = model.collate_targets(model.target_ids(labels))["labels"]
         return ids, (ids >= 0).sum()
 
     @classmethod
@@ -85,8 +88,8 @@ class TranslationHead(Head):
     def label_note(cls, encoder: Encoder, labels: Sequence[str]) -> str | None:
         cls.check_encoder(encoder)
         model = cast(EncoderDecoder, encoder)
-        longest = model.max_length - len(model.target_prefix) - 1
-        long = sum(len(ids) > longest for ids in model.tokenize(labels))
+        most = model.max_length - len(model.target_prefix) - 1
+        long = sum(len(ids) > most for ids in model.target_ids(labels))
         return f"{long:,} targets cut to {model.max_length} tokens" if long else None
 
     def forward(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Any:
@@ -103,7 +106,7 @@ class TranslationHead(Head):
         model, options = outputs.model, self.options
         beam = options.beam if self.thorough else 1
         how = Search(beam=beam, length_penalty=options.length_penalty)
-        most = (2 * outputs.batch["mask"].sum(1) + LONGER).tolist()  # its own, whatever stands beside it in the batch
+        most = [longest(size) for size in outputs.batch["mask"].sum(1).tolist()]  # whatever stands beside it
         rows = model.write(outputs.batch, how, outputs.encoded, most)
         return [Prediction(model.tokenizer.decode(row).strip()) for row in rows]
 
@@ -132,7 +135,7 @@ class TranslationHead(Head):
         for feature in features:
             batch = model.on_device(self.inputs(model, [feature]))
             with torch.no_grad():
-                [target] = model.write(batch, Search(tokens=2 * batch["input_ids"].shape[1] + LONGER))
+                [target] = model.write(batch, Search(tokens=longest(batch["input_ids"].shape[1])))
                 targets = model.on_device(model.collate_targets([target]))
                 weights = model.alignment({**batch, **targets})[0].float().cpu()
             written, read = (
