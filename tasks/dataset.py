@@ -88,6 +88,7 @@ class DataSet:
         test_rows: the same of the test part; it is split off first.
         sample: instead of hub or files, the name of a built-in synthetic set.
         prompts: templates for zero-shot evaluation.
+        language: of the texts, as de: for an encoder that has a token for each language, as mBART.
     """
 
     columns: dict[str, str]
@@ -98,6 +99,7 @@ class DataSet:
     test_rows: int | float = 0.1
     sample: str | None = None
     prompts: list[Prompt] = field(default_factory=list)
+    language: str | None = None
 
     roles: ClassVar[tuple[str, ...]] = ()
     ignores: ClassVar[str] = "without a label"

@@ -77,6 +77,7 @@ class Question:
     Attributes:
         gold: which candidate is right.
         words: fields that have words of the prompt's `values`, which are its own and not the row's.
+        examples: solved ones that stand at the beginning of `left`.
     """
 
     left: str
@@ -84,6 +85,7 @@ class Question:
     right: str
     gold: int
     words: dict[str, str] = field(default_factory=dict)
+    examples: int = 0
 
 
 class _Formatter(string.Formatter):

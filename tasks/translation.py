@@ -63,6 +63,8 @@ class Translation(Task):
         super().__post_init__()
         if set(self.columns) != {"source", "target"}:
             raise TaskError(f"columns must name source and target, and has {', '.join(self.columns) or 'nothing'}")
+        if self.language is not None:
+            raise TaskError("language is of texts in one language; columns name those of a translation")
         if not 1 <= self.beam <= WIDEST_BEAM:
             raise TaskError(f"beam is {self.beam}; it must be from 1 to {WIDEST_BEAM}")
         if not abs(self.length_penalty) <= MOST_PENALTY:
@@ -120,8 +122,7 @@ class Translation(Task):
         return 100.0
 
     def scores(self, gold: Sequence[str], predicted: Sequence[str]) -> Scores:
-        """BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of sacrebleu, from 0 to 100 (Post 2018); for words of BLEU
-        see `words_of`."""
+        """BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of sacrebleu, from 0 to 100 (Post 2018)."""
         figures = {name: score(name, gold, predicted) for name in ("bleu", "chrf")}
         details: dict[str, Any] = {"bleu_lowercase": score("bleu_lowercase", gold, predicted)}
         return Scores(figures, details | {f"{name}_signature": signature(name, gold) for name in METRICS})

@@ -268,7 +268,7 @@ def test_all_candidates_of_a_question_see_the_same_examples(gpt: Gpt) -> None:
     ask = [fill(prompt, {"text": "it"}, ["no", "yes"], "yes")]
     for size in range(1, 14):
         shown = [fill(prompt, {"text": "a" + " cat" * size}, ["no", "yes"], "no")]
-        [question], _ = with_examples(scorer_of(gpt), ask, shown)
+        [question] = with_examples(scorer_of(gpt), ask, shown)
         scored = score(gpt, [Request(question.left, candidate) for candidate in question.candidates])
         assert [one.cut for one in scored] == [0, 0]
 
@@ -296,7 +296,7 @@ def test_what_answers_are_measured_by_has_the_same_words_and_examples(pretrained
     questions = [fill(prompt, {"text": "The soup was good."}, ["no", "yes"], "yes")]
     shown = [fill(prompt, {"text": "It rained."}, ["no", "yes"], "no")]
     for examples, before in (([], ""), (shown, "It rained. we were angry." + BETWEEN)):
-        asked, _ = with_examples(scorer_of(bert), questions, examples)
+        asked = with_examples(scorer_of(bert), questions, examples)
         [found] = answer(scorer_of(bert), prompt, asked, examples)
         empty, said = (
             [score(bert, [Request(before + text, word, ".")])[0].total for word in ("angry", "happy")]

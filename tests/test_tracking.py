@@ -467,7 +467,7 @@ def test_a_sweep_runs_as_many_as_are_asked_for(
     assert name.endswith("id-of-pretrain")
     assert asked == count
     assert "WANDB_MODE" not in os.environ
-    assert f"wandb agent {name}" in capsys.readouterr().out
+    assert f"wandb agent pretrain-finetune/{name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["sweep", "sync"])

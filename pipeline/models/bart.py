@@ -127,6 +127,10 @@ class Bart(TransformerEncoderDecoder):
     def names_languages(self) -> bool:
         return self.pre
 
+    @property
+    def language(self) -> str:
+        return str(self.tokenizer.backend.id_to_token(self.config["source_language_id"])).strip("<>")
+
     def set_languages(self, source: str, target: str) -> None:
         if self.names_languages:
             self._set_languages(self.tokenizer.language_id(source), self.tokenizer.language_id(target))

@@ -429,9 +429,12 @@ class Encoder(nn.Module):
         return list(ids)
 
     def unit_text(self, unit: Any) -> str:
-        """A unit as text: with its first space, where the tokenizer keeps spaces; else with its mark, as `##ing`."""
+        """A unit as text: with its first space, where the tokenizer keeps spaces; else with its mark, as `##ing`.
+
+        Special tokens have their names.
+        """
         if self.tokenizer.keeps_spaces:
-            return self.tokenizer.decode([unit])
+            return self.tokenizer.decode([unit]) or str(self.tokenizer.backend.id_to_token(unit))
         return str(self.tokenizer.backend.id_to_token(unit))
 
     def unknown_words(self, units: Sequence[Any]) -> list[str]:

@@ -66,6 +66,11 @@ class EncoderDecoder(Encoder):
             UserError: the tokenizer has no token for one of them.
         """
 
+    @property
+    def language(self) -> str:
+        """The language that sources are read in, where they say it by a token."""
+        raise NotImplementedError
+
     @contextlib.contextmanager
     def in_language(self, language: str | None) -> Iterator[None]:
         """Inside, sources and targets are in one language; None: in those of before, which it has again afterwards."""
@@ -221,3 +226,29 @@ def check_seq2seq(tokenizer: Tokenizer, model: str) -> None:
             f"{model} needs a tokenizer with different tokens for padding and the end of a text; this one has "
             f"{tokenizer.special['pad']} for both: set data.tokenizer.scheme to bpe-seq2seq, not {tokenizer.scheme}."
         )
+
+
+def set_language(encoder: Encoder, language: str | None) -> str | None:
+    """Makes an encoder read the texts of a task in their language, where texts say it by a token.
+
+    Args:
+        language: None: the task does not name it.
+
+    Returns:
+        A note where the encoder has several languages and reads all texts in one of them.
+
+    Raises:
+        UserError: the encoder has no token for the language.
+    """
+    if not isinstance(encoder, EncoderDecoder) or not encoder.names_languages:
+        return None
+    if language is not None:
+        encoder.set_languages(language, language)
+        return None
+    known = encoder.tokenizer.language_names
+    if len(known) == 1:
+        return None
+    return (
+        f"Note: texts are read as {encoder.language}, of {', '.join(known)}; another is named by `language` in the "
+        "YAML file of a task, or --language of try."
+    )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from pipeline.prompting.few_shot import with_examples
+from pipeline.prompting.few_shot import solve, with_examples
 from pipeline.prompting.requests import Request, Scored, Scorer
 from pipeline.prompting.scoring import score_with
 from tasks.prompts import MASK, Prompt, Question
@@ -33,13 +33,14 @@ class Calibration:
         self, scorer: Scorer, prompt: Prompt, questions: Sequence[Question], shown: Sequence[Question]
     ) -> None:
         self.scores_right = scorer.scores_right
-        self.priors: dict[Words, dict[str, float]] = {}
+        self.priors: dict[tuple[Words, int], dict[str, float]] = {}  # of words, after so many examples
         self.shares: list[float] = []
         if prompt.shape not in ("pair", "last_word"):
             for question in questions:
-                self.priors.setdefault(words_of(question), {}).update(dict.fromkeys(question.candidates, 0.0))
-            for words, candidates in self.priors.items():
-                totals = score_empty(scorer, prompt, "", list(candidates), shown, words=dict(words))
+                self.priors.setdefault(premise_of(question), {}).update(dict.fromkeys(question.candidates, 0.0))
+            for (words, examples), candidates in self.priors.items():
+                same = shown[len(shown) - examples :]
+                totals = score_empty(scorer, prompt, "", list(candidates), same, words=dict(words))
                 candidates.update(zip(candidates, totals, strict=True))
         if isinstance(prompt.candidates, dict) and len({tuple(question.candidates) for question in questions}) == 1:
             self.shares = content_free(scorer, prompt, questions[0].candidates, shown)
@@ -56,7 +57,7 @@ class Calibration:
             "per_byte": [total / max(1, len(text.encode())) for total, text in zip(totals, texts, strict=True)],
         }
         if self.priors:
-            priors = self.priors[words_of(question)]
+            priors = self.priors[premise_of(question)]
             scores["pmi"] = [t - priors[c] for t, c in zip(totals, question.candidates, strict=True)]
         if self.shares:
             log_probs = softmax_over(totals).clamp(min=TINY).log().tolist()
@@ -64,8 +65,9 @@ class Calibration:
         return scores
 
 
-def words_of(question: Question) -> Words:
-    return tuple(sorted(question.words.items()))
+def premise_of(question: Question) -> tuple[Words, int]:
+    """What a question shares with the empty prompt: its own words, and the number of examples that fit."""
+    return tuple(sorted(question.words.items())), question.examples
 
 
 def empty_prompt(prompt: Prompt, text: str, words: Mapping[str, str] | None = None) -> tuple[str, str]:
@@ -97,15 +99,19 @@ def score_empty(
         words: of the prompt's own, which stay.
     """
     left, right = empty_prompt(prompt, text, words)
-    [question], _ = with_examples(scorer, [Question(left, list(candidates), right, 0)], shown)
-    requests = [Request(question.left, candidate, right) for candidate in candidates]
+    requests = [Request("".join(solve(shown)) + left, candidate, right) for candidate in candidates]
     return [scored.total for scored in score_with(scorer, requests)]
 
 
 def content_free(scorer: Scorer, prompt: Prompt, candidates: Sequence[str], shown: Sequence[Question]) -> list[float]:
     """How likely each label is to begin with: the mean over inputs that say nothing (Zhao et al. 2021)."""
     texts = CONTENT_FREE if prompt.shape != "cloze" else CONTENT_FREE[:2]
-    shares = [softmax_over(score_empty(scorer, prompt, text, candidates, shown)).tolist() for text in texts]
+    empty = [Question(empty_prompt(prompt, text)[0], list(candidates), "", 0) for text in texts]
+    fitting = [shown[len(shown) - question.examples :] for question in with_examples(scorer, empty, shown)]
+    shares = [
+        softmax_over(score_empty(scorer, prompt, text, candidates, same)).tolist()
+        for text, same in zip(texts, fitting, strict=True)
+    ]
     return [max(TINY, statistics.fmean(column)) for column in zip(*shares, strict=True)]
 
 

@@ -67,7 +67,8 @@ def evaluate(
         kept = 0
         for shots, examples in sorted(demonstrations.items()):
             shown = fill_all(prompt, number, task, examples)
-            prompted, dropped = with_examples(scorer, fitting, shown)
+            prompted = with_examples(scorer, fitting, shown)
+            dropped = sum(len(shown) - question.examples for question in prompted)
             kept = kept or len(scorer.tokens)
             answers = answer(scorer, prompt, prompted, shown, progress)
             if examples:

@@ -18,7 +18,8 @@ JOINTS = 2  # tokens that texts may have more when they are joined: one at eithe
 
 
 def demonstrations(task: DataSet, examples: Sequence[Row], shots: int, seed: int) -> list[Row]:
-    """`shots` rows, of all labels in turn where there are labels; the same for every question.
+    """`shots` rows, of all labels in turn where there are labels, the seed says of which first; the same for every
+    question.
 
     Raises:
         UserError: there are fewer.
@@ -29,7 +30,8 @@ def demonstrations(task: DataSet, examples: Sequence[Row], shots: int, seed: int
     order = rng.sample(list(examples), len(examples))
     if task.label_names:
         by_label = {name: [row for row in order if task.names(row)[:1] == [name]] for name in task.label_names}
-        order = [row for turn in range(shots) for rows in by_label.values() for row in rows[turn : turn + 1]]
+        names = random.Random(seed).sample(task.label_names, len(task.label_names))
+        order = [row for turn in range(shots) for name in names for row in by_label[name][turn : turn + 1]]
     if len(order) < shots:
         raise UserError(
             f"{typed.flag('shots', shots)} needs as many labelled examples; the training part has {len(order)}."
@@ -62,27 +64,26 @@ def _fit(scorer: Scorer, question: Question, longest: str, sizes: dict[str, int]
     return replace(question, right=beginning(scorer.encoder, question.right, kept) if kept > 0 else "")
 
 
-def with_examples(
-    scorer: Scorer, questions: Sequence[Question], shown: Sequence[Question]
-) -> tuple[list[Question], int]:
-    """Puts solved examples in front of each question; whole ones are dropped from the left when they do not fit.
-
-    Returns:
-        The questions, and how many examples were dropped.
-    """
+def with_examples(scorer: Scorer, questions: Sequence[Question], shown: Sequence[Question]) -> list[Question]:
+    """Puts solved examples in front of each question; whole ones are dropped from the left when they do not fit."""
     if not shown:
-        return list(questions), 0
-    solved = [q.left + q.candidates[q.gold] + q.right + BETWEEN for q in shown]
+        return list(questions)
+    solved = solve(shown)
     sizes = [len(tokens) for tokens in scorer.tokens(solved)]
     known = list(dict.fromkeys(candidate for question in questions for candidate in question.candidates))
     lengths = dict(zip(known, map(len, scorer.tokens(known)), strict=True))
     whole = [q.left + max(q.candidates, key=lengths.__getitem__) + q.right for q in questions]
-    result, dropped = [], 0
+    result = []
     for question, tokens in zip(questions, scorer.tokens(whole), strict=True):
         first, room = len(solved), scorer.room - JOINTS - len(tokens)
         while first and sizes[first - 1] <= room:
             first -= 1
             room -= sizes[first]
-        dropped += first
-        result.append(replace(question, left="".join(solved[first:]) + question.left))
-    return result, dropped
+        left = "".join(solved[first:]) + question.left
+        result.append(replace(question, left=left, examples=len(solved) - first))
+    return result
+
+
+def solve(shown: Sequence[Question]) -> list[str]:
+    """Examples as they stand in front of a question."""
+    return [q.left + q.candidates[q.gold] + q.right + BETWEEN for q in shown]

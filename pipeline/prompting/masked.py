@@ -41,7 +41,8 @@ class MaskedScorer(Scorer):
         scored: list[tuple[int, int, int]] = []  # of each copy: its request, the place, the token
         results = []
         for number, (text, first, last, cut) in enumerate(self._spans(requests)):
-            results.append(Scored(0.0, last - first, cut, greedy=True))
+            unknown = tuple(self.encoder.unknown_words(text[first:last]))
+            results.append(Scored(0.0, last - first, cut, greedy=not unknown, unknown=unknown))
             for place in range(first, last):
                 copies.append(self._masked(text, place, last))
                 scored.append((number, place, text[place]))

@@ -20,6 +20,7 @@ from pipeline.data.documents import Source
 from pipeline.data.files import find_files
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
+from pipeline.models.encoder_decoder import set_language
 from pipeline.presets.tasks import task_file
 from pipeline.prompting.evaluate import Result, evaluate
 from pipeline.prompting.few_shot import demonstrations
@@ -37,7 +38,7 @@ from pipeline.storage.checksums import digest
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import LOCAL, write_metrics
-from pipeline.tracking.wandb import ResumableWandb, closing_run, wandb_logger
+from pipeline.tracking.wandb import ResumableWandb, end_run, wandb_logger
 from pipeline.tracking.wandb_artifacts import use_artifact
 from pipeline.training import advice
 from pipeline.training.configuration import group_of
@@ -112,8 +113,10 @@ def run(prompting: Prompting) -> None:
     source = None if request.unigram is None else Source(files=find_files(request.unigram))
     rows, examples = read(task, request.data, limit=request.limit, with_examples=max(request.shots) > 0)
     shown = {count: demonstrations(task, examples, count, request.seed) for count in request.shots}
+    language_note = set_language(encoder, task.language)
     inform(
         f"encoder     {folder}: {method}",
+        *([] if language_note is None else [f"            {language_note}"]),
         f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, request.shots))}",
     )
     began = time.perf_counter()
@@ -127,9 +130,13 @@ def run(prompting: Prompting) -> None:
     logger = _save(prompting, rows, results, metrics, predictions)
     _announce(prompting, rows, results, metrics)
     if logger is not None:
-        with closing_run(logger) as wandb_run:
+        public = predictions if request.data is None or request.log_text else []
+
+        def log(wandb_run: Any) -> None:
             use_artifact(logger, folder)
-            log_to_wandb(wandb_run, out, metrics, predictions if request.data is None or request.log_text else [])
+            log_to_wandb(wandb_run, out, metrics, public)
+
+        end_run(logger, log)
 
 
 def _save(

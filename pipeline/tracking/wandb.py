@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pipeline.tracking.history import History
 from pipeline.tracking.wandb_environment import RUN_ID, tolerated, wandb_mode
 
 LONGEST_TAG = 64  # characters that W&B allows
+TAKEN: set[str | None] = set()  # ids that the environment gave to runs of this process
 
 
 class ResumableWandb(WandbLogger):
@@ -109,11 +110,14 @@ def goal_of(name: str) -> str | None:
     return "max" if name.endswith(("accuracy", "_f1")) else None
 
 
-@contextlib.contextmanager
-def closing_run(logger: ResumableWandb) -> Iterator[Any]:
-    """Gives the W&B run, to log what is left, and ends it; errors of W&B are warnings."""
+def end_run(logger: ResumableWandb, log: Callable[[Any], None]) -> None:
+    """Logs what is left into the W&B run, and ends it; errors of W&B are warnings.
+
+    Args:
+        log: gets the run.
+    """
     with tolerated(), staged_in(logger.closed.parent):
-        yield logger.experiment
+        log(logger.experiment)
         logger.close()
 
 
@@ -188,7 +192,7 @@ def wandb_logger(
         return None
     id_file = folder / "wandb" / "run-id"  # a resumed run continues the same W&B run
     if not id_file.exists() or not RUN_ID.fullmatch(id_file.read_text(errors="replace")):
-        write_atomically(id_file, os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex[:8])  # a sweep gives one
+        write_atomically(id_file, own_id() or uuid.uuid4().hex[:8])
     import wandb
 
     return ResumableWandb(
@@ -213,6 +217,15 @@ def wandb_logger(
             silent=True,
         ),
     )
+
+
+def own_id() -> str | None:
+    """$WANDB_RUN_ID, as a sweep sets it, for the first run of a process: two runs of one id would be one in W&B."""
+    name = os.environ.get("WANDB_RUN_ID")
+    if name in TAKEN:
+        return None
+    TAKEN.add(name)
+    return name
 
 
 def code_of_run() -> dict[str, str]:

@@ -8,6 +8,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from pipeline.errors import UserError
 
@@ -24,6 +26,7 @@ def wandb_mode() -> str:
     return mode
 
 
+HOSTS = ("api.forge.coreweave.com", "api.wandb.ai")  # of the public server: `wandb login` of newer and older versions
 RUN_ID = re.compile(r"(?!\s)[^:;,#?/'\\\0-\x1f]{1,128}(?<!\s)")
 PROJECT = re.compile(r"[^/\\#?%:]{1,128}")
 
@@ -69,11 +72,16 @@ def has_key() -> bool:
     """Whether a key of W&B is configured, in the environment or by `wandb login`."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
+    places = [os.environ["NETRC"]] if os.environ.get("NETRC") else ["~/.netrc", "~/_netrc"]
+    file = next((path for place in places if (path := Path(place).expanduser()).is_file()), None)
+    if file is None:
+        return False
     try:
-        host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("//")[-1].split("/")[0]
-        return netrc.netrc(os.environ.get("NETRC") or None).authenticators(host) is not None
+        known = netrc.netrc(str(file)).hosts
     except (OSError, netrc.NetrcParseError):
         return False
+    server = os.environ.get("WANDB_BASE_URL")
+    return any(host in known for host in ((urlsplit(server).netloc,) if server else HOSTS))
 
 
 def end_open_run() -> None:

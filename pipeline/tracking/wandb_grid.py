@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.storage.folders import remove
-from pipeline.tracking.wandb import closing_run, wandb_logger
+from pipeline.tracking.wandb import end_run, wandb_logger
 
 
 def log_grid(out: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -29,10 +29,13 @@ def log_grid(out: Path, rows: Sequence[dict[str, Any]]) -> None:
     names: list[Any] = [name for name in dict.fromkeys(name for row in rows for name in row) if name != "flags"]
     shown = [{**row, "task": Path(row["task"]).stem} for row in rows]  # a task may be a path
     cells = [[row.get(name) for name in names] for row in shown]
-    with closing_run(logger) as run:
+
+    def log(run: Any) -> None:
         run.log({"runs": wandb.Table(columns=names, data=cells)})
         run.log({path.stem: wandb.Image(str(path)) for path in sorted(out.glob("*.png"))})
         by_arm: dict[str, list[float]] = {}
         for row in shown:
             by_arm.setdefault("/".join(row[name] for name in ("model", "task", "arm")), []).append(float(row["score"]))
         run.summary.update({name: sum(scores) / len(scores) for name, scores in by_arm.items()})
+
+    end_run(logger, log)

@@ -26,6 +26,7 @@ from pipeline.finetuning.model import FineTunedModel, reading_of
 from pipeline.finetuning.options import HeadOptions, Pair
 from pipeline.finetuning.predictions import Numbered, of_all_processes, predictions_of
 from pipeline.models.base import Encoder
+from pipeline.models.encoder_decoder import set_language
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.objectives.batch import Batch
@@ -78,6 +79,7 @@ class FineTuning(Training):
         self.data: TaskData
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", None, persistent=False)
+        self.language_note: str | None = None  # where an encoder of several languages is not told which
         self.refreshed: list[str] = []  # modules of the encoder that have begun with fresh weights, see `refresh`
         self.predictions: list[Numbered] = []
         self.test_loss = math.nan
@@ -145,6 +147,7 @@ class FineTuning(Training):
         torch.manual_seed(self.seed)
         recipe, encoder, task = self.recipe, data.encoder, data.task
         self.check_recipe(encoder, data)
+        self.language_note = None if task.parallel else set_language(encoder, task.language)
         encoder.set_dropout(recipe.dropout)
         roles = task.roles or [role for role in task.columns if role not in ("label", "tags")]
         options = HeadOptions(

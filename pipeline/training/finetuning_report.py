@@ -56,6 +56,8 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
     if folder is not None and (before := lineage.tasks_of(lineage.read(folder))):
         what = "its head is not taken" if module.arm not in FRESH else "neither its weights nor its head are taken"
         lines.append(f"            it was fine-tuned on {', then '.join(before)}: {what}")
+    if module.language_note is not None:
+        lines.append(f"            {module.language_note}")
     if module.teacher is not None:
         lines.append(f"            teacher {module.teacher}")
     notes = {} if module.arm == "scratch" else {"new in": report.new, "unused in": report.unused}

@@ -28,7 +28,7 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.tracking import lineage
 from pipeline.tracking.history import LOCAL, History, write_metrics
-from pipeline.tracking.wandb import ResumableWandb, WandbOptions, closing_run, public, wandb_logger
+from pipeline.tracking.wandb import ResumableWandb, WandbOptions, end_run, public, wandb_logger
 from pipeline.tracking.wandb_artifacts import log_artifact, use_artifact
 from pipeline.tracking.wandb_environment import tolerated
 from pipeline.training import checkpoints, loggers
@@ -348,8 +348,7 @@ class Run:
         self.history.save()
         self.last.with_name(checkpoints.PREVIOUS).unlink(missing_ok=True)
         if self.wandb is not None:
-            with closing_run(self.wandb) as run:
-                self._send(run, metrics, artifact, tables or {}, charts or {}, texts)
+            end_run(self.wandb, lambda run: self._send(run, metrics, artifact, tables or {}, charts or {}, texts))
         loggers.log_final(self.named, metrics, self.steps)
         write_metrics(self.out, metrics)
         discard_old(self.out)

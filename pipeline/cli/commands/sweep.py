@@ -73,7 +73,7 @@ def load(file: Path, flags: list[str], task: Task | None) -> dict[str, Any]:
 
 
 def start(sweep: dict[str, Any], *, count: int) -> str:
-    """Starts a sweep and runs `count` of its runs here; returns its id, for `wandb agent` on further machines.
+    """Starts a sweep and runs `count` of its runs here; returns it as `wandb agent` finds it, on further machines too.
 
     Raises:
         UserError: no key, since it is the server that chooses what to try.
@@ -91,4 +91,4 @@ def start(sweep: dict[str, Any], *, count: int) -> str:
     project = os.environ.get("WANDB_PROJECT") or "pretrain-finetune"
     name = wandb.sweep(sweep, project=project)
     wandb.agent(name, project=project, count=count or None)
-    return name
+    return "/".join(part for part in (os.environ.get("WANDB_ENTITY"), project, name) if part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from pipeline.cli.arguments import (
     Parser,
@@ -29,6 +30,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--prompt", default=None, help=about)
     parser.add_argument("--word", default=None, help="word whose nearest neighbors are shown (ELMo)")
     parser.add_argument("--score", action="store_true", help="show what each token of the prompt costs, in nats")
+    parser.add_argument("--language", default=None, help="of the prompt, as de: for an encoder of several (mBART)")
     parser.add_argument("--tokens", type=positive, default=60, help="new tokens, at most")
     parser.add_argument("--beam", type=positive, default=1, help="beam search: hypotheses kept, instead of drawing")
     parser.add_argument("--temperature", type=number, default=0.8, help="0 takes the likeliest token each time")
@@ -46,6 +48,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline import encoders
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.inspection.show import check_word, show
+    from pipeline.models.encoder_decoder import set_language
     from pipeline.models.generation import Search
 
     folder = encoder_folder(options.model, options.encoder)
@@ -57,6 +60,8 @@ def run(options: argparse.Namespace) -> None:
             raise UserError(f"try does not know the flag {options.overrides[0]}; see python -m pipeline try --help.")
         names = ("tokens", "beam", "temperature", "top_k", "top_p", "seed")
         how = Search(**{name: getattr(options, name) for name in names})
+        if note := set_language(encoder, options.language):
+            print(note, file=sys.stderr)
         print(show(encoder, options.prompt, score=options.score, how=how))
         return
     from pipeline.cli.config import pretraining  # imports Lightning, which takes seconds
