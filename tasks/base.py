@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tasks import metrics
 from tasks.dataset import DataSet, Row, listed
-from tasks.errors import RowError, UserError
+from tasks.errors import RowError, TaskError, UserError
 from tasks.guess import Table
 
 if TYPE_CHECKING:
@@ -249,4 +249,9 @@ def kinds() -> dict[str, type[Task]]:
     package = importlib.import_module("tasks")
     modules = [importlib.import_module(f"tasks.{found.name}") for found in pkgutil.iter_modules(package.__path__)]
     classes = (value for module in modules for value in vars(module).values() if isinstance(value, type))
-    return {cls.kind: cls for cls in classes if issubclass(cls, Task) and cls.kind and "kind" in vars(cls)}
+    found: dict[str, type[Task]] = {}
+    for cls in classes:
+        if issubclass(cls, Task) and cls.kind and "kind" in vars(cls) and found.setdefault(cls.kind, cls) is not cls:
+            other = found[cls.kind]
+            raise TaskError(f"{other.__module__} and {cls.__module__} define the same kind '{cls.kind}'")
+    return found

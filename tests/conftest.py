@@ -244,6 +244,7 @@ def check_task(name: str, *, toys: Callable[[str], Path], folder: Path, trains: 
         for row, example in zip(rows, examples, strict=True):
             line = task.row(example, Prediction(example.label, [1.0] * len(task.outputs)))
             assert f"| {', '.join(f'`{key}`' for key in line)} |" in keys
+            assert {"gold", "reference"} & {*line}, "the right answer of a row is its gold or reference"
             shown = line["gold"] if "gold" in line else line["reference"]
             assert np.atleast_1d(shown).tolist() == (task.names(("row", row)) or [example.label])
         gold = [example.label for example in examples]

@@ -24,6 +24,7 @@ from pipeline.inspection.decoding import mean_log_probability, with_right_words
 from pipeline.inspection.retrieval import text_vectors
 from pipeline.models import registry
 from pipeline.models.bart import Bart
+from pipeline.models.encoder_decoder import set_language
 from pipeline.models.generation import Search
 from pipeline.models.outputs import Encoded
 from pipeline.objectives.batch import Batch
@@ -32,6 +33,8 @@ from pipeline.objectives.infilling import infill, permute
 from pipeline.objectives.sampling import StepBatches
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe
+from tasks.errors import TaskError
+from tasks.translation import Translation
 from tests.test_seq2seq import SIZES, SOURCES, TARGETS
 
 THEIRS = {
@@ -303,3 +306,22 @@ def test_examples_of_a_pretraining_name_the_language_of_each_text(
     assert len(set(codes)) == 2
     assert seen == [(code, code) for code in codes]
     assert model.config == before
+
+
+# ---------------------------------------------------------------------- the language of texts of a task
+
+
+def test_texts_of_a_task_are_read_in_its_language(tokenizer: Seq2SeqBpe) -> None:
+    model = bart(tokenizer, "pre")
+    note = set_language(model, None)
+    assert note is not None
+    assert note.startswith("Note: texts are read as en, of en, de;")
+    assert set_language(model, "de") is None
+    batch = model.collate(model.tokenize(SOURCES))
+    assert batch["input_ids"][0, batch["mask"][0].sum() - 1] == tokenizer.language_id("de")
+    assert (model.language, model.decoder_start) == ("de", tokenizer.language_id("de"))
+    with pytest.raises(UserError, match="no token for the language 'fr'"):
+        set_language(model, "fr")
+    assert set_language(bart(tokenizer, "post"), "de") is None  # it marks no language
+    with pytest.raises(TaskError, match="columns name those of a translation"):
+        Translation(language="de")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from pipeline.data import store_builder
 from pipeline.data.documents import Source
 from pipeline.errors import UserError
 from pipeline.inspection.show import check_word, fill_mask, show
-from pipeline.models import registry
+from pipeline.models import generation, registry
 from pipeline.models.base import Encoder
+from pipeline.models.cbow import Cbow
 from pipeline.models.folder import Size
 from pipeline.models.generation import Search
 from pipeline.models.inputs import Inputs, SpecialTokens
@@ -174,3 +176,35 @@ def test_what_a_new_model_cannot_do_is_refused(model: Encoder) -> None:
         fill_mask(model, "the [MASK] saw")
     with pytest.raises(UserError, match="--word is for models that read whole words"):
         check_word(model)
+
+
+def test_two_files_of_one_model_type_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a file that was copied to begin from: folders of the one would open as the other."""
+
+    class Copied(Cbow):
+        pass
+
+    class Other(Cbow):
+        pass
+
+    modules = {}
+    for name, kind in (("copied", Copied), ("other", Other)):
+        kind.__module__ = f"pipeline.models.{name}"
+        modules[kind.__module__] = SimpleNamespace(__name__=kind.__module__, kind=kind)
+    found = [SimpleNamespace(name=name, ispkg=False) for name in ("copied", "other")]
+    monkeypatch.setattr("pkgutil.iter_modules", lambda _: found)
+    monkeypatch.setattr("importlib.import_module", modules.__getitem__)
+    with pytest.raises(
+        UserError, match=r"models\.copied and pipeline\.models\.other define the same model_type 'cbow'"
+    ):
+        registry._in_package.__wrapped__()
+
+
+def test_a_state_may_be_a_dict_and_its_tensors_begin_with_the_rows() -> None:
+    state = {"a": torch.arange(3), "b": [torch.arange(6).view(3, 2), None]}
+    generation.check_rows(state, 3)
+    chosen = generation.select(state, torch.tensor([2, 0]))
+    assert chosen["a"].tolist() == [2, 0]
+    assert chosen["b"][0].tolist() == [[4, 5], [0, 1]]
+    with pytest.raises(TypeError, match=r"a tensor \(1, 3, 4\); its first dimension must be 3"):
+        generation.check_rows({"h": torch.zeros(1, 3, 4)}, 3)

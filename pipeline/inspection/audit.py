@@ -36,6 +36,8 @@ def audit(encoder: Encoder, data: CorpusData, *, uniform: float) -> Iterator[Che
     steps, objective = data.batches(data.train, batch_size=data.batch_size, seed=data.seed), data.objective
     batches = [steps(step) for step in range(min(BATCHES, steps.steps))]
     encoder.eval()
+    longest = max(batch.inputs[encoder.token_input].shape[1] for batch in batches)
+    yield Check("rows have data.length positions at most", longest <= data.length, f"{longest} of {data.length}")
     with torch.no_grad():
         yield fresh_loss(encoder, objective, batches[0], uniform)
         give_effect(encoder)

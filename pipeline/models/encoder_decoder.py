@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder, eval_mode
-from pipeline.models.generation import Search, search
+from pipeline.models.generation import Search, check_rows, search
 from pipeline.models.inputs import Inputs, SpecialTokens, batch_between_tokens, padded
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
@@ -98,8 +98,8 @@ class EncoderDecoder(Encoder):
 
     @abstractmethod
     def begin(self, encoded: Encoded) -> Any:
-        """The decoder's state before its first token: it holds what `read` returned, and can be selected from (see
-        `generation.select`)."""
+        """The decoder's state before its first token: it holds what `read` returned, as tensors whose first dimension
+        are the rows, in lists or dicts, or in what has a method `select` (see `generation.select`)."""
 
     @abstractmethod
     def decode(self, ids: Tensor, state: Any) -> Tensor:
@@ -176,6 +176,7 @@ class EncoderDecoder(Encoder):
 
         with eval_mode(self):
             state = self.begin(encoded or self.read(batch))
+            check_rows(state, len(batch["input_ids"]))
             starts = batch["input_ids"].new_full((len(batch["input_ids"]), 1), self.decoder_start)
             limits = [min(limit, self.max_length) for limit in most or [how.tokens] * len(starts)]
             rows = search(step, state, starts, how, end=self.tokenizer.id("eos"), most=limits)

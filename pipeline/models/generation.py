@@ -69,13 +69,25 @@ class Search:
 def select(state: Any, rows: Tensor) -> Any:
     """The state of some rows, each as often as it is named: `rows` (R',) are numbers of those that it has.
 
-    A state is tensors (R, ...), what has such a method `select`, None, or lists and tuples of these.
+    A state is tensors (R, ...), what has such a method `select`, None, or lists, tuples and dicts of these.
     """
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
     if isinstance(state, (list, tuple)):
         return type(state)(select(part, rows) for part in state)
+    if isinstance(state, dict):
+        return {name: select(part, rows) for name, part in state.items()}
     return None if state is None else state.select(rows)
+
+
+def check_rows(state: Any, rows: int) -> None:
+    """Raises: TypeError, a tensor of a state does not begin with the rows; those of torch's recurrent layers do not."""
+    if isinstance(state, Tensor) and (not state.dim() or len(state) != rows):
+        raise TypeError(
+            f"The state of a decoder has a tensor {tuple(state.shape)}; its first dimension must be {rows}."
+        )
+    for part in state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ():
+        check_rows(part, rows)
 
 
 def copies(state: Any, count: int, device: torch.device) -> Any:

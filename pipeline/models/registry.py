@@ -62,7 +62,13 @@ def _in_package() -> dict[str, type[Encoder]]:
         for module in (importlib.import_module(f"{pipeline.models.__name__}.{name}") for name in modules)
         for value in vars(module).values()
     ]
-    return {value.model_type: value for module, value in classes if _is_model(value, module.__name__)}
+    found: dict[str, type[Encoder]] = {}
+    for kind in (value for module, value in classes if _is_model(value, module.__name__)):
+        other = found.setdefault(kind.model_type, kind)
+        if other is not kind:  # as of a copied file
+            both = f"{other.__module__} and {kind.__module__}"
+            raise UserError(f"{both} define the same model_type '{kind.model_type}': give one of them another.")
+    return found
 
 
 def _is_model(value: Any, module: str) -> bool:

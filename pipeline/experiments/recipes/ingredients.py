@@ -25,13 +25,13 @@ class Ingredient:
     """A change of a recipe.
 
     Args:
-        title: in tables.
+        title: in tables; the name of the ingredient by default.
         settings: dotted name -> value.
         source: the paper.
     """
 
-    title: Name
     settings: Annotated[dict[str, Any], Field(min_length=1)]
+    title: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -66,14 +66,16 @@ class Recipes:
 
     def __post_init__(self) -> None:
         self.settings = flat(self.settings)
+        for name, ingredient in self.ingredients.items():
+            ingredient.title = ingredient.title or name
 
     def all(self) -> dict[str, Ingredient]:
         """Every recipe by its name, the model's own first."""
-        found = {BASE: Ingredient(self.base, self.settings), **self.ingredients}
+        found = {BASE: Ingredient(self.settings, self.base), **self.ingredients}
         for names in self.together:
             parts = [self.ingredients[name] for name in names]
             settings = {name: value for part in parts for name, value in part.settings.items()}
-            found["+".join(names)] = Ingredient(" + ".join(part.title for part in parts), settings)
+            found["+".join(names)] = Ingredient(settings, " + ".join(part.title for part in parts))
         return {name: replace(one, settings={**self.settings, **one.settings}) for name, one in found.items()}
 
 
