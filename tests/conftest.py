@@ -44,7 +44,7 @@ LONGEST = [
     "test_faults",
     "test_pretrain",
 ]
-LONGEST += ["test_house", "test_finetune", "test_docs", "test_bench", "test_worth", "test_hostile_checkpoints"]
+LONGEST += ["test_architecture", "test_finetune", "test_docs", "test_bench", "test_worth", "test_hostile_checkpoints"]
 LONGEST += ["test_conformance", "test_distillation", "test_translation", "test_tuned", "test_chains", "test_cards"]
 SMALL = [
     "--data.sample_documents=300",

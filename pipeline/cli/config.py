@@ -21,7 +21,15 @@ from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.feasible import is_counting
 from pipeline.presets.arms import FROZEN
-from pipeline.presets.files import CONFIGS, content_of, flat, known, model_file, named_config, unknown
+from pipeline.presets.files import (
+    content_of,
+    flat,
+    known,
+    model_file,
+    named_config,
+    pretraining_files,
+    unknown,
+)
 from pipeline.presets.tasks import FINETUNE, FINETUNE_COUNTING, FINETUNE_FROZEN, task_file, trained_task
 from pipeline.training.configuration import Configuration
 from pipeline.training.corpus_data import OF_TASK, CorpusData
@@ -42,8 +50,8 @@ from pipeline.training.requests import (
 from pipeline.training.task_data import TaskData
 
 
-def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path], list[str]]:
-    """CORPUS= and DATA= -> configuration files and flags; `corpora/NAME/MODEL.yaml` is what a model takes for it.
+def corpus_flags(corpus: str, data: str | None, model: str) -> list[str]:
+    """CORPUS= and DATA= as flags, beside the file of the corpus, if it has one.
 
     Raises:
         UserError: no preset and no path, or two paths.
@@ -51,7 +59,7 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
     if corpus.startswith(OF_TASK):
         task = corpus.removeprefix(OF_TASK)
         task_file(task, kind="translation" if reads_translations(model) else None, data=data)
-        return [], [f"--data.task={task}", *([] if data is None else ["--data.files", data])]
+        return [f"--data.task={task}", *([] if data is None else ["--data.files", data])]
     preset = named_config("corpora", corpus)
     if preset is None and not _is_path(corpus):
         raise UserError(f"{unknown('corpus', corpus, 'corpora')} A path would do too, or task:NAME.")
@@ -61,12 +69,8 @@ def corpus_config(corpus: str, data: str | None, model: str) -> tuple[list[Path]
             f"{typed.flag('data')} takes the place "
             f"of the hub's text of a preset ({', '.join(known('corpora'))})."
         )
-    own = named_config(f"corpora/{corpus}", model)
-    files = [file for file in (preset, own) if file]
     location = data if data is not None else None if preset else corpus
-    if location is None:
-        return files, []
-    return files, ["--data.files", location, "--data.hub=null", "--data.sample_documents=null"]
+    return [] if location is None else ["--data.files", location, "--data.hub=null", "--data.sample_documents=null"]
 
 
 def seeds(seed: int) -> list[str]:
@@ -99,10 +103,10 @@ def pretraining(request: CorpusRequest) -> Configuration:
     Raises:
         UserError: there is no such model or corpus, or a setting is not valid.
     """
-    own = model_file(request.model)
-    corpus_files, corpus_flags = corpus_config(request.corpus, request.data, request.model)
-    files = [CONFIGS / "base.yaml", own, *corpus_files]
-    flags = [*corpus_flags, *seeds(request.seed), *request.overrides]
+    model_file(request.model)  # refuses unknown ones
+    of_corpus = corpus_flags(request.corpus, request.data, request.model)
+    files = pretraining_files(request.model, request.corpus)
+    flags = [*of_corpus, *seeds(request.seed), *request.overrides]
     module = module_for(files, flags)
     if not isinstance(request, PretrainRequest) or (request.encoder is None and request.teacher is None):
         return checked(parse(module, CorpusData, files, flags), request)
@@ -120,7 +124,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
         folder = taught[TEACHER]
         taken, fixed = student_settings(folder, configuration, request.overrides), kept_tokenizer(folder)
         why = f"a student of {folder} keeps its tokenizer"
-    flags = [*corpus_flags, *overrides_of({**taught, **taken}), *seeds(request.seed), *request.overrides]
+    flags = [*of_corpus, *overrides_of({**taught, **taken}), *seeds(request.seed), *request.overrides]
     configuration = checked(parse(module, CorpusData, files, flags), request)
     check_kept(configuration, fixed, request.overrides, folder, why)
     if taught and configuration.module.distillation is None:

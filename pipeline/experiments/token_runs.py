@@ -11,7 +11,7 @@ from pipeline.errors import UserError
 from pipeline.experiments.many_runs import check_many_runs
 from pipeline.experiments.pretraining_run import pretrain
 from pipeline.experiments.run_cache import Fingerprint, with_contents
-from pipeline.presets.files import CONFIGS, content_of, flat, named_config
+from pipeline.presets.files import content_of, flat, pretraining_files
 from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest
 from pipeline.storage.validation import read_json
@@ -52,8 +52,7 @@ def of_steps(
 
 def fingerprint_of_pretraining(request: PretrainRequest, data: CorpusData) -> Fingerprint:
     """What the metrics of a run depend on; its data are prepared."""
-    named = [("pretrain", request.model), ("corpora", request.corpus), (f"corpora/{request.corpus}", request.model)]
-    files = [CONFIGS / "base.yaml", *(file for place in named if (file := named_config(*place)) is not None)]
+    files = pretraining_files(request.model, request.corpus)
     merged = {name: value for file in files for name, value in flat(content_of(file)).items()}  # later ones win
     return {
         "files": digest(merged),

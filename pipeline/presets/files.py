@@ -30,6 +30,13 @@ def named_config(kind: str, name: str) -> Path | None:
     return next((file for folder in folders_of(kind) if (file := folder / f"{name}.yaml").is_file()), None)
 
 
+def pretraining_files(model: str, corpus: str) -> list[Path]:
+    """The configuration files of a pretraining, in their order: what all share, the model's own, the corpus's, and what
+    this model takes for this corpus; those that there are."""
+    named = [("pretrain", model), ("corpora", corpus), (f"corpora/{corpus}", model)]
+    return [CONFIGS / "base.yaml", *(file for place in named if (file := named_config(*place)) is not None)]
+
+
 def model_file(model: str) -> Path:
     """MODEL= -> `configs/pretrain/MODEL.yaml`.
 

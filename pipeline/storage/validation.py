@@ -12,13 +12,14 @@ import re
 from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from pipeline.errors import UserError
 
+Name = Annotated[str, Field(min_length=1)]
 MAX_NODES = 100_000  # values of a YAML file, aliases counted each time
 
 

@@ -259,7 +259,7 @@ class Training(lightning.LightningModule):
     def begin_counting(self, trainer: lightning.Trainer) -> None:
         """What `Trainer.fit` begins, for a run without steps: loggers, the clock, and the counters of energy."""
         for logger in trainer.loggers:
-            _ = logger.experiment  # type: ignore[attr-defined]  # the start of W&B is no part of the run's time
+            getattr(logger, "experiment", None)  # the start of W&B is no part of the run's time
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, Energy):
                 callback.on_train_start(trainer, self)

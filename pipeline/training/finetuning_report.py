@@ -19,6 +19,7 @@ from pipeline.training.finetuning import FineTuning
 from pipeline.training.run import Run
 from pipeline.training.task_data import TaskData
 from pipeline.training.weight_mean import final_weights
+from tasks.base import Task
 from tasks.dataset import listed
 
 WRONG = 100  # rows of the table of the worst answers
@@ -80,65 +81,81 @@ def format_counting(folder: Path | None, module: FineTuning) -> str:
     )
 
 
-def finish(training: Run, module: FineTuning, data: TaskData) -> None:
+def finish(run: Run, module: FineTuning, data: TaskData) -> None:
     """Tests the best checkpoint; writes model, predictions, plots and metrics."""
-    task, figures, step = data.task, training.metrics(), training.steps
-    best_score = figures.get(f"val/{task.metric}", 0.0)
-    if not module.is_counting:
-        best = training.last.with_name(checkpoints.BEST)
-        state = checkpoints.read(best if best.exists() else training.last)
-        figures |= training.metrics_of(state)  # val/* are of the checkpoint that is tested
-        step, score = int(state["global_step"]), training.best_score
-        best_score = figures.get(f"val/{task.metric}", 0.0) if score is None else score
-        module.load_state_dict(final_weights(state))
-    training.trainer.test(module, data, verbose=False)
-
-    predictions = module.gathered("test")
+    metrics = run.metrics() | test(run, module, data)
     if not is_main():
         return
-    examples = data.examples["test"]
-    gold, predicted = [example.label for example in examples], [prediction.label for prediction in predictions]
-    scores = task.scores(gold, predicted)
+    task, predictions, examples = data.task, module.gathered("test"), data.examples["test"]
+    predicted = [prediction.label for prediction in predictions]
+    scores = task.scores([example.label for example in examples], predicted)
     baselines = task.baselines(data.examples["train"], examples)
-    figures |= {
+    metrics |= {
         **{f"test/{name}": value for name, value in scores.figures.items()},
         "test/loss": module.test_loss,
-        **({"encoder": lineage.weights_of(training.record.stages)[:12]} if not module.is_counting else {}),
+        **({"encoder": lineage.weights_of(run.record.stages)[:12]} if not module.is_counting else {}),
         "test/rows": len(examples),
-        "best_step": step,
-        f"val/best_{task.metric}": best_score,
         "mode": task.mode,
-        "degenerate": task.is_degenerate(predicted) and not task.is_degenerate(gold),
+        "degenerate": task.is_degenerate(predicted) and not task.is_degenerate([example.label for example in examples]),
         **{f"baseline/{name}": value for name, value in baselines.items()},
         **{f"test/{name}": value for name, value in scores.details.items()},
     }
     rows = [task.row(example, prediction) for example, prediction in zip(examples, predictions, strict=True)]
-    write_atomically(training.out / "predictions.jsonl", "".join(map(json_line, rows)))
-    drawn = plot_training(training, module, data, baselines, chosen=step) if not module.is_counting else []
-    tested, shown = plot_test(training, module, data, predicted)
-    drawn += [*tested, *shown]
-    beginnings = test_beginnings(training, module, data, scores.figures[task.metric])
-    figures |= {f"test/characters_{number}/{task.metric}": score for number, score in beginnings.items()}
+    write_atomically(run.out / "predictions.jsonl", "".join(map(json_line, rows)))
+    chosen = metrics["best_step"]
+    drawn = plot_training(run, module, data, baselines, chosen=chosen) if not module.is_counting else []
+    tested, shown = plot_test(run, module, data, predicted)
+    beginnings = test_beginnings(run, module, data, scores.figures[task.metric])
+    metrics |= {f"test/characters_{number}/{task.metric}": score for number, score in beginnings.items()}
     headline, labels = task.headline(scores.figures), task.describe_labels(data.examples["train"])
     facts = TaskFacts(metric=task.metric, headline=headline, labels=labels)
     card = partial(model_card, module.model, task=facts, arm=module.arm)
-    saved = training.keep("model", module.model.save, card, figures, pictures=drawn)
-    charts = {} if training.wandb is None else charts_of(rows)
+    saved = run.keep("model", module.model.save, card, metrics, pictures=[*drawn, *tested, *shown])
+    charts = {} if run.wandb is None else charts_of(rows)
     columns, wrong = task.worst(rows)
     tables = {"wrong_answers": (columns, wrong[:WRONG])}
-    training.finish(figures, artifact=("model", saved), tables=tables, charts=charts, texts=shown)
+    run.finish(metrics, artifact=("model", saved), tables=tables, charts=charts, texts=shown)
     if not module.is_counting:
-        best_of = f"the best on the validation part ({plots.readable(task.metric)} {best_score:.4f})"
-        print(f"checkpoint: step {step:,} of {training.steps:,}, {best_of}")
-    print(headline)
+        best_of = f"{plots.readable(task.metric)} {metrics[f'val/best_{task.metric}']:.4f}"
+        print(f"checkpoint: step {chosen:,} of {run.steps:,}, the best on the validation part ({best_of})")
+    print("\n".join([headline, *result_lines(task, scores.figures, baselines, beginnings, metrics["degenerate"])]))
+    print(advice.saved(run.out, saved))
+
+
+def test(run: Run, module: FineTuning, data: TaskData) -> dict[str, Any]:
+    """Predicts the test part from the best checkpoint; returns which that is, and the metrics of its validation."""
+    name, best_name = f"val/{data.task.metric}", f"val/best_{data.task.metric}"
+    if module.is_counting:
+        found = {"best_step": run.steps, best_name: run.metrics().get(name, 0.0)}
+        run.trainer.test(module, data, verbose=False)
+        return found
+    best = run.last.with_name(checkpoints.BEST)
+    state = checkpoints.read(best if best.exists() else run.last)
+    metrics = run.metrics_of(state)  # val/* are of the checkpoint that is tested
+    score = run.best_score
+    module.load_state_dict(final_weights(state))
+    run.trainer.test(module, data, verbose=False)
+    return {
+        **metrics,
+        "best_step": int(state["global_step"]),
+        best_name: metrics.get(name, 0.0) if score is None else score,
+    }
+
+
+def result_lines(
+    task: Task, scores: dict[str, float], baselines: dict[str, float], beginnings: dict[int, float], degenerate: bool
+) -> list[str]:
+    """What is printed below the headline: further scores, baselines, and a warning where nothing was learned."""
+    lines = []
     if beginnings:
-        print("by characters shown: " + ", ".join(f"{number:,} {score:.4f}" for number, score in beginnings.items()))
-    print("baselines: " + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in baselines.items()))
-    if figures["degenerate"]:
-        print("Warning: every answer is the same: this run learned nothing of the task.")
-    elif warning := advice.not_better(scores.figures[task.metric], same_metric(baselines), mode=task.mode):
-        print(warning)
-    print(advice.saved(training.out, saved))
+        shown = ", ".join(f"{number:,} {score:.4f}" for number, score in beginnings.items())
+        lines.append(f"by characters shown: {shown}")
+    known = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in baselines.items())
+    lines.append(f"baselines: {known}")
+    warning = advice.not_better(scores[task.metric], same_metric(baselines), mode=task.mode)
+    if degenerate:
+        warning = "Warning: every answer is the same: this run learned nothing of the task."
+    return [*lines, *([warning] if warning else [])]
 
 
 def same_metric(baselines: dict[str, float]) -> dict[str, float]:
@@ -147,7 +164,7 @@ def same_metric(baselines: dict[str, float]) -> dict[str, float]:
 
 
 def plot_training(
-    training: Run, module: FineTuning, data: TaskData, baselines: dict[str, float], *, chosen: int
+    run: Run, module: FineTuning, data: TaskData, baselines: dict[str, float], *, chosen: int
 ) -> list[str]:
     """Plots of the training; returns the names of their files.
 
@@ -155,21 +172,21 @@ def plot_training(
         baselines: test scores of simple models; those in another metric than the task's have a second slash.
         chosen: the step whose checkpoint is tested.
     """
-    metric, title = data.task.metric, title_of(training)
+    metric, title = data.task.metric, title_of(run)
     same = {f"{name}, test": value for name, value in same_metric(baselines).items()}
     better = {"max": "", "min": ", lower is better"}[data.task.mode]
     panels = [
         plots.Panel(f"{plots.readable(metric)} (validation{better})", [metric], same),
         plots.Panel("loss", ["loss"], training={"loss": "task_loss"}),
     ]
-    plots.plot_curves(training.history, training.out / "curves.png", title=title, panels=panels, chosen=chosen)
+    plots.plot_curves(run.history, run.out / "curves.png", title=title, panels=panels, chosen=chosen)
     if module.model.head.mix is None:
         return ["curves.png"]
-    plots.plot_mix(training.history, training.out / "mix.png", title=title)
+    plots.plot_mix(run.history, run.out / "mix.png", title=title)
     return ["curves.png", "mix.png"]
 
 
-def plot_test(training: Run, module: FineTuning, data: TaskData, predicted: list[Any]) -> tuple[list[str], list[str]]:
+def plot_test(run: Run, module: FineTuning, data: TaskData, predicted: list[Any]) -> tuple[list[str], list[str]]:
     """Plots of the test, as the kind of task draws them of all texts, and as its head does and shows some of them.
 
     Returns:
@@ -179,12 +196,12 @@ def plot_test(training: Run, module: FineTuning, data: TaskData, predicted: list
     tested, shown = data.task.plots(examples, predicted), module.model.plots([example.text for example in examples])
     for figures, rows in ((tested, f"{len(examples):,} rows"), (shown, "some rows")):
         for name, figure in figures.items():
-            figure.suptitle(f"{title_of(training)}\n{rows} of the test part", parse_math=False)
-            plots.save_figure(figure, training.out / f"{name}.png")
+            figure.suptitle(f"{title_of(run)}\n{rows} of the test part", parse_math=False)
+            plots.save_figure(figure, run.out / f"{name}.png")
     return [f"{name}.png" for name in tested], [f"{name}.png" for name in shown]
 
 
-def test_beginnings(training: Run, module: FineTuning, data: TaskData, whole: float) -> dict[int, float]:
+def test_beginnings(run: Run, module: FineTuning, data: TaskData, whole: float) -> dict[int, float]:
     """The test with the first characters of each text alone, where `data.characters` asks for it; plots it.
 
     Args:
@@ -192,14 +209,14 @@ def test_beginnings(training: Run, module: FineTuning, data: TaskData, whole: fl
     """
     if not data.characters:
         return {}
-    module.to(training.trainer.strategy.root_device)  # Lightning moves it back when a test has ended
+    module.to(run.trainer.strategy.root_device)  # Lightning moves it back when a test has ended
     examples, scores = data.examples["test"], {}
     for number in data.characters:
         predictions = module.model.predictions([beginning(example.text, number) for example in examples])
         labels = [example.label for example in examples], [prediction.label for prediction in predictions]
         scores[number] = data.task.scores(*labels).figures[data.task.metric]
-    label, title = f"{plots.readable(data.task.metric)} on the test part", title_of(training)
-    plots.plot_characters(scores, whole, training.out / "characters.png", label=label, title=title)
+    label, title = f"{plots.readable(data.task.metric)} on the test part", title_of(run)
+    plots.plot_characters(scores, whole, run.out / "characters.png", label=label, title=title)
     return scores
 
 
@@ -208,9 +225,9 @@ def beginning(text: Any, characters: int) -> Any:
     return text[:characters] if isinstance(text, str) else tuple(part[:characters] for part in text)
 
 
-def title_of(training: Run) -> str:
+def title_of(run: Run) -> str:
     """Model, task and arm, as in the tags of the run, with its seed and steps."""
-    model, task, arm = training.record.tags[:3]
-    if not training.steps:
+    model, task, arm = run.record.tags[:3]
+    if not run.steps:
         return f"{model} on {task}, counted"
-    return f"{model} on {task}, arm {arm}, seed {training.record.seed}: {training.steps:,} steps"
+    return f"{model} on {task}, arm {arm}, seed {run.record.seed}: {run.steps:,} steps"

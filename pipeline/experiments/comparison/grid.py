@@ -24,12 +24,11 @@ from pipeline.experiments.many_runs import check_many_runs, check_pairs
 from pipeline.presets import former_names
 from pipeline.presets.arms import ARMS, FROZEN
 from pipeline.storage.paths import path_of
-from pipeline.storage.validation import checked, read_yaml
+from pipeline.storage.validation import Name, checked, read_yaml
 from pipeline.training.requests import Overrides, overrides_of, settings_in
 
 # Settings that mean different things for frozen and trained encoders.
 OF_KIND = ("model.optimization.", "model.recipe.lm_weight", "model.recipe.mix_dropout", "model.recipe.unfreeze_share")
-Name = Annotated[str, Field(min_length=1)]
 Cell = tuple[str, str, str]  # task, model and arm
 
 

@@ -12,9 +12,8 @@ from pydantic import Field
 
 from pipeline.errors import UserError
 from pipeline.presets.files import flat, named_config, unknown
-from pipeline.storage.validation import checked, read_yaml
+from pipeline.storage.validation import Name, checked, read_yaml
 
-Name = Annotated[str, Field(min_length=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Kind = Literal["baseline", "counting", "feed-forward", "recurrent", "attention", "convolution"]
 

@@ -15,9 +15,7 @@ from pydantic import Field
 from pipeline.errors import UserError
 from pipeline.experiments.recipes.report import BASE
 from pipeline.presets.files import DEFAULT_CORPUS, flat
-from pipeline.storage.validation import checked, read_yaml
-
-Name = Annotated[str, Field(min_length=1)]
+from pipeline.storage.validation import Name, checked, read_yaml
 
 
 @dataclass
