@@ -120,7 +120,7 @@ def test_vectors_of_others_become_an_encoder(header: str, tmp_path: Path, capsys
     assert not any(line.startswith("new york") for line in lines)  # other readers split at spaces
     assert lines[0] == f"{len(lines) - 1} 3\n"
     assert {len(line.split(" ")) for line in lines[1:]} == {4}
-    (tmp_path / "odd.txt").write_text("b\u00a0c 1 2 3\nthe 4 5 6\n")
+    (tmp_path / "odd.txt").write_text("b\u00a0c 1 2 3\nthe\t4\t5\t6\n\n")
     words, vectors = word2vec.read(tmp_path / "odd.txt", most=9)
     assert (words, vectors.shape) == (["b\u00a0c", "the"], (2, 3))
 
@@ -131,6 +131,7 @@ def test_vectors_of_others_become_an_encoder(header: str, tmp_path: Path, capsys
         (b"", "no word vectors"),
         (b"2 3\n", "no word vectors"),
         (b"word\n", "no word vectors"),
+        (b"3 2\nthe 1 2\na 1 2\n", "is not whole: it has 2 of the 3 words of its first line"),
         (b"2 3\nthe 1 2 3\na 1 2\n", "Line 3 of .* is not a word and 3 numbers"),
         (b"the 1 2 3\na 1 x 3\n", "Line 2 of"),
         (b"the 1 nan 3\n", "Line 1 of"),

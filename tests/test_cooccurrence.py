@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,18 @@ def plainly_counted(tokens: list[int], size: int) -> np.ndarray:
             if 0 < abs(i - j) <= cooccurrence.WINDOW:
                 counts[center, context] += 1 / abs(i - j)
     return counts
+
+
+def test_tokens_of_a_document_are_contexts_of_each_other() -> None:
+    """Of texts with their translations: each pair of positions counts, and a token with itself."""
+    tokens, starts = np.random.default_rng(0).integers(3, 20, 300), np.array([0, 40, 41, 200, 300])
+    counts = cooccurrence.count(tokens.astype(np.uint16), vocab_size=20, starts=starts)
+    expected = plainly_counted(tokens.tolist(), 20)
+    for begin, end in pairwise(starts):
+        for center in tokens[begin:end]:
+            np.add.at(expected[center], tokens[begin:end], 1)
+    by_frequency = np.argsort(-np.bincount(tokens, minlength=20), kind="stable")
+    np.testing.assert_allclose(counts, expected[:, by_frequency], rtol=1e-5)
 
 
 def test_counts_are_those_of_a_plain_loop() -> None:

@@ -164,6 +164,15 @@ def test_a_model_that_thinks_a_token_impossible_is_named(tmp_path: Path) -> None
             [],
             "gpt and other differ in data.tokenizer.lowercase: False and True",
         ),
+        (  # each with its own tokenizer, but not of less text
+            {
+                "one_tokenizer": False,
+                "rungs": [GPT, {**GPT, "name": "other", "settings": {"data.tokenizer.lowercase": True}}],
+                "settings": {},
+            },
+            [],
+            "gpt and other differ in data.tokenizer.lowercase: False and True",
+        ),
         ({"trial": 2}, [], "trial is 2"),
         ({}, ["--models", "gpt lstm"], "no rung 'lstm'; it has uniform, trigram, gpt"),
         ({}, ["--trainer.max_steps=5"], "trainer.max_steps follows from the ladder's"),

@@ -25,6 +25,7 @@ from pipeline.interop import arpa
 from pipeline.models.generation import Search, choose
 from pipeline.models.layers.ngram_counts import Probabilities, Smoothing, count, stream_of
 from pipeline.models.ngram import Ngram
+from pipeline.tokenization.whole_words import WholeWords
 from pipeline.training import counting
 from tests.conformance import flags, pretraining
 from tests.conftest import figures, run
@@ -224,6 +225,20 @@ def test_irstlm_reads_arpa(encoder: Ngram, smoothing: str, tmp_path: Path) -> No
         assert (int(number), int(unknown)) == (len(text) + 1, 0)
         exact = 1e-4 + 0.005 / float(perplexity) / np.log(10)  # it is printed to two decimals
         assert np.log10(float(perplexity)) == pytest.approx(-float(scores.mean()) / np.log(10), abs=exact)
+
+
+def test_unknown_words_have_the_name_that_readers_look_for(tmp_path: Path) -> None:
+    """And a word of the text that is spelled so has another."""
+    words = WholeWords.train(["a <unk> b a b a"], vocab_size=8, lowercase=False)
+    model = Ngram(words, order=2, smoothing="witten-bell", k=1.0, discount=None, max_length=48)
+    [ids] = words.encode_plain(["a zzz <unk> b"])
+    model.fit(np.array(ids), np.array([0, len(ids)]))
+    arpa.write(model, tmp_path / "model.arpa.gz")
+    read = read_arpa(tmp_path / "model.arpa.gz")
+    unigrams = {words[0] for words in read if len(words) == 1}
+    assert {"<unk>", "\\<unk>", "<s>", "</s>"} <= unigrams
+    log_probs = model.logits(torch.tensor([[-1]])).numpy()[0] / np.log(10)
+    assert read[("<unk>",)][0] == pytest.approx(log_probs[words.id("unk")], abs=1e-5)
 
 
 def test_words_of_arpa_have_no_spaces() -> None:

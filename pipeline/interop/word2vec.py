@@ -90,7 +90,7 @@ def read(path: Path, *, most: int) -> tuple[list[str], Tensor]:
             if word not in words:
                 words[word] = len(words)
                 rows.append(vector)
-        if header and len(words) < most and found < int(parts[0]):
+        if header and words and len(words) < most and found < int(parts[0]):
             raise UserError(f"{path} is not whole: it has {found:,} of the {int(parts[0]):,} words of its first line.")
     if not words:
         raise UserError(f"{path} has no word vectors.")
