@@ -83,6 +83,8 @@ def validated(module: Any, metrics: Mapping[str, float]) -> dict[str, float]:
     named = {name.removeprefix("val/"): value for name, value in metrics.items() if name.startswith("val/")}
     if shown := module.shown:
         return {name: named[name] for name in shown if name in named}
+    if sum(name.endswith("_loss") for name in named) == 1:  # which is the whole
+        named.pop("loss", None)
     return {name: value for name, value in named.items() if not name.endswith(HIDDEN)}
 
 
