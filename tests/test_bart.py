@@ -323,5 +323,6 @@ def test_texts_of_a_task_are_read_in_its_language(tokenizer: Seq2SeqBpe) -> None
     with pytest.raises(UserError, match="no token for the language 'fr'"):
         set_language(model, "fr")
     assert set_language(bart(tokenizer, "post"), "de") is None  # it marks no language
+    assert model.unit_text(tokenizer.id("mask")) == "<mask>"  # as `try --score` shows it
     with pytest.raises(TaskError, match="columns name those of a translation"):
         Translation(language="de")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pipeline
 from pipeline.models.gpt import Gpt
-from pipeline.prompting import Request, score
+from pipeline.prompting import Request, calibration, score
 from pipeline.prompting.evaluate import answer
 from pipeline.prompting.few_shot import demonstrations, with_examples
-from pipeline.prompting.scoring import scorer_of
+from pipeline.prompting.requests import Scored
+from pipeline.prompting.scoring import score_with, scorer_of
 from pipeline.tokenization.byte_bpe import ByteBpe
 from tasks.prompts import Prompt, fill
 from tasks.sentiment import Sentiment
@@ -64,3 +66,24 @@ def test_a_masked_model_names_unknown_words(pretrained: Path) -> None:
     assert known.unknown == ()
     assert unknown.unknown
     assert not unknown.greedy
+
+
+def test_examples_fit_in_front_of_texts_that_say_nothing(pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is right of the candidate takes room too."""
+    bert = pipeline.encoders.load(pretrained / "encoder")
+    prompt = Prompt("cloze", "it was [MASK] . " + "{text} this is the end . " * 3, {"no": "bad", "yes": "good"})
+    rows = [{"text": "the food was good ."}, {"text": "the soup ."}]
+    shown = [fill(prompt, row, ["no", "yes"], "yes") for row in rows]
+    asked = with_examples(scorer_of(bert), [fill(prompt, rows[1], ["no", "yes"], "no")], shown)
+    cuts: list[int] = []
+
+    def scored(*args: Any) -> list[Scored]:
+        found = score_with(*args)
+        cuts.extend(one.cut for one in found)
+        return found
+
+    monkeypatch.setattr(calibration, "score_with", scored)
+    [found] = answer(scorer_of(bert), prompt, asked, shown)
+    assert "calibrated" in found.scores
+    assert len(cuts) == 6  # an empty prompt for PMI, and two for calibration
+    assert set(cuts) == {0}

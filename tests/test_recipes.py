@@ -12,6 +12,7 @@ import yaml
 from scipy import stats
 
 from pipeline.errors import UserError
+from pipeline.experiments.recipes.ingredients import Ingredient, Recipes
 from pipeline.experiments.recipes.report import Measured, plot, table
 from pipeline.tracking import plots
 from tests.conftest import assert_plot, run
@@ -91,6 +92,13 @@ def measured(base: list[float], ours: list[float]) -> Measured:
         for name, losses in (("base", base), ("ours", ours))
     }
     return Measured("bert on text", "loss", {"base": ("base", ""), "ours": ("ours", "")}, runs)
+
+
+def test_an_ingredient_is_called_by_its_name_where_it_has_no_title() -> None:
+    found = Recipes(
+        "bert", 1, "m", {"fast": Ingredient({"a.b": 1}), "short": Ingredient({"c": 2}, "few")}, [["fast", "short"]]
+    )
+    assert [one.title for one in found.all().values()] == ["its configuration", "fast", "few", "fast + few"]
 
 
 def test_what_is_called_a_gain() -> None:

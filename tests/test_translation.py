@@ -272,7 +272,8 @@ def test_a_table_is_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beam": 0}, "beam is 0; it must be at least 1"),
+        ({"beam": 0}, "beam is 0; it must be from 1 to 1000"),
+        ({"beam": 1001}, "beam is 1001; it must be from 1 to 1000"),
         ({"length_penalty": 200.0}, "must be from -50 to 50"),
         ({"columns": {"source": "en"}}, "must name source and target"),
     ],
@@ -356,7 +357,10 @@ def test_the_end_of_a_target_is_no_text_of_it(translator: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [["--beams", "2,1001"], ["--length-penalty", "51"]])
-def test_decoding_refuses_what_no_search_can_do_at_once(translator: Path, flags: list[str]) -> None:
+def test_decoding_refuses_what_no_search_can_do_at_once(
+    translator: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("pipeline.finetuning.model.load")  # which takes longer
     with pytest.raises(UserError, match="must be"):
         run("decoding", "--from", str(translator), *flags)
 

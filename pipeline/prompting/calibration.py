@@ -106,7 +106,8 @@ def score_empty(
 def content_free(scorer: Scorer, prompt: Prompt, candidates: Sequence[str], shown: Sequence[Question]) -> list[float]:
     """How likely each label is to begin with: the mean over inputs that say nothing (Zhao et al. 2021)."""
     texts = CONTENT_FREE if prompt.shape != "cloze" else CONTENT_FREE[:2]
-    empty = [Question(empty_prompt(prompt, text)[0], list(candidates), "", 0) for text in texts]
+    sides = [empty_prompt(prompt, text) for text in texts]
+    empty = [Question(left, list(candidates), right, 0) for left, right in sides]
     fitting = [shown[len(shown) - question.examples :] for question in with_examples(scorer, empty, shown)]
     shares = [
         softmax_over(score_empty(scorer, prompt, text, candidates, same)).tolist()

@@ -84,9 +84,10 @@ def format_counting(folder: Path | None, module: FineTuning) -> str:
 def finish(run: Run, module: FineTuning, data: TaskData) -> None:
     """Tests the best checkpoint; writes model, predictions, plots and metrics."""
     metrics = run.metrics() | test(run, module, data)
+    predictions = module.gathered("test")  # all processes take part
     if not is_main():
         return
-    task, predictions, examples = data.task, module.gathered("test"), data.examples["test"]
+    task, examples = data.task, data.examples["test"]
     predicted = [prediction.label for prediction in predictions]
     scores = task.scores([example.label for example in examples], predicted)
     baselines = task.baselines(data.examples["train"], examples)

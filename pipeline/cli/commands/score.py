@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.data.labeled import read_part
     from pipeline.finetuning import model as models
     from pipeline.finetuning import scoring
+    from pipeline.models.encoder_decoder import set_language
     from pipeline.presets.tasks import task_file, trained_task
     from pipeline.storage.atomic import write_atomically, write_json
     from pipeline.storage.json_lines import json_line
@@ -46,6 +47,8 @@ def run(options: argparse.Namespace) -> None:
     check_free(out, rows, *drawn.values())
     scoring.check_kind(model, task)
     task.take_outputs(model.labels)
+    if task.language is not None:
+        set_language(model.encoder, task.language)
     read = read_part(task, options.data, options.part)
     examples = read.parts[options.part].examples
     found = scoring.score(model, task, examples, batch_size=options.batch_size)

@@ -38,7 +38,7 @@ def sync(folders: Sequence[Path]) -> int:
     if not parts:
         raise UserError(f"There is no offline run of Weights & Biases under {where}.")
     parts = [part for part in parts if not any(part.glob("*.synced"))]
-    count = len({part.name.rpartition("-")[2] for part in parts})
+    count = len({part.name.split("-", 3)[-1] for part in parts})
     if not parts:
         return 0
     if not has_key():

@@ -60,6 +60,8 @@ def run(options: argparse.Namespace) -> None:
             raise UserError(f"try does not know the flag {options.overrides[0]}; see python -m pipeline try --help.")
         names = ("tokens", "beam", "temperature", "top_k", "top_p", "seed")
         how = Search(**{name: getattr(options, name) for name in names})
+        if options.language is not None and not getattr(encoder, "names_languages", False):
+            raise UserError(f"--language has no effect: {encoder.model_type} does not mark languages. Leave it out.")
         if note := set_language(encoder, options.language):
             print(note, file=sys.stderr)
         print(show(encoder, options.prompt, score=options.score, how=how))
