@@ -136,7 +136,7 @@ def translated_by(theirs: transformers.PreTrainedModel, folder: Path, text: str,
     """What transformers' own beam search gives, as our `predict` gives it."""
     source = transformers.AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
     inputs = {name: source[name] for name in ("input_ids", "attention_mask")}
-    most = longest(inputs["input_ids"].shape[1])
+    most = min(longest(inputs["input_ids"].shape[1]), theirs.config.max_position_embeddings)
     written = theirs.generate(
         **inputs, num_beams=beam, max_new_tokens=most, length_penalty=1.0, forced_bos_token_id=None
     )
