@@ -86,10 +86,8 @@ def compare(
 
 def searched(model: FineTunedModel, sources: Sequence[str], way: Way) -> list[str]:
     """The translations that a search finds."""
-    head, size = (
-        cast(TranslationHead, model.head),
-        max(1, BATCH * 10 // max(10, way.beam or 1)),
-    )  # memory grows with both
+    head = cast(TranslationHead, model.head)
+    size = max(1, BATCH * 10 // max(10, way.beam or 1))  # memory grows with both
     before = head.options
     head.options = replace(before, beam=way.beam or 1, length_penalty=way.length_penalty)
     try:

@@ -25,7 +25,7 @@ from pipeline.tracking.history import History
 from pipeline.tracking.wandb_environment import RUN_ID, tolerated, wandb_mode
 
 LONGEST_TAG = 64  # characters that W&B allows
-TAKEN: set[str | None] = set()  # ids that the environment gave to runs of this process
+TAKEN: set[str] = set()  # ids that the environment gave to runs of this process
 
 
 class ResumableWandb(WandbLogger):
@@ -222,7 +222,7 @@ def wandb_logger(
 def own_id() -> str | None:
     """$WANDB_RUN_ID, as a sweep sets it, for the first run of a process: two runs of one id would be one in W&B."""
     name = os.environ.get("WANDB_RUN_ID")
-    if name in TAKEN:
+    if name is None or name in TAKEN:
         return None
     TAKEN.add(name)
     return name

@@ -27,11 +27,5 @@ def run(options: argparse.Namespace) -> None:
             raise
         raise UserError("lm-eval is not installed; .venv/bin/pip install -c constraints.txt -e '.[lm-eval]'.") from None
     encoder = load_for_prompts(options.folder)
-    print(
-        lm_eval.run(
-            encoder,
-            [task.strip() for task in options.tasks.split(",") if task.strip()],
-            limit=options.limit,
-            include=options.include_path,
-        )
-    )
+    tasks = [task.strip() for task in options.tasks.split(",") if task.strip()]
+    print(lm_eval.run(encoder, tasks, limit=options.limit, include=options.include_path))
