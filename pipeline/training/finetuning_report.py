@@ -88,8 +88,8 @@ def finish(run: Run, module: FineTuning, data: TaskData) -> None:
     if not is_main():
         return
     task, examples = data.task, data.examples["test"]
-    predicted = [prediction.label for prediction in predictions]
-    scores = task.scores([example.label for example in examples], predicted)
+    gold, predicted = [example.label for example in examples], [prediction.label for prediction in predictions]
+    scores = task.scores(gold, predicted)
     baselines = task.baselines(data.examples["train"], examples)
     metrics |= {
         **{f"test/{name}": value for name, value in scores.figures.items()},
@@ -97,7 +97,7 @@ def finish(run: Run, module: FineTuning, data: TaskData) -> None:
         **({"encoder": lineage.weights_of(run.record.stages)[:12]} if not module.is_counting else {}),
         "test/rows": len(examples),
         "mode": task.mode,
-        "degenerate": task.is_degenerate(predicted) and not task.is_degenerate([example.label for example in examples]),
+        "degenerate": task.is_degenerate(predicted) and not task.is_degenerate(gold),
         **{f"baseline/{name}": value for name, value in baselines.items()},
         **{f"test/{name}": value for name, value in scores.details.items()},
     }
