@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pipeline.bench import commands, decoding, output, steps
 from pipeline.bench.steps import Sizes
-from pipeline.bench.timing import Candidate, interleave, run_in_subprocess
+from pipeline.bench.timing import Candidate, Row, compared, interleave, run_in_subprocess
 from pipeline.cli.arguments import Parser, place, positive, split_arguments
 from pipeline.errors import UserError
 from pipeline.storage.atomic import write_atomically
+from pipeline.storage.csv_table import csv_table
 from pipeline.storage.paths import cache_folder
 from pipeline.tracking.tables import markdown_table
 from pipeline.training.hardware import best_precision
@@ -40,7 +39,8 @@ STEPS: dict[str, tuple[Callable[..., list[Candidate]], Sizes]] = {
     "elmo": (steps.elmo, Sizes(rows=32, length=64, size=128, layers=2, heads=0, vocab=50_000)),
 }
 TOLERANCE = {"float32": 1e-4, "bf16": 2e-2}  # of the loss before any update, relative
-Row = dict[str, Any]
+SPEEDS = ("ratio", "ours", "theirs", "unit")
+COLUMNS = ("work", "device", "against", *SPEEDS, "share_of_peak", "memory_ours_mb", "memory_theirs_mb")
 
 
 def training_step(name: str, options: argparse.Namespace) -> list[Row]:
@@ -61,17 +61,15 @@ def training_step(name: str, options: argparse.Namespace) -> list[Row]:
             if not off <= TOLERANCE[precision]:
                 raise SystemExit(f"Error: {label} has a loss of {loss} in {precision}, ours {ours.losses[precision]}.")
     return [
-        {
-            "work": name,
-            "against": label,
-            "ours": tokens / ours.median,
-            "theirs": tokens / result.median,
-            "unit": "tokens/s",
-            "ratio": result.median / ours.median,
-            "share_of_peak": ours.share_of_peak,
-            "memory_ours_mb": ours.memory / 1e6,
-            "memory_theirs_mb": result.memory / 1e6,
-        }
+        compared(
+            name,
+            label,
+            tokens / ours.median,
+            tokens / result.median,
+            share_of_peak=ours.share_of_peak,
+            memory_ours_mb=ours.memory / 1e6,
+            memory_theirs_mb=result.memory / 1e6,
+        )
         for label, result in results.items()
         if label != "ours"
     ]
@@ -87,17 +85,7 @@ def compare_commands(work: str, unit: str, ours: Run, others: dict[str, Run], *,
         for name, run in {"ours": ours, **others}.items():
             speeds[name].append(run())
     medians = {name: statistics.median(values) for name, values in speeds.items()}
-    return [
-        {
-            "work": work,
-            "against": name,
-            "ours": medians["ours"],
-            "theirs": medians[name],
-            "unit": unit,
-            "ratio": medians["ours"] / medians[name],
-        }
-        for name in others
-    ]
+    return [compared(work, name, medians["ours"], medians[name], unit=unit) for name in others]
 
 
 def pretraining(options: argparse.Namespace) -> list[Row]:
@@ -241,29 +229,14 @@ def measure(options: argparse.Namespace) -> int:
 
 def write(file: Path, rows: list[Row]) -> None:
     """Writes rows to a CSV file, in place of those of the same work and device."""
-    names = [
-        "work",
-        "device",
-        "against",
-        "ratio",
-        "ours",
-        "theirs",
-        "unit",
-        "share_of_peak",
-        "memory_ours_mb",
-        "memory_theirs_mb",
-    ]
     measured = {(row["work"], row["device"]) for row in rows}
     kept: list[Row] = []
     if file.exists():
         with open(file, newline="") as before:
             kept = [row for row in csv.DictReader(before) if (row["work"], row["device"]) not in measured]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(kept)
-    writer.writerows({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()} for row in rows)
-    write_atomically(file, out.getvalue())
+    rounded = [{name: round(v, 4) if isinstance(v, float) else v for name, v in row.items()} for row in rows]
+    lines = [[row.get(name, "") for name in COLUMNS] for row in (*kept, *rounded)]
+    write_atomically(file, csv_table(COLUMNS, lines))
 
 
 def table(rows: list[Row]) -> str:

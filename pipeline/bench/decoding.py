@@ -7,14 +7,14 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from pipeline import encoders
 from pipeline.bench.steps import Sizes, read_tensors, words
-from pipeline.bench.timing import Built, Candidate, interleave
+from pipeline.bench.timing import Built, Candidate, Row, compared, interleave
 from pipeline.models.bart import Bart
 from pipeline.models.encoder_decoder import EncoderDecoder
 from pipeline.models.generation import Search
@@ -76,7 +76,7 @@ def log_probs(folder: Path, texts: list[list[int]]) -> Tensor:
     return model.log_probs({**batch, "decoder_input_ids": model.shifted(labels)}, labels).sum(-1)
 
 
-def decoding(name: str, sizes: Sizes, options: argparse.Namespace) -> dict[str, Any]:
+def decoding(name: str, sizes: Sizes, options: argparse.Namespace) -> Row:
     """The row of a table; both must write the same tokens, or ones that are as likely."""
     sizes = Sizes(**{**vars(sizes), "length": sizes.length // 2})
     with tempfile.TemporaryDirectory() as place:
@@ -98,11 +98,4 @@ def decoding(name: str, sizes: Sizes, options: argparse.Namespace) -> dict[str, 
     print(f"{name}, beam {BEAM}: {sizes.rows} sources of up to {sizes.length} tokens; {sizes.length} tokens each")
     print(f"the same tokens for {same} sources, as likely or likelier ones for the others")
     tokens = sizes.rows * sizes.length
-    return {
-        "work": f"{name}, beam {BEAM}",
-        "against": against,
-        "ours": tokens / ours.median,
-        "theirs": tokens / theirs.median,
-        "unit": "tokens/s",
-        "ratio": theirs.median / ours.median,
-    }
+    return compared(f"{name}, beam {BEAM}", against, tokens / ours.median, tokens / theirs.median)

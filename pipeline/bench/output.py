@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pipeline.bench.steps import fastest, training_step
-from pipeline.bench.timing import Built, Candidate, Result, interleave
+from pipeline.bench.timing import Built, Candidate, Result, Row, compared, interleave
 from pipeline.models.layers.output import OutputKind
 from pipeline.models.recurrent import Recurrent
 from pipeline.tokenization.byte_bpe import ByteBpe
@@ -56,7 +56,7 @@ def measure(options: argparse.Namespace, vocab: int) -> dict[str, Result]:
     return interleave(candidates, rounds=options.rounds)
 
 
-def output(options: argparse.Namespace) -> list[dict[str, object]]:
+def output(options: argparse.Namespace) -> list[Row]:
     """Prints milliseconds of a step; returns a row for each vocabulary and each kind beside the first."""
     results = {vocab: measure(options, vocab) for vocab in VOCABULARIES}
     cells = [
@@ -65,15 +65,14 @@ def output(options: argparse.Namespace) -> list[dict[str, object]]:
     print(f"Milliseconds of a step of an LSTM, {ROWS} x {LENGTH} tokens, by its output layer:\n")
     print(markdown_table(["V", *KINDS], cells))
     first, *others = KINDS
+    tokens = ROWS * LENGTH
     return [
-        {
-            "work": f"LSTM, V {vocab:,}, {first} output",
-            "against": f"{kind} output",
-            "ours": ROWS * LENGTH / found[first].median,
-            "theirs": ROWS * LENGTH / found[kind].median,
-            "unit": "tokens/s",
-            "ratio": found[kind].median / found[first].median,
-        }
+        compared(
+            f"LSTM, V {vocab:,}, {first} output",
+            f"{kind} output",
+            tokens / found[first].median,
+            tokens / found[kind].median,
+        )
         for vocab, found in results.items()
         for kind in others
     ]

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline import encoders
 from pipeline.bench.timing import Built, Candidate
@@ -40,6 +39,7 @@ from pipeline.tokenization.spelled_words import MAX_CHARACTERS, SpelledWords
 from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.training.blocks import compile_blocks
 from pipeline.training.hardware import best_precision
+from pipeline.training.throughput import flop_counter
 
 IGNORED = -100  # transformers' label for positions without a prediction
 
@@ -117,7 +117,7 @@ def our_step(folder: Path, objective: Objective, *, device: str, compiled: bool 
             losses = objective(encoder, batch)
         return torch.stack([part.sum / part.count for part in losses.values()]).sum()
 
-    with FlopCounterMode(display=False) as counter:  # before compiling: code called under it is never compiled
+    with flop_counter() as counter:  # before compiling: code called under it is never compiled
         loss().backward()
     encoder.zero_grad()
     if compiled:

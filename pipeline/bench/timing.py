@@ -20,6 +20,7 @@ import torch
 from pipeline.errors import UserError
 from pipeline.training.hardware import keep_memory, measured_peak
 
+Row = dict[str, Any]  # of bench.csv
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -144,6 +145,12 @@ def interleave(candidates: list[Candidate], *, rounds: int) -> dict[str, Result]
         peak = statistics.median(peaks[name])
         results[name] = Result(seconds[name], losses, flops, peak, memory=memory, result=made)
     return results
+
+
+def compared(work: str, against: str, ours: float, theirs: float, *, unit: str = "tokens/s", **more: float) -> Row:
+    """A row of bench.csv: both speeds, and how many times as fast ours is."""
+    speeds = {"ours": ours, "theirs": theirs, "unit": unit, "ratio": ours / theirs}
+    return {"work": work, "against": against, **speeds, **more}
 
 
 def run_in_subprocess(function: Callable[..., float], *args: Any) -> float:
