@@ -54,7 +54,7 @@ help: ## this list
 	@echo "             transformer, rnn-seq2seq; or another of configs/pretrain"
 	@echo "  CORPUS     [sample] a name in configs/corpora, or a path to .txt, .jsonl (also .gz, .xz) or .parquet, a folder or a"
 	@echo "             pattern; task:NAME: the training texts of a task, without labels"
-	@echo "  TASK       [sentiment; for score: the run's own] a name in configs/tasks, or a path to a YAML file"
+	@echo "  TASK       [sentiment; for score: the run's own; for retrieval: translation] a name in configs/tasks, or a path to a YAML file"
 	@echo "  DATA       local file, folder or pattern, in place of what CORPUS or TASK takes from the hub"
 	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder, ours or Hugging Face's, or a fine-tuned run"
 	@echo "             pretrain   [none] the encoder to go on from"

@@ -14,6 +14,7 @@ from pipeline.presets.arms import ARMS
 from pipeline.tracking.metric_names import baselines_of
 from tasks.metrics import shown
 
+EQUAL = 1e-6  # difference of two scores below which they are one: scores are of float32, baselines of float64
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see runs.summary)
 
 
@@ -72,7 +73,7 @@ class Line:
     def best_arm(self) -> str | None:
         """The arm with the best mean; None where another one has the same."""
         means = {arm: self.sign * sum(scores) / len(scores) for arm, scores in self.arms.items() if scores}
-        best = [arm for arm, mean in means.items() if math.isclose(mean, max(means.values()), abs_tol=1e-9)]
+        best = [arm for arm, mean in means.items() if math.isclose(mean, max(means.values()), abs_tol=EQUAL)]
         return best[0] if len(best) == 1 else None
 
     @property
@@ -84,7 +85,7 @@ class Line:
         if best is None or any(map(math.isnan, best[1])):
             return True
         score, baseline = (sum(values) / len(values) for values in (self.arms[arm], best[1]))
-        return self.sign * score > self.sign * baseline
+        return self.sign * (score - baseline) > EQUAL
 
     @property
     def best_baseline(self) -> tuple[str, list[float]] | None:
