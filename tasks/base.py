@@ -225,6 +225,10 @@ class Task(DataSet, ABC):
         """Whether all texts have the same answer."""
         return all(label == predicted[0] for label in predicted)
 
+    def has_one_answer(self, gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
+        """Whether a model gives texts the same answer that have others."""
+        return len(gold) > 1 and self.is_degenerate(predicted) and not self.is_degenerate(gold)
+
     # ------------------------------------------------------------------ report
 
     def headline(self, figures: dict[str, float]) -> str:

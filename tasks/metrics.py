@@ -28,13 +28,13 @@ def standard_error(accuracy: float, count: int) -> float:
     return math.sqrt(max(0.0, accuracy * (1 - accuracy)) / max(1, count))
 
 
-def clustered_error(right: Sequence[int], counts: Sequence[int]) -> float:
+def clustered_error(right: Sequence[float], counts: Sequence[int]) -> float:
     """Standard error of a share over answers that come in groups, as the words of sentences, which err together.
 
     Cameron and Miller 2015, of a mean: sqrt(G / (G - 1) * sum_g (right_g - p n_g)^2) / N.
 
     Args:
-        right, counts: right answers, and all, of each group.
+        right, counts: right answers, and all, of each group; what is right in part counts in part.
     """
     total, groups = max(1, sum(counts)), len(counts)
     if groups < 2:

@@ -77,9 +77,6 @@ threshold: 0.5 # a label is given where its probability is above it
     def label(self, row: Row) -> list[int]:
         return sorted(set(self.indices(row)))
 
-    def indices_of(self, label: list[int]) -> list[int]:
-        return label
-
     def made_up(self, number: int) -> dict[str, Any]:
         names = list(self.labels or {}) or ["one", "three", "two"]
         both = [names[index % len(names)] for index in (number, number + 1)]
@@ -164,8 +161,7 @@ threshold: 0.5 # a label is given where its probability is above it
         gold, given = self.indicators([example.label for example in examples]), self.indicators(predicted)
         f1 = f1_score(gold, given, average=None, zero_division=0).tolist()
         scores = dict(zip(self.label_names, zip(f1, gold.sum(0).tolist(), strict=True), strict=True))
-        figure = plots.f1_bars(scores, y_label="label (texts that have it)")
-        return {} if figure is None else {"labels": figure}
+        return plots.f1_bars("labels", scores, y_label="label (texts that have it)")
 
 
 def answer(prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:

@@ -59,24 +59,24 @@ def confusion(
     return {"confusion": place.figure}
 
 
-def f1_bars(scores: dict[str, tuple[float, int]], *, y_label: str) -> Figure | None:
-    """F1 of each label or the like, the most frequent on top; None of very many.
+def f1_bars(name: str, scores: dict[str, tuple[float, int]], *, y_label: str) -> dict[str, Figure]:
+    """F1 of each label or the like, the most frequent on top, as a figure of this name; none of very many.
 
     Args:
         scores: label -> F1, and how many texts have it.
     """
     if len(scores) > MOST_LABELS:
-        return None
-    names = sorted(scores, key=lambda name: scores[name][1])
+        return {}
+    names = sorted(scores, key=lambda label: scores[label][1])
     place = axes(6.5, 1.2 + 0.26 * len(names))
-    bars = place.barh(range(len(names)), [scores[name][0] for name in names])
+    bars = place.barh(range(len(names)), [scores[label][0] for label in names])
     place.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
-    place.set_yticks(range(len(names)), plain([f"{name} ({scores[name][1]:,})" for name in names]))
+    place.set_yticks(range(len(names)), plain([f"{label} ({scores[label][1]:,})" for label in names]))
     place.set_xlim(0, 1.05)
     place.set_xlabel("F1")
     place.set_ylabel(y_label)
     place.spines[["top", "right"]].set_visible(False)
-    return place.figure
+    return {name: place.figure}
 
 
 def alignments(shown: Sequence[tuple[Any, list[str], list[str]]]) -> Figure:

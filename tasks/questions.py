@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from tasks.base import Example, Prediction, Scores, Task
 from tasks.dataset import Row, is_missing, shortened
 from tasks.errors import RowError, UserError
 from tasks.guess import CLASSES, NEARLY_ALL, Column, Table, is_among
+from tasks.metrics import clustered_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,20 +27,24 @@ ASKED = ("question", "query")  # names of columns, the more telling ones first
 TEXTS = ("context", "passage", "paragraph", "document", "text")
 ANSWERS = ("answers", "answer", "answertext")
 MOST_READ = 1_000  # rows that a guess reads
+JOINERS = ("\u200c", "\u200d")  # of zero width, within words of Persian and Hindi
 ASKING = ("what", "who", "when", "where", "which", "why", "how")
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True)
+class Answer:
     """A part of a text.
 
     Attributes:
         begin, end: its first character, and the one behind its last.
         texts: the answer, and what else is right.
+        group: the same number for all answers of a text; None: of a text of its own.
     """
 
     begin: int
     end: int
     texts: list[str]
+    group: int | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -114,7 +121,7 @@ class Questions(Task):
         answers = [self._answer(row[0], whole, *place) for place in self.places(row)]
         stripped = len(whole) - len(whole.lstrip())  # as `plain` reads it
         texts = list(dict.fromkeys(text for answer in answers for text in answer.texts))
-        return Answer(answers[0].begin - stripped, answers[0].end - stripped, texts)
+        return Answer(answers[0].begin - stripped, answers[0].end - stripped, texts, zlib.crc32(whole.encode()))
 
     def _answer(self, place: str, whole: str, text: str, begin: Any) -> Answer:
         """Raises: UserError, a text has not the answer, or not where it should be."""
@@ -152,10 +159,13 @@ class Questions(Task):
     def scores(self, gold: Sequence[Answer], predicted: Sequence[Answer]) -> Scores:
         """F1 of the words of an answer and the share of those that are right word by word, of the best right answer.
 
-        Case, punctuation and articles do not count, as in the evaluation of SQuAD 1.1.
+        Case, punctuation and articles do not count, as in the evaluation of SQuAD 1.1. The standard error is over
+        texts: questions of one err together.
         """
         f1, exact = np.array([score(a.texts, b.texts[0]) for a, b in zip(gold, predicted, strict=True)]).T
-        error = float(f1.std(ddof=1)) / len(f1) ** 0.5 if len(f1) > 1 else 0.0
+        groups = [-1 - number if answer.group is None else answer.group for number, answer in enumerate(gold)]
+        _, text = np.unique(groups, return_inverse=True)
+        error = clustered_error(np.bincount(text, f1).tolist(), np.bincount(text).tolist())
         return Scores({"answer_f1": float(f1.mean()), "standard_error": error, "exact_match": float(exact.mean())})
 
     def baselines(self, train: Sequence[Example], test: Sequence[Example]) -> dict[str, float]:
@@ -177,8 +187,7 @@ class Questions(Task):
         for example, guess in zip(examples, predicted, strict=True):
             found[asking(example.text[0])].append(score(example.label.texts, guess.texts[0])[0])
         scores = {word: (float(np.mean(values)), len(values)) for word, values in found.items()}
-        figure = plots.f1_bars(scores, y_label="question word (questions)")
-        return {"questions": figure} if figure is not None else {}
+        return plots.f1_bars("questions", scores, y_label="question word (questions)")
 
 
 def trimmed(text: str, begin: int, end: int) -> Answer:
@@ -190,8 +199,9 @@ def trimmed(text: str, begin: int, end: int) -> Answer:
 
 def answer(prediction: Prediction) -> dict[str, Any]:
     """A predicted answer as `predict` and `predictions.jsonl` write it."""
-    begin, end, texts = prediction.label
-    return {"answer": texts[0], "begin": begin, "end": end, "probability": prediction.probabilities[0]}
+    said: Answer = prediction.label
+    probability = prediction.probabilities[0]
+    return {"answer": said.texts[0], "begin": said.begin, "end": said.end, "probability": probability}
 
 
 def score(right: Sequence[str], said: str) -> tuple[float, float]:
@@ -275,6 +285,14 @@ def _whole_number(value: Any) -> int | None:
 
 def _find(text: str, whole: str) -> int | None:
     """The first place of a text, as words before parts of words; None: it is not there."""
-    found = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", whole)
-    at = whole.find(text) if found is None else found.start()
-    return None if at < 0 else at
+    at = first = whole.find(text)
+    while at >= 0 and (continues(whole[at - 1 : at]) or continues(whole[at + len(text) : at + len(text) + 1])):
+        at = whole.find(text, at + 1)
+    found = at if at >= 0 else first
+    return None if found < 0 else found
+
+
+def continues(character: str) -> bool:
+    """Whether a character beside a word is a part of it: a letter, a digit, a mark above one, or a joiner."""
+    joins = character in JOINERS or unicodedata.category(character).startswith("M") if character else False
+    return joins or character.isalnum() or character == "_"

@@ -119,9 +119,6 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
     def label(self, row: Row) -> list[int]:
         return self.indices(row)
 
-    def indices_of(self, label: list[int]) -> list[int]:
-        return label
-
     def example(self, row: Row) -> Example:
         words, tags = self.column(row, "words"), self.label(row)
         if not all(word.strip() for word in words):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.naive_bayes import MultinomialNB
 
 import pipeline
@@ -41,18 +42,18 @@ def fine_tune(data: Path, out: Path, *flags: str) -> Path:
 
 
 def test_it_is_multinomial_naive_bayes(languages: Path, tmp_path: Path) -> None:
-    """Order 1 and add-k on bytes: as scikit-learn's, of the counts of bytes and of the end of each text."""
+    """Order 1 and add-k on bytes: as scikit-learn's, of the counts of bytes; the length of a text is no evidence."""
     settings = [f"--model.encoder.init_args.{name}" for name in ("order=1", "smoothing=add-k", "k=0.3")]
     model = pipeline.load(fine_tune(languages, tmp_path / "run", *settings) / "model")
     texts = [text for group in TEXTS.values() for text in group]
     labels = [label for label, group in TEXTS.items() for _ in group]
 
-    def counts(text: str, *, ends: int) -> np.ndarray:
-        return np.append(np.bincount(np.frombuffer(text.encode(), dtype=np.uint8), minlength=256), ends)
+    def counts(texts: list[str]) -> np.ndarray:
+        return np.stack([np.bincount(np.frombuffer(text.encode(), dtype=np.uint8), minlength=256) for text in texts])
 
-    theirs = MultinomialNB(alpha=0.3).fit(np.stack([counts(text, ends=1) for text in texts]), labels)
-    asked = ["the children", "lapset", "Haus", "zz"]
-    expected = theirs.predict_proba(np.stack([counts(text, ends=0) for text in asked]))
+    theirs = MultinomialNB(alpha=0.3).fit(counts(texts), labels)
+    asked = ["the children", "lapset", "Haus", "zz", " ".join(["the sea"] * 9)]
+    expected = theirs.predict_proba(counts(asked))
     assert theirs.classes_.tolist() == model.labels
     found = [[answer["probabilities"][label] for label in model.labels] for answer in model.predict(asked)]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
@@ -119,7 +120,7 @@ def test_an_encoder_gives_tokens_and_settings(toys: Callable[[str], Path], tmp_p
 
 
 def test_the_sum_of_the_models_of_the_labels(languages: Path, tmp_path: Path) -> None:
-    """As models that were fitted one by one: log P(label) and log P(tokens | label), without the end."""
+    """As models that were fitted one by one: log P(label) and log P(tokens | label), each where the text goes on."""
     model = pipeline.load(fine_tune(languages, tmp_path / "run") / "model")
     tokenizer, joint = ByteBpe.of_bytes(), []
     for texts in TEXTS.values():
@@ -127,7 +128,9 @@ def test_the_sum_of_the_models_of_the_labels(languages: Path, tmp_path: Path) ->
         ids = tokenizer.encode_batch(texts)
         own.fit(np.concatenate(ids), np.cumsum([0, *map(len, ids)]))
         batch = own.collate(tokenizer.encode_batch(["the Meer on"]))
-        joint.append(float(own.log_probs(batch)[0, :-1].sum()) + np.log(len(texts) / 13))
+        ends = torch.full_like(batch["input_ids"], tokenizer.id("eos"))
+        nats = own.log_probs(batch) - (1 - own.log_probs(batch, ends).exp()).log()
+        joint.append(float(nats[0, 1:-1].sum()) + np.log(len(texts) / 13))
     [answer] = model.predict(["the Meer on"])
     expected = np.exp(joint) / np.exp(joint).sum()
     found = [answer["probabilities"][label] for label in TEXTS]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,11 +21,13 @@ from pipeline.data import labeled
 from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.finetuning.features import Feature
-from pipeline.finetuning.heads.span import LONGEST, windows
+from pipeline.finetuning.heads.span import LONGEST, SpanHead, windows
 from pipeline.finetuning.model import FineTunedModel
 from pipeline.finetuning.predictions import predictions_of
 from pipeline.models.base import Encoder
+from pipeline.models.bert import Bert
 from pipeline.models.inputs import Inputs
+from pipeline.tokenization.wordpiece import WordPiece
 from tasks.base import Example
 from tasks.guess import Table
 from tasks.questions import Answer, Questions, asking, closest_sentence, score
@@ -388,6 +391,47 @@ def test_scores_are_those_of_squad() -> None:
     assert found["answer_f1"] == pytest.approx((0 + 2 / 3) / 2)
     assert found["standard_error"] == pytest.approx(1 / 3)
     assert found["exact_match"] == 0
+
+
+def test_questions_of_a_text_err_together() -> None:
+    """The standard error is over texts: two answers of one that are wrong are one mistake."""
+    rows = [{"question": "q?", "context": text, "answers": "sea"} for text in ("the sea", "a sea", "by the sea")]
+    gold = [Questions().label(("row", row)) for row in rows for _ in range(2)]
+    said = [Answer(0, 0, [text]) for text in ("sea", "sea", "sea", "sea", "x", "x")]
+    error = Questions().scores(gold, said).figures["standard_error"]
+    assert error == pytest.approx(np.std([1, 1, 0], ddof=1) / 3**0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("वह अब दिल्ली में रहता", "दिल्ली में"),
+        ("वह रहता दिल्ली में", "दिल्ली में"),
+        ("l'e\u0301te\u0301 vient", "l'e\u0301te\u0301"),
+        ("ราคา ห้าบาทที่ นี่", "ห้าบาทที่"),
+        ("we saw Rome\u200b", "Rome\u200b"),
+        ("\u200bRome saw us", "\u200bRome"),
+    ],
+)
+def test_accents_that_a_tokenizer_drops_are_parts_of_answers(text: str, answer: str) -> None:
+    tokenizer = WordPiece.train([text] * 5, vocab_size=100, lowercase=True)
+    sizes: Any = {"size": 16, "layers": 1, "heads": 2, "inner_size": 32, "max_length": 64}
+    bert = Bert(tokenizer, **sizes, dropout=0.0, attention_dropout=0.0)
+    gold = Answer(text.index(answer), text.index(answer) + len(answer), [answer])
+    features = SpanHead.features(bert, [("q", text)], max_length=64, cut="head")
+    inputs = SpanHead.inputs(bert, features)
+    [[first, last]] = SpanHead.collate(bert, [gold], features)[0].tolist()
+    sure = torch.full((1, inputs["mask"].shape[1], 2), -20.0)
+    sure[0, first, 0] = sure[0, last, 1] = 20
+    head = SpanHead(bert, outputs=2, options=options(name="span"))
+    assert SpanHead.join(head.decode(sure, inputs), features, ("q", text)).label == gold
+
+
+def test_words_end_behind_their_marks() -> None:
+    """Without a given place, an answer is a word before it is a part of one."""
+    known = [("दिनों में एक दिन", "दिन", 13), ("resume\u0301 or resume", "resume", 11), ("می\u200cخواهم می", "می", 9)]
+    for text, answer, at in known:
+        assert Questions().label(("row", {"question": "q", "context": text, "answers": answer})).begin == at
 
 
 def test_what_needs_no_model() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from scipy import stats
 
 import pipeline
 from pipeline.errors import UserError
+from pipeline.training.finetuning import FineTuning
 from tasks.base import Example
 from tasks.regression import Regression, correlation, overlap
 from tests.conftest import figures, run
@@ -184,6 +186,28 @@ def test_a_grid_takes_the_smallest_error(similar: Path, pretrained: Path, tmp_pa
     error, best = full["test/mse"], min(full[f"baseline/{name}"] for name in ("mean", "bag_of_words"))
     assert f"| {'**' * (gain > 0 and error < best)}{error:.3f}" in row  # the smaller error is the better one
     assert f"{gain:+.3f}" in row  # positive where the error is smaller
+
+
+def test_less_of_an_error_is_better(
+    similar: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint with the smallest error is the best, and errors that grow end the run early."""
+    (tmp_path / "error.yaml").write_text(ERROR)
+    scores, seen = FineTuning.scores, []
+
+    def rising(self: FineTuning, split: str) -> Any:
+        found = scores(self, split)
+        if split == "valid":
+            seen.append(split)
+            found["mse"] = float(len(seen))
+        return found
+
+    monkeypatch.setattr(FineTuning, "scores", rising)
+    flags = [*SMALL, "--validations=4", "--patience=2"]
+    run("finetune", "--task", "error.yaml", "--data", str(similar), *where(pretrained, tmp_path / "run"), *flags)
+    end = figures(tmp_path / "run")
+    assert len(seen) == 3
+    assert end["best_step"] * 3 == end["steps"]
 
 
 def test_the_number_is_not_read_as_a_text() -> None:

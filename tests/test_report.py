@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 import shutil
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from pipeline.errors import UserError
 from pipeline.experiments.comparison import files as comparison_files
@@ -413,6 +416,49 @@ def test_errors_are_the_surest_first_and_intervals_are_known() -> None:
     assert low < 6 / 7 < high <= 1
     [section] = predictions.of_tags(tagged)
     assert section.blocks[0].errors[0].parts == [("x", "B-p → O")]  # type: ignore[union-attr]
+
+
+def test_intervals_are_of_95_percent() -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2, 40))
+    found = stats.pearsonr(x, x + y)
+    error = (1 - found.statistic**2) / math.sqrt(len(x) - 3)
+    expected = found.confidence_interval(0.95)
+    scores = {
+        "test/pearson": found.statistic,
+        "test/macro_f1": 0.4,
+        "test/answer_f1": 0.4,
+        "test/standard_error": error,
+    }
+    run_of = SimpleNamespace(metrics=scores, predictions=[])
+    assert finetuning.interval_text(run_of, "pearson") == f"[{expected.low:.3f}, {expected.high:.3f}]"
+    half = stats.norm.ppf(0.975) * error
+    assert finetuning.interval_text(run_of, "answer_f1") == f"[{0.4 - half:.3f}, {0.4 + half:.3f}]"
+    rows = [{"gold": ["B-p", "O"], "tags": ["B-p" if right else "O", "O"]} for right in rng.random(50) < 0.6]
+    drawn = [[rows[i] for i in rng.integers(50, size=50)] for _ in range(2000)]
+    hits = [sum(row["gold"] == row["tags"] for row in part) for part in drawn]
+    low, high = np.quantile([2 * hit / (50 + hit) for hit in hits], [0.025, 0.975])
+    assert finetuning.bootstrap(rows) == pytest.approx((low, high), abs=0.02)
+
+
+def test_the_worst_is_read_first() -> None:
+    tagged = [
+        {"words": [word], "gold": ["B-p"], "tags": ["O"], "probabilities": [p]}
+        for word, p in (("low", 0.6), ("high", 0.9))
+    ]
+    [section] = predictions.of_tags(tagged)
+    assert [error.parts[0][0] for error in section.blocks[0].errors] == ["high", "low"]  # type: ignore[union-attr]
+    scored = [{"text": str(off), "gold": 2.0, "score": 2.0 + off} for off in (1, -3)]
+    _, section = predictions.of_scores(scored)
+    assert [error.parts[0][0] for error in section.blocks[0].errors] == ["-3", "1"]  # type: ignore[union-attr]
+
+
+def test_lines_go_up_where_values_do() -> None:
+    svg = charts.line_chart([charts.Series("a", [(0, 0.0), (1, 1.0)])], y_label="y")
+    [points] = re.findall(r'<polyline[^>]* points="([^"]+)"', svg)
+    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in points.split())
+    assert x1 > x0
+    assert y1 < y0  # pixels are counted from above
 
 
 @pytest.mark.parametrize("values", [[-0.2, -0.3], [-0.2, 0.3, 0.6], [0.0, 0.0]])

@@ -25,6 +25,7 @@ from pipeline.errors import UserError
 from pipeline.finetuning.heads import translation
 from pipeline.finetuning.heads.translation import longest
 from pipeline.inspection.decoding import Way, searched, with_right_words
+from pipeline.models.generation import Search
 from pipeline.models.losses import linear_cross_entropy
 from pipeline.training.schedules import rate_at
 from tasks.base import Example
@@ -224,10 +225,15 @@ def test_any_task_from_fresh_weights_needs_no_folder(tmp_path: Path) -> None:
         run("finetune", "--task=sentiment")
 
 
-def test_an_encoder_folder_is_fine_tuned(toys: Callable[[str], Path], pairs: Path, tmp_path: Path) -> None:
+def test_an_encoder_folder_is_fine_tuned(
+    toys: Callable[[str], Path], pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beams: list[int] = []
+    monkeypatch.setattr(translation, "Search", lambda **how: beams.append(how.get("beam", 1)) or Search(**how))
     more = ["--precision=32-true", "--validations=1", "--epochs=0.2", "--data.task.init_args.beam=2"]
     finetune(pairs, tmp_path / "out", "--from", str(toys("bart") / "encoder"), *more, model="bart")
     assert figures(tmp_path / "out")["test/rows"] == 48
+    assert beams[:2] == [1, 2]  # greedy in the validation, then beam search in the test
     assert "loaded" in (tmp_path / "out" / "load_report.txt").read_text()
     folder = tmp_path / "out/model"
     theirs = opened(folder, transformers.BartForConditionalGeneration)

@@ -175,6 +175,8 @@ def test_long_words_and_long_lines(bert: Bert) -> None:
         assert text[span["begin"] : span["end"]] == span["text"]
     marked = "हिन्दी and Nai\u0308ve, don't"
     assert place_words(marked)[0] == ["हिन्दी", "and", "Nai\u0308ve", ",", "don't"]
+    joined = ["می\u200cخواهم", "क्\u200dष", "co\u00adop", "👨\u200d👩\u200d👧", "a"]  # no word ends at what has no width
+    assert place_words(" ".join(joined))[0] == joined
     assert model.predict([[], "  ", ["", " "]])[0]["tags"] == []
     assert len(model.predict([["", " "]])[0]["tags"]) == 2
 
@@ -369,6 +371,9 @@ def test_craft(pretrained: Path, tmp_path: Path, task: str, arm: str, flags: lis
     [answer] = model.predict([text])
     key = "tags" if task == "tagging" else "label"
     assert answer[key] == row[key]
+    [*logged] = csv.DictReader((tmp_path / "run/metrics.csv").open())
+    argmax = "--model.recipe.crf=true" not in flags  # with a CRF, the tags are another search's
+    assert ("train/task_accuracy" in logged[0]) == argmax
     mixes = arm != "full" or not {"--model.recipe.pair=attended", "--model.recipe.layers=mix"}.isdisjoint(flags)
     mixes = mixes and "--model.recipe.layers=top" not in flags
     assert (model.head.mix is not None) == mixes == (tmp_path / "run/mix.png").exists()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.pytorch.loggers import WandbLogger
 from wandb.sdk.lib.wbauth.wbnetrc import write_netrc_auth
 
 from pipeline.cli.commands.sync import sync
 from pipeline.errors import UserError
 from pipeline.tracking import wandb as tracking
+from pipeline.tracking.history import History
+from pipeline.tracking.wandb import ResumableWandb
 from pipeline.tracking.wandb_environment import has_key, wandb_mode
 
 
@@ -22,6 +26,22 @@ def a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(tracking, "TAKEN", set())
     return tmp_path
+
+
+def test_a_run_that_goes_on_online_sends_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last step that W&B has may lack a part of its row, as that of a validation: it is sent again."""
+    history, sent = History(tmp_path), []
+    for step in (4, 5, 6):
+        history.log_metrics({"train/loss": 1.0}, step)
+    logger = ResumableWandb(folder=tmp_path, mode="online")
+    monkeypatch.setattr(
+        ResumableWandb,
+        "experiment",
+        SimpleNamespace(summary={"trainer/global_step": 5}, define_metric=lambda *_, **__: 0),
+    )
+    monkeypatch.setattr(WandbLogger, "log_metrics", lambda self, metrics, step: sent.append(step))
+    logger.send_missing(history)
+    assert sent == [5, 6]
 
 
 @pytest.mark.parametrize("file", [".netrc", "_netrc", "elsewhere"])

@@ -20,6 +20,11 @@ PAUSE = 2.0  # seconds before the first retry, doubled for each further one
 NETWORK = ("httpx", "httpx2", "httpcore", "aiohttp", "urllib3", "huggingface_hub")  # not all their errors are OSErrors
 
 
+def is_of_network(error: BaseException) -> bool:
+    """Whether an error is one of the file system, the network or the hub's own library."""
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in NETWORK
+
+
 def local_instead() -> str:
     """What to do without the hub."""
     path, folder = typed.flag("corpus", "PATH"), typed.flag("data", "FOLDER")
@@ -114,11 +119,7 @@ def patient_rows(open_stream: Callable[[], Any], name: str) -> Iterator[dict[str
             return
         except Exception as error:
             still_away = stream is None and isinstance(error, UserError)
-            if (
-                not still_away
-                and not isinstance(error, OSError)
-                and type(error).__module__.split(".")[0] not in NETWORK
-            ):
+            if not still_away and not is_of_network(error):
                 raise
             failures += 1
             if failures > RETRIES:

@@ -14,7 +14,7 @@ from pipeline.console.messages import inform
 from pipeline.console.rank import is_main
 from pipeline.errors import UserError
 from pipeline.interop import arpa
-from pipeline.models.outputs import LoadReport
+from pipeline.models.outputs import LoadReport, lines_of_tensors
 from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage, plots
@@ -192,7 +192,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         note = advice.many_passes(trainer.max_steps, rows=data.batch_size, there=module.rows_there)
         inform(*([note] if note else []))
     before = [] if origin is None else lineage.read(origin)
-    load_report = "" if origin is None else format_load_report(origin, module.loaded, before)
+    load_report = "" if origin is None else format_continued(origin, module.loaded, before)
     if load_report:
         inform(load_report)
     teacher = None if module.teacher is None else module.teacher.folder
@@ -227,14 +227,11 @@ def corpus_name(corpus: str) -> str:
     return Path(corpus).name if task == corpus else OF_TASK + Path(task).stem
 
 
-def format_load_report(folder: Path, report: LoadReport, before: Sequence[lineage.Stage]) -> str:
+def format_continued(folder: Path, report: LoadReport, before: Sequence[lineage.Stage]) -> str:
     """Which tensors a run that goes on from an encoder has taken over, and what that was trained on before."""
     named = [str(stage.get("name", "text")) for stage in before if stage["stage"] in ("corpus", "task")]
     lines = [f"encoder     {folder}: {report}" + (f"; trained before on {', '.join(named)}" if named else "")]
-    for name, tensors in {"new in": report.new, "unused in": report.unused}.items():
-        if tensors:
-            lines.append(f"            {name} the encoder: {listed(tensors, most=4)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *lines_of_tensors({"new in": report.new, "unused in": report.unused})])
 
 
 def check_processes(configuration: Configuration) -> None:

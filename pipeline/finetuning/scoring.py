@@ -58,5 +58,5 @@ def score(model: FineTunedModel, task: Task, examples: Sequence[Example], *, bat
         predictions=predictions,
         scores=task.scores(gold, predicted),
         cut=len({feature.text for feature in model.features(texts) if feature.was_cut}),
-        degenerate=len(texts) > 1 and task.is_degenerate(predicted) and not task.is_degenerate(gold),
+        degenerate=task.has_one_answer(gold, predicted),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+JOINER, ZERO_WIDTH_SPACE = "\u200d", "\u200b"
 WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
@@ -17,8 +18,10 @@ def place_words(text: str | list[str]) -> tuple[list[str], list[tuple[int, int]]
     if isinstance(text, str):
         for match in WORD.finditer(text):
             begin, end = match.span()
-            # A combining mark is neither letter nor space: it belongs to the letter in front, and splits no word.
-            marked = _is_mark(text[begin]) or (text[begin].isalnum() and begin > 0 and _is_mark(text[begin - 1]))
+            # A combining mark is neither letter nor space: it belongs to the letter in front, and splits no word. Nor
+            # does a soft hyphen, or what joins letters or emoji without a width.
+            before = text[begin - 1 : begin]
+            marked = _is_mark(text[begin]) or before == JOINER or (text[begin].isalnum() and _is_mark(before))
             if places and places[-1][1] == begin and marked:
                 places[-1] = (places[-1][0], end)
             else:
@@ -32,4 +35,8 @@ def place_words(text: str | list[str]) -> tuple[list[str], list[tuple[int, int]]
 
 
 def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")
+    """Whether a character breaks no word (Unicode Standard Annex 29, rule 4), as an accent or a soft hyphen."""
+    if character in ("", ZERO_WIDTH_SPACE):
+        return False
+    category = unicodedata.category(character)
+    return category.startswith("M") or category == "Cf"

@@ -203,8 +203,8 @@ class Encoder(nn.Module):
         return nn.functional.pad(scores, (ahead, 0))
 
     def likeliest_next(self, hidden: Tensor) -> Tensor:
-        """Top layer (N, D) of a bidirectional model -> the likeliest next token of each, (N,)."""
-        return self.logits(hidden)[..., 0, :].argmax(-1)
+        """Top layer (N, D) of a bidirectional model, which defines it -> the likeliest next token of each, (N,)."""
+        raise NotImplementedError
 
     def new_state(self) -> Any:
         """What `forward` takes as `state` where a text begins that is read in parts; None: nothing.

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from pipeline.models.base import Encoder
-from pipeline.models.inputs import Inputs, SpecialTokens, batch_between_ends, last_positions
+from pipeline.models.inputs import Inputs, SpecialTokens, last_positions, padded, rows_of
 from pipeline.models.outputs import Encoded
 
 
@@ -23,11 +23,13 @@ class CausalEncoder(Encoder):
     special = SpecialTokens(prefix=1, between=1, suffix=1)
 
     def collate(self, texts: Sequence[Any]) -> Inputs:
-        """[begin] a [end] or [begin] a [end] b [end], see `batch_between_ends`.
+        """[begin] a [end] or [begin] a [end] b [end], as in pretraining; begin and end may be one token.
 
         The first GPT had special tokens for start, delimiter and extraction (Radford et al. 2018, 3.3).
         """
-        return batch_between_ends(texts, self.tokenizer, max_length=self.max_length)
+        begin, end = self.tokenizer.id("bos"), self.tokenizer.id("eos")
+        rows = rows_of(texts, begin=[begin], between=[end], end=[end], max_length=self.max_length)
+        return padded(rows, pad=end)
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """(B, D): the last token of the top layer, which has seen the whole text (Radford et al. 2018, 3.2)."""

@@ -20,7 +20,7 @@ from pipeline.models.inputs import Inputs, SpecialTokens, padded, rows_of
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
 from pipeline.models.losses import Loss
-from pipeline.models.outputs import Encoded
+from pipeline.models.outputs import Encoded, mean_of
 from pipeline.tokenization.base import Tokenizer
 
 STD = 0.1  # of vectors at the start
@@ -129,8 +129,7 @@ class Cbow(Encoder):
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """The mean of the top layer over the tokens."""
-        mask = encoded.mask[..., None]
-        return (encoded.layers[-1] * mask).sum(1) / mask.sum(1)
+        return mean_of(encoded.layers[-1], encoded.mask)
 
     @property
     def num_layers(self) -> int:

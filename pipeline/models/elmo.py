@@ -7,7 +7,7 @@ direction, D = 2 P model size, V output words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ from pipeline.models.inputs import Inputs, SpecialTokens, cut_pair
 from pipeline.models.layers.char_cnn import BEGIN, CHARACTERS, END, WIDEST, CharacterEncoder
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.lstm import Lstm, State, side_by_side
+from pipeline.models.layers.recurrent import first_rows
 from pipeline.models.layers.spelled_words import UNKNOWN, collate_words
 from pipeline.models.losses import Loss
-from pipeline.models.outputs import Encoded
+from pipeline.models.outputs import Encoded, greatest_of
 from pipeline.tokenization.base import Place, Tokenizer
 from pipeline.tokenization.spelled_words import MAX_CHARACTERS, split_words, word_ranges
 
@@ -177,7 +178,7 @@ class Elmo(Encoder):
         layers = [torch.cat([x, x], -1)]
         turn = None if bool(mask.all()) else _reversed(mask)
         ahead, back = x, _turn(x, turn)
-        before = None if state is None else [_first_rows(part, len(x)) for part in state]
+        before = None if state is None else [cast(State, first_rows(part, len(x))) for part in state]
         after: list[State] = []
         for index, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             state_ahead = None if before is None else before[2 * index]
@@ -261,7 +262,7 @@ class Elmo(Encoder):
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """The greatest of the top layer over the words, in each feature (Conneau et al. 2017, 3.2.4)."""
-        return encoded.layers[-1].masked_fill(~encoded.mask[..., None], -torch.inf).amax(1)
+        return greatest_of(encoded.layers[-1], encoded.mask)
 
     @property
     def num_layers(self) -> int:
@@ -335,12 +336,6 @@ def _reversed(mask: Tensor) -> Tensor:
 def _turn(x: Tensor, turn: Tensor | None) -> Tensor:
     """(B, T, D) with the words of each row reversed."""
     return x.flip(1) if turn is None else x.gather(1, turn[..., None].expand_as(x))
-
-
-def _first_rows(state: State, count: int) -> State:
-    """The state of `count` rows; zero for new ones."""
-    h, c = (F.pad(part[:count], (0, 0, 0, max(0, count - len(part)))) for part in state)
-    return h, c
 
 
 def _with_other_rows(after: list[State], before: list[State]) -> list[State]:

@@ -16,9 +16,9 @@ from torch import Tensor
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder, eval_mode
 from pipeline.models.generation import Search, check_rows, search
-from pipeline.models.inputs import Inputs, SpecialTokens, batch_between_tokens, padded
+from pipeline.models.inputs import Inputs, SpecialTokens, padded, rows_of
 from pipeline.models.losses import Loss
-from pipeline.models.outputs import Encoded
+from pipeline.models.outputs import Encoded, mean_of
 from pipeline.tokenization.base import Tokenizer
 
 REQUIRED = ("bos", "pad", "eos", "mask")
@@ -39,8 +39,10 @@ class EncoderDecoder(Encoder):
     special = SpecialTokens(prefix=1, between=2, suffix=1)
 
     def collate(self, texts: Sequence[Any]) -> Inputs:
-        """<s> a </s> or <s> a </s> </s> b </s>; too long a pair loses tokens from the end of the longer text."""
-        return batch_between_tokens(texts, self.tokenizer, max_length=self.max_length)
+        """<s> a </s> or <s> a </s> </s> b </s> (Liu et al. 2019); pairs lose tokens at the end of the longer text."""
+        begin, end = self.tokenizer.id("bos"), self.tokenizer.id("eos")
+        rows = rows_of(texts, begin=[begin], between=[end, end], end=[end], max_length=self.max_length)
+        return padded(rows, pad=self.tokenizer.id("pad"))
 
     @property
     @abstractmethod
@@ -211,8 +213,7 @@ class EncoderDecoder(Encoder):
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """The mean of the encoder's top over a text: pretraining trains no token to stand for the whole."""
-        mask = encoded.mask[..., None].to(encoded.layers[-1].dtype)
-        return (encoded.layers[-1] * mask).sum(1) / mask.sum(1)
+        return mean_of(encoded.layers[-1], encoded.mask)
 
 
 def check_seq2seq(tokenizer: Tokenizer, model: str) -> None:

@@ -22,7 +22,7 @@ from pipeline.models.inputs import Inputs, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
 from pipeline.models.losses import Loss
-from pipeline.models.outputs import Encoded
+from pipeline.models.outputs import Encoded, greatest_of
 from pipeline.tokenization.base import Tokenizer
 
 Combine = Literal["concat", "sum"]
@@ -172,7 +172,7 @@ class FeedForward(CausalEncoder):
 
     def pooled(self, encoded: Encoded) -> Tensor:
         """The greatest of the top layer over the tokens, in each feature: the last one has not seen the whole text."""
-        return encoded.layers[-1].masked_fill(~encoded.mask[..., None], -torch.inf).amax(1)
+        return greatest_of(encoded.layers[-1], encoded.mask)
 
     @property
     def num_layers(self) -> int:

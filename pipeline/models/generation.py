@@ -155,7 +155,8 @@ def choose(logits: Tensor, how: Search, generators: Sequence[torch.Generator]) -
         if how.top_k:
             scores, order = scores[: how.top_k], order[: how.top_k]
         p = scores.softmax(-1)
-        p[p.cumsum(-1) - p >= how.top_p] = 0  # the token that crosses the share stays
+        if how.top_p < 1:
+            p[p.double().cumsum(-1) - p >= how.top_p] = 0  # the token that crosses the share stays
         tokens.append(int(order[torch.multinomial(p, 1, generator=generator)]))
     return tokens
 
@@ -190,12 +191,12 @@ def _beam(read: Reader, state: Any, ids: Tensor, how: Search, end: int, most: Se
         values, tokens, rows = _continuations(logits.float(), scores, len(sources), 2 * k)
         last = [length == most[source] for source in sources]
         ends = (tokens == end) | torch.tensor(last, device=ids.device)[:, None]
-        final = values / length**how.length_penalty
+        final = values.double() / length**how.length_penalty  # in float32 large penalties make all alike
         for source, place in ends[:, :k].nonzero().tolist():
             text = [*ids[rows[source, place], prompt:].tolist(), int(tokens[source, place])]
             finished[sources[source]].add(float(final[source, place]), text[:-1] if text[-1] == end else text, most=k)
         values, chosen = values.masked_fill(ends, -torch.inf).topk(min(k, values.shape[1]))
-        best = (values[:, 0] / length**how.length_penalty).tolist()
+        best = (values[:, 0].double() / length**how.length_penalty).tolist()
         going = [i for i, source in enumerate(sources) if not last[i] and not finished[source].beyond(best[i], k)]
         if not going:
             break

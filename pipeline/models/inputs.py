@@ -103,19 +103,6 @@ def last_positions(mask: Tensor) -> Tensor:
     return torch.arange(0, mask.numel(), mask.shape[1], device=mask.device) + mask.sum(1) - 1
 
 
-def batch_between_ends(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Inputs:
-    """[begin] a [end] and [begin] a [end] b [end] as one padded batch, as in pretraining; both may be one token."""
-    begin, end = tokenizer.id("bos"), tokenizer.id("eos")
-    return padded(rows_of(texts, begin=[begin], between=[end], end=[end], max_length=max_length), pad=end)
-
-
-def batch_between_tokens(texts: Sequence[Any], tokenizer: Tokenizer, *, max_length: int) -> Inputs:
-    """<s> a </s> and <s> a </s> </s> b </s> (Liu et al. 2019) as one padded batch."""
-    begin, end = tokenizer.id("bos"), tokenizer.id("eos")
-    rows = rows_of(texts, begin=[begin], between=[end, end], end=[end], max_length=max_length)
-    return padded(rows, pad=tokenizer.id("pad"))
-
-
 def flatten_pairs(batch: Inputs) -> Inputs:
     """Pairs (B, 2, T) as the rows (2 B, T) that an encoder reads in one pass; another batch unchanged."""
     if batch["mask"].ndim == 2:

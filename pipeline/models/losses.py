@@ -106,7 +106,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = F.linear(rows, w, b)
             top, of_label = logits.amax(-1, keepdim=True), logits.gather(-1, target)
             correct += (of_label >= top).sum() if train else num_correct(logits, of_label, top)
-            p = logits.softmax(-1)
+            # In float16 what is left beside a sure prediction would be 0.
+            p = logits.softmax(-1, dtype=wide if dtype == torch.float16 else None)
             p_top, p_label = p.amax(-1, keepdim=True).to(wide), p.gather(-1, target).to(wide)
             # A sum of bf16 adds up in float32 and is rounded once; with dtype=float32 it would copy all of p first.
             p[every[: len(p)], target[:, 0]] = 0
@@ -115,7 +116,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total += nats.sum()
             if d_hidden is not None and d_weight is not None:
                 # From here on p is the gradient of the logits.
-                p[every[: len(p)], target[:, 0]] = -rest[:, 0].to(dtype)
+                p[every[: len(p)], target[:, 0]] = -rest[:, 0].to(p.dtype)
+                p = p.to(dtype)
                 torch.mm(p, w, out=d_hidden[begin : begin + CHUNK])
                 d_weight += p.t() @ rows
                 if d_bias is not None:

@@ -5,6 +5,7 @@ Shapes: B batch, T positions, W words, D model size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.models.inputs import Inputs
+from tasks.dataset import listed
 
 
 @dataclass
@@ -98,6 +100,17 @@ def join_batches(parts: list[tuple[list[int], Encoded]], *, pad: int) -> Encoded
     )
 
 
+def mean_of(x: Tensor, mask: Tensor) -> Tensor:
+    """(B, T, D) and a mask (B, T) of tokens -> their mean (B, D)."""
+    shown = mask[..., None]
+    return (x * shown).sum(1) / shown.sum(1)
+
+
+def greatest_of(x: Tensor, mask: Tensor) -> Tensor:
+    """(B, T, D) and a mask (B, T) of tokens -> the greatest of each feature (B, D)."""
+    return x.masked_fill(~mask[..., None], -torch.inf).amax(1)
+
+
 @dataclass
 class LoadReport:
     """Which tensors of a folder were loaded into an encoder.
@@ -114,3 +127,8 @@ class LoadReport:
 
     def __str__(self) -> str:
         return f"{len(self.loaded)} tensors loaded, {len(self.new)} new, {len(self.unused)} unused"
+
+
+def lines_of_tensors(groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """Below a load report: what is said of tensors, and the first names of them."""
+    return [f"            {said} the encoder: {listed(names, most=4)}" for said, names in groups.items() if names]

@@ -19,7 +19,7 @@ from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Inputs, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
-from pipeline.models.layers.recurrent import CELLS, GATES, LayerState, in_full, initialize
+from pipeline.models.layers.recurrent import CELLS, GATES, LayerState, first_rows, initialize, run
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -124,17 +124,11 @@ class Recurrent(CausalEncoder):
         x = self.embed(batch) * self.scale
         layers, after = [F.pad(x, (0, self.size - x.shape[-1]))], []
         for index, layer in enumerate(self.layers):
-            x, end = in_full(layer, self.dropout(x), None if state is None else self._begin(state[index], x))
-            after.append(tuple(part[0].detach() for part in (end if isinstance(end, tuple) else (end,))))
+            x, end = run(layer, self.dropout(x), None if state is None else first_rows(state[index], len(x)))
+            after.append(tuple(part.detach() for part in end))
             layers.append(x)
         layers[-1] = self.dropout(layers[-1])
         return Encoded(layers=layers, mask=mask, input_ids=ids, state=after if bool(mask.all()) else None)
-
-    def _begin(self, state: LayerState, x: Tensor) -> Any:
-        """The state before x (B, T, ...), as torch's layers take it."""
-        parts = [F.pad(part[: len(x)], (0, 0, 0, max(0, len(x) - len(part)))) for part in state]
-        begin = tuple(part.to(x.device, x.dtype)[None].contiguous() for part in parts)
-        return begin if len(begin) > 1 else begin[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from typing_extensions import TypedDict
 
 from pipeline.errors import UserError, check_choice
@@ -21,7 +20,7 @@ from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Inputs
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
-from pipeline.models.layers.recurrent import CELLS, GATES, in_full, initialize
+from pipeline.models.layers.recurrent import CELLS, GATES, initialize, run_padded
 from pipeline.models.layers.recurrent_decoder import AttentionKind, Cell, RecurrentDecoder
 from pipeline.models.layers.source_attention import ATTENTIONS, memory_of
 from pipeline.models.losses import Loss
@@ -136,12 +135,8 @@ class RnnSeq2Seq(EncoderDecoder):
         lengths = mask.sum(1).clamp(min=1).cpu()
         layers, ends = [F.pad(x, (0, self.size - x.shape[-1]))], []
         for index, layer in enumerate(self.layers):
-            packed = pack_padded_sequence(
-                self.dropout(x) if index else x, lengths, batch_first=True, enforce_sorted=False
-            )
-            out, end = in_full(layer, packed)
+            x, end = run_padded(cast(nn.RNNBase, layer), self.dropout(x) if index else x, lengths)
             h = end[0] if isinstance(end, tuple) else end
-            x = pad_packed_sequence(out, batch_first=True, total_length=mask.shape[1])[0]
             layers.append(x)
             ends.append(torch.cat([h[0], h[1]], -1))
         return Encoded(layers=layers, mask=mask, input_ids=batch["input_ids"], state=ends)

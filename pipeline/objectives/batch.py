@@ -34,6 +34,11 @@ class Target:
         """(M,) the positions b T + t of a batch at which something is predicted."""
         return (self.labels.flatten() >= 0).nonzero()[:, 0] if self.positions is None else self.positions
 
+    @property
+    def spelling_sum(self) -> Tensor | None:
+        """(), the nats of spelling of all rows; None where the tokenizer spells nothing."""
+        return None if self.spelling is None else self.spelling.sum()
+
 
 def joined(targets: Sequence[Target]) -> Target:
     """Several losses of the same kind as one."""

@@ -77,8 +77,7 @@ class BidirectionalLM(Objective):
             batch.state = encoded.state
         losses = model.token_losses(encoded.layers[-1], [batch.targets[name].labels for name in DIRECTIONS])
         for name, loss in zip(DIRECTIONS, losses, strict=True):
-            spelling = batch.targets[name].spelling
-            loss.spelling = None if spelling is None else spelling.sum()
+            loss.spelling = batch.targets[name].spelling_sum
         return dict(zip(DIRECTIONS, losses, strict=True))
 
     def baselines(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:

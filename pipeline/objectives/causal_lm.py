@@ -68,13 +68,12 @@ class CausalLM(Objective):
         encoded = model(batch.inputs, batch.state if self.consecutive else None)
         batch.state = encoded.state if self.consecutive else None
         hidden = encoded.layers[-1].flatten(0, 1)
-        labels = batch.targets["lm"].labels.flatten()
-        predicted = (labels >= 0).nonzero()[:, 0]
+        target = batch.targets["lm"]
+        labels, predicted = target.labels.flatten(), target.predicted
         if len(predicted) < len(labels):
             hidden, labels = hidden.index_select(0, predicted), labels[predicted]
         loss = model.token_loss(hidden, labels)
-        spelling = batch.targets["lm"].spelling
-        loss.spelling = None if spelling is None else spelling.sum()
+        loss.spelling = target.spelling_sum
         return {"lm": loss}
 
     def report(self, metrics: dict[str, float], *, per_byte: float) -> dict[str, float]:

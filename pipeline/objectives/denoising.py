@@ -113,9 +113,9 @@ class Denoising(Objective):
 
     def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
         hidden = cast(EncoderDecoder, model).teacher_forced(batch.inputs).flatten(0, 1)
-        labels = batch.targets[self.main].labels.flatten()
-        predicted = (labels >= 0).nonzero()[:, 0]
-        return {self.main: model.token_loss(hidden.index_select(0, predicted), labels[predicted])}
+        target = batch.targets[self.main]
+        labels = target.labels.flatten()[target.predicted]
+        return {self.main: model.token_loss(hidden.index_select(0, target.predicted), labels)}
 
     def samples(self, model: Encoder, store: TokenStore) -> Table:
         return restored(cast(EncoderDecoder, model), store, self.noisy)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_LABELS = 40  # of a confusion matrix that can be read
+from tasks.plots import MOST_LABELS
 
 
 def charts_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

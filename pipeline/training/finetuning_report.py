@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.cards.finetuned import TaskFacts, model_card
 from pipeline.console.rank import is_main
-from pipeline.models.outputs import LoadReport
+from pipeline.models.outputs import LoadReport, lines_of_tensors
 from pipeline.presets.arms import FRESH
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
@@ -62,10 +62,8 @@ def format_load_report(folder: Path | None, report: LoadReport, module: FineTuni
     if module.teacher is not None:
         lines.append(f"            teacher {module.teacher}")
     notes = {} if module.arm == "scratch" else {"new in": report.new, "unused in": report.unused}
-    for name, tensors in {**notes, "never trained, so not saved with": module.model.unsaved()}.items():
-        if tensors:
-            lines.append(f"            {name} the encoder: {listed(tensors, most=4)}")
-    return "\n".join(lines)
+    notes["never trained, so not saved with"] = module.model.unsaved()
+    return "\n".join([*lines, *lines_of_tensors(notes)])
 
 
 def format_counting(folder: Path | None, module: FineTuning) -> str:
@@ -97,7 +95,7 @@ def finish(run: Run, module: FineTuning, data: TaskData) -> None:
         **({"encoder": lineage.weights_of(run.record.stages)[:12]} if not module.is_counting else {}),
         "test/rows": len(examples),
         "mode": task.mode,
-        "degenerate": task.is_degenerate(predicted) and not task.is_degenerate(gold),
+        "degenerate": task.has_one_answer(gold, predicted),
         **{f"baseline/{name}": value for name, value in baselines.items()},
         **{f"test/{name}": value for name, value in scores.details.items()},
     }

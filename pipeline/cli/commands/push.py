@@ -83,7 +83,7 @@ def upload(commits: Commits, repo: str, public: bool) -> str:
     """
     from huggingface_hub import CommitOperationAdd, HfApi, get_token
 
-    from pipeline.data.hub import NETWORK
+    from pipeline.data.hub import is_of_network
 
     if get_token() is None:
         raise UserError("There is no token of the Hugging Face hub: set HF_TOKEN, or run `hf auth login` first.")
@@ -96,7 +96,7 @@ def upload(commits: Commits, repo: str, public: bool) -> str:
             operations = [CommitOperationAdd(name, file) for name, file in commits[branch].items()]
             api.create_commit(repo, operations, commit_message="Weights, tokenizer and card", revision=branch)
     except Exception as error:
-        if not isinstance(error, (OSError, ImportError)) and type(error).__module__.partition(".")[0] not in NETWORK:
+        if not is_of_network(error) and not isinstance(error, ImportError):
             raise
         message = " ".join(str(error).split())[:300]
         raise UserError(f"The hub did not take {repo}: {message or type(error).__name__}") from None

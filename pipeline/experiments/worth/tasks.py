@@ -44,7 +44,7 @@ def requests_of(grid: Grid, request: FineTuneRequest) -> dict[str, FineTuneReque
 
 def measure_all(
     requests: dict[str, FineTuneRequest], finetune: FineTune, out: Path, *, title: str, **options: Any
-) -> list[LabelsSaved]:
+) -> None:
     """Runs what is not yet finished; after each task worth.md, worth.csv and worth.png have all so far.
 
     Args:
@@ -59,7 +59,6 @@ def measure_all(
     for name, request in requests.items():
         found[name] = measure(request, finetune, out / name, **options)
         report(found, out, title=title)
-    return list(found.values())
 
 
 def report(found: dict[str, LabelsSaved], out: Path, *, title: str) -> None:

@@ -16,7 +16,7 @@ from pipeline.finetuning.options import HeadOptions, Pair
 from pipeline.models.base import Encoder, Learning
 from pipeline.models.inputs import Inputs, flatten_pairs, of_two_lengths, one_side
 from pipeline.models.layers.dropout import Dropout
-from pipeline.models.layers.recurrent import in_full
+from pipeline.models.layers.recurrent import run_padded
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, in_turn
 from tasks.base import Prediction
@@ -215,7 +215,4 @@ class LinearHead(Head):
         x = encoded.layers[-1] if self.mix is None else self.mix(encoded.layers)
         if self.lstm is None:
             return x
-        lengths = encoded.mask.sum(1).cpu()
-        packed = nn.utils.rnn.pack_padded_sequence(self.dropout(x), lengths, batch_first=True, enforce_sorted=False)
-        out, _ = in_full(self.lstm, packed)
-        return nn.utils.rnn.pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0]
+        return run_padded(self.lstm, self.dropout(x), encoded.mask.sum(1).cpu())[0]

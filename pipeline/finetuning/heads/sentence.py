@@ -15,7 +15,7 @@ from pipeline.finetuning.options import HeadOptions
 from pipeline.models.base import Encoder
 from pipeline.models.inputs import Inputs, sides
 from pipeline.models.losses import Loss, classification_loss
-from pipeline.models.outputs import Encoded
+from pipeline.models.outputs import Encoded, mean_of
 from tasks import classification
 from tasks.base import Prediction
 
@@ -60,8 +60,7 @@ class SentenceHead(LinearHead):
         """(B, N)."""
         if self.reads_pooled:
             return encoder.pooled(encoded)
-        mask = encoded.mask[..., None]
-        return (self.hidden(encoded) * mask).sum(1) / mask.sum(1)
+        return mean_of(self.hidden(encoded), encoded.mask)
 
     @classmethod
     def collate(cls, encoder: Encoder, labels: Sequence[Any], features: Sequence[Feature]) -> tuple[Tensor, Tensor]:

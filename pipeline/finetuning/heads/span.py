@@ -8,6 +8,7 @@ Shapes: B batch, T positions, N size of a token's vector.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -24,11 +25,13 @@ from pipeline.models.base import Encoder
 from pipeline.models.inputs import Inputs, sides
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
+from pipeline.tokenization.base import Place
 from tasks import questions
 from tasks.base import Prediction
 from tasks.questions import Answer
 
 LONGEST = 30  # tokens of an answer
+FRONT, BACK = re.compile(r"\S*"), re.compile(r"\S*$")
 NEVER = torch.finfo(torch.float32).min
 
 
@@ -65,7 +68,7 @@ class SpanHead(LinearHead):
             most = room // 2
         distinct = list(dict.fromkeys(side for pair in texts for side in pair))  # a text has several questions
         tokens = dict(zip(distinct, encoder.tokenize_placed(distinct), strict=True))
-        spots = {text: np.asarray(places, np.int32).reshape(-1, 2) for text, (_, places) in tokens.items()}
+        spots = {text: np.asarray(widened(text, found), np.int32).reshape(-1, 2) for text, (_, found) in tokens.items()}
         result = []
         for number, (asked, text) in enumerate(texts):
             question, ids = tokens[asked][0], tokens[text][0]
@@ -147,6 +150,26 @@ def _begin(encoder: Encoder, feature: Feature) -> int:
     """The position of the first token of the window's text."""
     special = encoder.special
     return special.prefix + (len(feature.ids[0]) + special.between if encoder.joint_pairs else 0)
+
+
+def widened(text: str, places: Sequence[Place]) -> list[Place]:
+    """Places of tokens, with the characters beside them that no token covers, but spaces.
+
+    A tokenizer can drop accents or zero-width spaces, and an answer has them all the same. They go to the token in
+    front, else to the one behind.
+    """
+    begins, ends = [begin for begin, _ in places], [end for _, end in places]
+    for number, (end, begin) in enumerate(zip([0, *ends], [*begins, len(text)], strict=True)):
+        gap = text[end:begin]
+        if not places or not gap or gap.isspace():
+            continue
+        taken = 0
+        if number:
+            taken = len(FRONT.findall(gap)[0])
+            ends[number - 1] += taken
+        if number < len(places):
+            begins[number] -= len(BACK.findall(gap, taken)[0])
+    return list(zip(begins, ends, strict=True))
 
 
 def windows(tokens: int, room: int) -> Iterator[slice]:

@@ -92,12 +92,11 @@ class TokenHead(LinearHead):
         """`labels` (B, W) or wider: a part of a batch may have fewer words than the whole."""
         labels = labels[:, : outputs.shape[1]]
         mask = labels != NO_WORD
-        loss = classification_loss(outputs[mask], labels[mask], **options)
         if self.crf is None:
-            return loss
+            return classification_loss(outputs[mask], labels[mask], **options)
         with torch.autocast(outputs.device.type, enabled=False):
             total = -self.crf.log_likelihood(outputs.float(), labels, mask).sum()
-        return Loss(total, loss.count, loss.correct)
+        return Loss(total, int(mask.sum()))  # which tags are right, a search says: `decode`
 
     def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         """The tags of the words of each row, and the probability of each.

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}  # matrices of D rows in one, with that of the new state
@@ -48,8 +50,24 @@ def in_full(layer: nn.Module, x: Any, state: Any = None) -> Any:
         return layer(x.to(dtype), state.to(dtype) if isinstance(state, Tensor) else state)
 
 
-def run(layer: nn.Module, x: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+def run(layer: nn.Module, x: Tensor, state: LayerState | None) -> tuple[Tensor, LayerState]:
     """One of torch's layers over x (R, U, ...) from a state; returns its output (R, U, D) and the state behind."""
-    begin = tuple(part.to(x.dtype)[None].contiguous() for part in state)
-    out, end = in_full(layer, x, begin if len(begin) > 1 else begin[0])
+    begin = None if state is None else tuple(part.to(x.device, x.dtype)[None].contiguous() for part in state)
+    out, end = in_full(layer, x, begin[0] if begin is not None and len(begin) == 1 else begin)
     return out, tuple(part[0] for part in (end if isinstance(end, tuple) else (end,)))
+
+
+def run_padded(layer: nn.RNNBase, x: Tensor, lengths: Tensor) -> tuple[Tensor, Any]:
+    """One of torch's layers over rows x (R, U, ...) of `lengths` (R,), on the CPU; without what is behind them.
+
+    Returns:
+        Its output (R, U, D), 0 on padding, and torch's state of each direction at its end of the rows.
+    """
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    out, end = in_full(layer, packed)
+    return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0], end
+
+
+def first_rows(state: LayerState, count: int) -> LayerState:
+    """The state of `count` rows; 0 for new ones."""
+    return tuple(F.pad(part[:count], (0, 0, 0, max(0, count - len(part)))) for part in state)

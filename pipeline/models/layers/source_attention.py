@@ -19,9 +19,8 @@ from pipeline.models.layers.memory import Memory
 class DotAttention(nn.Module):
     """score(s, h) = s . h (Luong et al. 2015, section 3.1: global attention, `dot`); no weights."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int) -> None:  # as AdditiveAttention, which needs the size
         super().__init__()
-        self.size = size
 
     def keys(self, source: Tensor) -> Tensor:
         """(S, T, D) -> (S, T, D): what depends on the source alone."""
