@@ -396,9 +396,9 @@ def test_a_stream_of_the_hub_that_breaks_off(
 
 
 def test_a_loader_process_that_dies(tmp_path: Path) -> None:
-    script = "import os, sys; from pipeline.objectives import sampling; original = sampling.MicroBatches.__getitem__\n"
+    script = "import os, sys; from pipeline.training import loader; original = loader.MicroBatches.__getitem__\n"
     script += "def dies(self, index): return os._exit(1) if index == 7 else original(self, index)\n"
-    script += "sampling.MicroBatches.__getitem__ = dies; from pipeline.__main__ import main; sys.exit(main())"
+    script += "loader.MicroBatches.__getitem__ = dies; from pipeline.__main__ import main; sys.exit(main())"
     args = ["pretrain", "--out", str(tmp_path / "run"), *SHORT, "--data.workers=1"]
     environment = surroundings()
     command = [python(), "-c", script, *args]

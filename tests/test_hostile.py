@@ -30,7 +30,7 @@ from pipeline.presets.files import REPOSITORY
 from pipeline.presets.tasks import task_file, task_hash, task_of
 from pipeline.storage.validation import read_yaml
 from pipeline.training import hardware as machine
-from pipeline.training import run_folder
+from pipeline.training import nodes, run_folder
 from pipeline.training.requests import CorpusRequest
 from tests.conftest import SMALL, run
 
@@ -258,8 +258,8 @@ def test_nodes_wait_as_long_as_lightning_unless_told(
     trainer = SimpleNamespace(num_nodes=2, strategy=strategy, is_global_zero=True)
     if minutes is not None:
         monkeypatch.setenv("PIPELINE_NODE_TIMEOUT", minutes)
-    machine.prepare_nodes(trainer)
-    machine.announce_nodes(trainer)
+    nodes.prepare_nodes(trainer)
+    nodes.announce_nodes(trainer)
     assert f"for at most {said} minutes" in capsys.readouterr().out
 
 

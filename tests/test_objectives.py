@@ -29,10 +29,10 @@ from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_lm import CausalLM
 from pipeline.objectives.frozen import Frozen
 from pipeline.objectives.masked_lm import MaskedLM
-from pipeline.objectives.sampling import MicroBatches
 from pipeline.presets.former_names import CLASSES
 from pipeline.tokenization.base import Tokenizer
 from pipeline.training.corpus_data import CorpusData, TokenizerOptions
+from pipeline.training.loader import MicroBatches
 from pipeline.training.optimizers import Optimization
 from pipeline.training.pretraining import Pretraining
 from tests.conftest import SMALL, figures, run

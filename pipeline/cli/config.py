@@ -73,7 +73,7 @@ def corpus_flags(corpus: str, data: str | None, model: str) -> list[str]:
     return [] if location is None else ["--data.files", location, "--data.hub=null", "--data.sample_documents=null"]
 
 
-def seeds(seed: int) -> list[str]:
+def seed_flags(seed: int) -> list[str]:
     return [f"--model.seed={seed}", f"--data.seed={seed}"]
 
 
@@ -106,7 +106,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
     model_file(request.model)  # refuses unknown ones
     of_corpus = corpus_flags(request.corpus, request.data, request.model)
     files = pretraining_files(request.model, request.corpus)
-    flags = [*of_corpus, *seeds(request.seed), *request.overrides]
+    flags = [*of_corpus, *seed_flags(request.seed), *request.overrides]
     module = module_for(files, flags)
     if not isinstance(request, PretrainRequest) or (request.encoder is None and request.teacher is None):
         return checked(parse(module, CorpusData, files, flags), request)
@@ -124,7 +124,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
         folder = taught[TEACHER]
         taken, fixed = student_settings(folder, configuration, request.overrides), kept_tokenizer(folder)
         why = f"a student of {folder} keeps its tokenizer"
-    flags = [*of_corpus, *overrides_of({**taught, **taken}), *seeds(request.seed), *request.overrides]
+    flags = [*of_corpus, *overrides_of({**taught, **taken}), *seed_flags(request.seed), *request.overrides]
     configuration = checked(parse(module, CorpusData, files, flags), request)
     check_kept(configuration, fixed, request.overrides, folder, why)
     if taught and configuration.module.distillation is None:
@@ -186,7 +186,7 @@ def finetuning(request: FineTuneRequest) -> Configuration:
         module, settings = FromScratch, encoder_settings(request.model, None) | tokenizer_settings(request.model)
         settings |= {} if own is None else flat(content_of(own))
     flags = [] if request.data is None else ["--data.files", request.data]
-    flags += [*seeds(request.seed), f"--model.arm={request.arm}", *request.overrides]
+    flags += [*seed_flags(request.seed), f"--model.arm={request.arm}", *request.overrides]
     configuration = parse(module, TaskData, files, [*overrides_of(settings), *flags])
     check_seed(configuration, request.seed)
     return configuration

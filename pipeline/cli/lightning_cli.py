@@ -28,7 +28,8 @@ from pipeline.training import loggers
 from pipeline.training.base_module import Training
 from pipeline.training.configuration import Configuration
 from pipeline.training.finetuning import FineTuning
-from pipeline.training.hardware import best_precision, prepare_nodes, set_rank_of_node
+from pipeline.training.hardware import best_precision
+from pipeline.training.nodes import prepare_nodes, set_rank_of_node
 from pipeline.training.requests import by_setting
 
 PRECISION = "auto: bf16-mixed where it is native, else 16-mixed on a CUDA GPU and 32-true on a processor"

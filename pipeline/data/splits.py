@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 SEED = 0  # of all splits: not that of a run, so that runs with other seeds are tested on the same rows
 MOST_ASIDE = 5  # where valid_rows is a number, at most one row in this many is set aside
 
@@ -23,11 +25,15 @@ def nested(strata: Sequence[Hashable], seed: int) -> list[int]:
     members: dict[Hashable, list[int]] = {}
     for number, stratum in enumerate(strata):
         members.setdefault(stratum, []).append(number)
-    rng, places = np.random.default_rng(seed), []
-    for rows in members.values():
-        order, offset = rng.permutation(len(rows)), rng.random()
-        places += [((place + offset) / len(rows), rows[j]) for place, j in enumerate(order)]
+    rng = np.random.default_rng(seed)
+    places = [place for rows in members.values() for place in spread(rows, rng)]
     return [row for _, row in sorted(places)]
+
+
+def spread(members: Sequence[T], rng: np.random.Generator, *, kept: int = 0) -> list[tuple[float, T]]:
+    """Members in an order by chance, without the first `kept`, with evenly spread places from 0 to 1."""
+    order, offset = rng.permutation(len(members)), rng.random()
+    return [((place + offset) / len(members), members[j]) for place, j in enumerate(order[kept:])]
 
 
 def stratified(contents: Sequence[Hashable], strata: Sequence[Hashable], count: int) -> list[int]:
@@ -46,10 +52,8 @@ def stratified(contents: Sequence[Hashable], strata: Sequence[Hashable], count: 
     by_stratum: dict[Hashable, list[list[int]]] = {}
     for group in groups.values():
         by_stratum.setdefault(strata[group[0]], []).append(group)
-    rng, places = np.random.default_rng(SEED), []
-    for members in by_stratum.values():
-        order, offset = rng.permutation(len(members)), rng.random()
-        places += [((i + offset) / len(members), members[j]) for i, j in enumerate(order[1:])]  # the first one stays
+    rng = np.random.default_rng(SEED)
+    places = [place for members in by_stratum.values() for place in spread(members, rng, kept=1)]
     chosen: list[int] = []
     for _, group in sorted(places, key=lambda place: place[0]):
         if len(chosen) + len(group) > count:

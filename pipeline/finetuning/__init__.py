@@ -1,1 +1,1 @@
-"""An encoder with a head: features, heads, metrics, predictions. torch only."""
+"""An encoder with a head: features, heads, predictions, scores; without Lightning."""

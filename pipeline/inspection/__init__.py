@@ -1,1 +1,1 @@
-"""Looking into a model: audit, evaluation, mixtures, loss by context, generation, neighbors."""
+"""Looking into a model: audit, evaluation, mixtures, loss by context, decoding, retrieval, neighbors."""

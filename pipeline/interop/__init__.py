@@ -1,1 +1,1 @@
-"""Formats and harnesses of others: ELMo's HDF5, lm-eval."""
+"""Formats and harnesses of others: ARPA, ELMo's HDF5, word2vec's text, lm-eval."""

@@ -1,4 +1,4 @@
-"""Which rows a step has: batch = f(store, seed, step), cut into micro-batches and shares of processes.
+"""Which rows a step has: batch = f(store, seed, step).
 
 Nothing here keeps a state, so a resumed run starts at its step and needs no saved data state.
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol
 
 import numpy as np
-from torch.utils.data import Dataset, Sampler
 
 from pipeline.data.rows import shuffled
 from pipeline.data.token_store import TokenStore
@@ -87,47 +85,3 @@ class StepBatches:
     def part(self, batch: Batch, index: int, parts: int) -> Batch:
         """One of `parts` shares of a step's batch."""
         return self.objective.part(batch, index, parts)
-
-
-class Steps(Protocol):
-    """A step's whole batch, and shares of it."""
-
-    def __call__(self, step: int) -> Any: ...
-
-    def part(self, batch: Any, index: int, parts: int) -> Any: ...
-
-
-class MicroBatches(Dataset[Any]):
-    """Item i = micro-batch (i mod `parts`) of step (i div `parts`), the share of process `rank` of `world`."""
-
-    def __init__(self, steps: Steps, *, parts: int, world: int, rank: int) -> None:
-        self.steps, self.parts, self.world, self.rank = steps, parts, world, rank
-        self._last: tuple[int, Any] | None = None
-
-    def __getitem__(self, index: int) -> Any:
-        step, part = divmod(index, self.parts)
-        if self._last is None or self._last[0] != step:  # the micro-batches of a step share its whole batch
-            self._last = (step, self.steps(step))
-        parts, whole = self.parts * self.world, self._last[1]
-        if parts == 1:
-            return whole
-        share = self.steps.part(whole, part * self.world + self.rank, parts)
-        return share if len(share) else empty_share(self.steps.part(whole, 0, len(whole)))
-
-
-def empty_share(batch: Batch) -> Batch:
-    """The share of a process for which the step has no row: `batch` stands in, and its losses count nothing."""
-    return replace(batch, empty=True)
-
-
-class ResumableSampler(Sampler[int]):
-    """first, first + 1, ... total - 1; its length is `total`, since Lightning counts from the beginning of the run."""
-
-    def __init__(self, *, first: int, total: int) -> None:
-        self.first, self.total = first, total
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.first, self.total))
-
-    def __len__(self) -> int:
-        return self.total

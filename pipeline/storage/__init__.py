@@ -1,4 +1,4 @@
-"""Files that survive a crash. Plain Python.
+"""Files that survive a crash; without numpy and torch.
 
 - `atomic.py`: files written whole or not at all. `folders.py`: the same of folders. `locks.py`: between processes.
 - `checksums.py`: SHA256SUMS, and hashes of content. `paths.py`: paths as users write them.

@@ -45,6 +45,7 @@ class Tokenizer:
         keeps_spaces: whether the space before a sentence is part of its tokens.
         spells: whether tokens are the bytes of words: id mod 256 is the byte, below 256 it begins a word.
         generative: whether its tokens are what a causal model predicts, and `eos` ends a text.
+        options: what `train` takes besides, by its names under `data.tokenizer`.
         longest_piece: characters of a piece of an overlong word, at most (see overlong_words.py).
         hugging_face: entries of `tokenizer_config.json`, as long as `is_standard`.
         file: the file that it was loaded from, for messages.
@@ -55,6 +56,7 @@ class Tokenizer:
     keeps_spaces: ClassVar[bool] = False
     spells: ClassVar[bool] = False
     generative: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ()
     longest_piece: ClassVar[int]
     hugging_face: ClassVar[dict[str, Any]]
 

@@ -36,29 +36,26 @@ def train(
     """Trains a tokenizer of a scheme on `texts`, with overlong words in pieces.
 
     Args:
-        min_frequency: of `whole-words`: a word that occurs less often is unknown.
-        languages: of `bpe-seq2seq`: each gets a token, <en> for en.
-        sentinels: of `bpe-seq2seq`: how many tokens stand for hidden spans.
+        min_frequency: a word that occurs less often is unknown.
+        languages: each gets a token, <en> for en.
+        sentinels: how many tokens stand for hidden spans.
 
     Raises:
-        UserError: the scheme does not have an option.
+        UserError: the scheme does not have an option (`Tokenizer.options`).
     """
     kind = SCHEMES[scheme]
     if sentinels and not 0 < sentinels < vocab_size:
         raise UserError(f"data.tokenizer.sentinels is {sentinels}; it must be at least 0, and below vocab_size.")
-    parts = (part for text in texts for part in kind.parts_of(text))
     if min_frequency < 1:
         raise UserError(f"data.tokenizer.min_frequency is {min_frequency}; it must be at least 1.")
-    if kind is WholeWords:
-        return WholeWords.train(parts, vocab_size=vocab_size, lowercase=lowercase, min_frequency=min_frequency)
-    if min_frequency != 1:
-        raise UserError(f"data.tokenizer.min_frequency is for scheme whole-words; a {scheme} tokenizer has none.")
-    if kind is Seq2SeqBpe:
-        options: dict[str, Any] = {"languages": languages, "sentinels": sentinels}
-        return Seq2SeqBpe.train(parts, vocab_size=vocab_size, lowercase=lowercase, **options)
-    for name in [name for name, value in (("languages", languages), ("sentinels", sentinels)) if value]:
-        raise UserError(f"data.tokenizer.{name} is for scheme bpe-seq2seq; a {scheme} tokenizer has none.")
-    return kind.train(parts, vocab_size=vocab_size, lowercase=lowercase)
+    given = {"min_frequency": min_frequency > 1, "languages": bool(languages), "sentinels": bool(sentinels)}
+    for name in [name for name, is_set in given.items() if is_set and name not in kind.options]:
+        owner = next(other.scheme for other in KINDS if name in other.options)
+        raise UserError(f"data.tokenizer.{name} is for scheme {owner}; a {scheme} tokenizer has none.")
+    options = {"min_frequency": min_frequency, "languages": languages, "sentinels": sentinels}
+    parts = (part for text in texts for part in kind.parts_of(text))
+    own = {name: options[name] for name in kind.options}
+    return kind.train(parts, vocab_size=vocab_size, lowercase=lowercase, **own)
 
 
 class _Named(TypedDict):

@@ -27,6 +27,7 @@ class Seq2SeqBpe(ByteBpe):
 
     scheme = "bpe-seq2seq"
     default_special = {**SPECIAL, "cls": SPECIAL["bos"], "sep": SPECIAL["eos"]}  # noqa: RUF012
+    options = ("languages", "sentinels")
     hugging_face = {  # noqa: RUF012
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "attention_mask"],

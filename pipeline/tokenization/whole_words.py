@@ -27,6 +27,7 @@ class WholeWords(Tokenizer):
     scheme = "whole-words"
     default_special = {**dict.fromkeys(("bos", "eos", "pad"), END_OF_TEXT), "unk": UNKNOWN}  # noqa: RUF012
     generative = True
+    options = ("min_frequency",)
     longest_piece = 1000
     hugging_face = {  # noqa: RUF012
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -23,7 +23,7 @@ from pipeline.data.token_store import TokenStore
 from pipeline.data.tokenizer_builder import TokenizerOptions
 from pipeline.errors import UserError
 from pipeline.objectives.base import Objective
-from pipeline.objectives.sampling import MicroBatches, ResumableSampler, StepBatches
+from pipeline.objectives.sampling import StepBatches
 from pipeline.presets.tasks import trained_task
 from pipeline.storage.atomic import write_json
 from pipeline.storage.checksums import digest
@@ -32,7 +32,7 @@ from pipeline.storage.locks import built_once
 from pipeline.storage.paths import cache_folder
 from pipeline.storage.validation import read_json
 from pipeline.tokenization.base import Tokenizer
-from pipeline.training.loader import Loader
+from pipeline.training.loader import Loader, MicroBatches, ResumableSampler
 
 OF_TASK = "task:"  # in front of the name of a task, where a corpus is named
 VALIDATION_BATCH = 64  # rows at once, at most

@@ -36,8 +36,9 @@ from pipeline.training.blocks import CompiledBlocks, RecomputedBlocks, check_blo
 from pipeline.training.checkpoints import Latest
 from pipeline.training.configuration import Configuration, Record
 from pipeline.training.energy import Energy
-from pipeline.training.hardware import announce_nodes, device_name
+from pipeline.training.hardware import device_name
 from pipeline.training.header import header
+from pipeline.training.nodes import announce_nodes
 from pipeline.training.progress import Progress
 from pipeline.training.resume import finished_product, is_finished, newest_checkpoint
 from pipeline.training.run_folder import discard_old, set_aside

@@ -21,8 +21,8 @@ from pipeline.finetuning.features import Cut, Feature
 from pipeline.finetuning.heads import head_class, head_for
 from pipeline.models.base import Encoder
 from pipeline.objectives.batch import Batch, Target
-from pipeline.objectives.sampling import MicroBatches, ResumableSampler
 from pipeline.storage.checksums import digest
+from pipeline.training.loader import MicroBatches, ResumableSampler
 from tasks.base import Example, Task
 
 SHORTEST = 8  # positions of a text, with its special tokens
