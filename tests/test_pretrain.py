@@ -185,6 +185,17 @@ def test_same_seed_same_run_other_seed_another(tmp_path: Path, monkeypatch: pyte
     assert not torch.equal(a["cls.predictions.bias"], c["cls.predictions.bias"])
 
 
+def test_the_threads_that_users_have_give_equal_weights(tmp_path: Path) -> None:
+    """All other tests have one thread."""
+    environment = {name: value for name, value in surroundings().items() if name != "OMP_NUM_THREADS"}
+    for name in "ab":
+        flags = [*SHORT, "--trainer.max_steps=4", "--out", str(tmp_path / name)]
+        command = [sys.executable, "-m", "pipeline", "pretrain", *flags]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
 LONGER = [*SMALL, "--validate_every=6", "--trainer.max_steps=36", "--trainer.accumulate_grad_batches=2"]
 LONGER += ["--model.embeddings=cooccurrence"]
 

@@ -210,18 +210,11 @@ def test_meta_is_plain_json(built: TokenStore, tmp_path: Path) -> None:
     assert {"corpus", "tokenizer", "tokens", "bytes", "unknown"} <= set(meta)
 
 
-@pytest.mark.parametrize(("length", "phase"), [(10, 0), (10, 7), (64, 0), (64, 33), (61, 60), (10_000, 5)])
-def test_windows_are_disjoint_and_hold_every_token(built: TokenStore, length: int, phase: int) -> None:
+@pytest.mark.parametrize(("length", "phase"), [(64, 0), (64, 33), (10_000, 5)])
+def test_windows_begin_with_a_sentence(built: TokenStore, length: int, phase: int) -> None:
+    """Where a row has room for the longest one; that windows hold every token once, test_properties.py says."""
     windows = SentenceWindows(built, length, phase)
-    documents, begins, ends = windows.bounds(np.arange(len(windows)))
-    assert begins[0] == 0
-    assert ends[-1] == len(built.tokens)
-    assert (begins[1:] == ends[:-1]).all()
-    assert (ends > begins).all()
-    starts = built.document_starts
-    assert ((begins >= starts[documents]) & (ends <= starts[documents + 1])).all()
-    if length >= 64:
-        assert np.isin(begins, built.sentences).all()
+    assert np.isin(windows.bounds(np.arange(len(windows)))[1], built.sentences).all()
 
 
 def test_a_whole_epoch_has_every_row_once(built: TokenStore, tokenizer: Tokenizer) -> None:
@@ -233,13 +226,11 @@ def test_a_whole_epoch_has_every_row_once(built: TokenStore, tokenizer: Tokenize
     assert len(steps.rows) % 7
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 10, 1000, 4097])
-def test_shuffled_is_a_permutation(size: int) -> None:
+@pytest.mark.parametrize("size", [1000, 4097])
+def test_each_epoch_is_shuffled_in_its_own_way(size: int) -> None:
     order = shuffled(np.arange(size), size, seed=3)
-    assert sorted(order.tolist()) == list(range(size))
-    if size >= 1000:
-        assert (order != shuffled(np.arange(size), size, seed=4)).mean() > 0.9
-        assert abs(np.corrcoef(np.arange(size), order)[0, 1]) < 0.1
+    assert (order != shuffled(np.arange(size), size, seed=4)).mean() > 0.9
+    assert abs(np.corrcoef(np.arange(size), order)[0, 1]) < 0.1
 
 
 def corpus_of(folder: Path, *more: str) -> corpus.CorpusData:
