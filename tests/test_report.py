@@ -453,6 +453,14 @@ def test_the_worst_is_read_first() -> None:
     assert [error.parts[0][0] for error in section.blocks[0].errors] == ["-3", "1"]  # type: ignore[union-attr]
 
 
+def test_lines_of_another_kind_are_shown_as_they_are() -> None:
+    rows = [{"text": f"row {number}", "gold": {"tree": number}} for number in range(30)]
+    [section] = predictions.sections_of(rows)
+    assert isinstance(section.blocks[0], Table)
+    assert section.blocks[0].rows[1] == ["row 1", "{'tree': 1}"]
+    assert predictions.sections_of([]) == []
+
+
 def test_lines_go_up_where_values_do() -> None:
     svg = charts.line_chart([charts.Series("a", [(0, 0.0), (1, 1.0)])], y_label="y")
     [points] = re.findall(r'<polyline[^>]* points="([^"]+)"', svg)

@@ -19,11 +19,16 @@ Row = dict[str, Any]  # a line of predictions.jsonl
 
 
 def sections_of(rows: Sequence[Row]) -> list[Section]:
-    """By what the lines hold: a label, tags of words, or a score."""
+    """By what the lines hold: a label, tags of words, a score; of another kind of task the first lines themselves."""
+    if not rows:
+        return []
     for keys, sections in SHAPES.items():
-        if rows and all(key in rows[0] for key in keys):
+        if all(key in rows[0] for key in keys):
             return sections(rows)
-    return []
+    names = list(rows[0])
+    cells = [[cut(row.get(name, "")) for name in names] for row in rows[:MOST_ERRORS]]
+    caption = f"The first of {len(rows):,} rows of the test part."
+    return [Section("Predictions", [Table(names, cells, caption, numbers=())])]
 
 
 def of_labels(rows: Sequence[Row]) -> list[Section]:
@@ -157,10 +162,16 @@ SHAPES: dict[tuple[str, ...], Callable[[Sequence[Row]], list[Section]]] = {
 }
 
 
+def cut(value: Any) -> str:
+    """A value as text, no longer than it is shown."""
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
 def text_parts(text: Any) -> list[tuple[str, str]]:
     """A text, or both of a pair."""
     texts = text if isinstance(text, (list, tuple)) else [text]
-    shown = [str(part) if len(str(part)) <= LONGEST else f"{str(part)[:LONGEST]}..." for part in texts]
+    shown = map(cut, texts)
     return [(part, "") for number, part in enumerate(shown) for part in ([part] if number == 0 else ["/", part])]
 
 
