@@ -226,7 +226,7 @@ class Task(DataSet, ABC):
         return all(label == predicted[0] for label in predicted)
 
     def has_one_answer(self, gold: Sequence[Any], predicted: Sequence[Any]) -> bool:
-        """Whether a model gives texts the same answer that have others."""
+        """Whether a model gives all texts one answer, though their right answers differ."""
         return len(gold) > 1 and self.is_degenerate(predicted) and not self.is_degenerate(gold)
 
     # ------------------------------------------------------------------ report

@@ -12,7 +12,7 @@ from tasks.metrics import confusion as confusion_counts
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_LABELS = 40  # of a confusion matrix that can be read
+MOST_LABELS = 40  # of a plot that can be read
 MOST_WITH_COUNTS = 8  # of one whose cells have room for a percentage and a count
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -31,20 +31,22 @@ JOINERS = ("\u200c", "\u200d")  # of zero width, within words of Persian and Hin
 ASKING = ("what", "who", "when", "where", "which", "why", "how")
 
 
-@dataclass(frozen=True)
-class Answer:
+class _Answer(NamedTuple):
+    begin: int
+    end: int
+    texts: list[str]
+
+
+class Answer(_Answer):
     """A part of a text.
 
     Attributes:
         begin, end: its first character, and the one behind its last.
         texts: the answer, and what else is right.
-        group: the same number for all answers of a text; None: of a text of its own.
+        group: the same number for all answers of a text, whose answers are equal with any; None: of a text of its own.
     """
 
-    begin: int
-    end: int
-    texts: list[str]
-    group: int | None = field(default=None, compare=False)
+    group: int | None = None
 
 
 @dataclass
@@ -121,7 +123,9 @@ class Questions(Task):
         answers = [self._answer(row[0], whole, *place) for place in self.places(row)]
         stripped = len(whole) - len(whole.lstrip())  # as `plain` reads it
         texts = list(dict.fromkeys(text for answer in answers for text in answer.texts))
-        return Answer(answers[0].begin - stripped, answers[0].end - stripped, texts, zlib.crc32(whole.encode()))
+        answer = Answer(answers[0].begin - stripped, answers[0].end - stripped, texts)
+        answer.group = zlib.crc32(whole.encode(errors="surrogatepass"))
+        return answer
 
     def _answer(self, place: str, whole: str, text: str, begin: Any) -> Answer:
         """Raises: UserError, a text has not the answer, or not where it should be."""
@@ -165,7 +169,8 @@ class Questions(Task):
         f1, exact = np.array([score(a.texts, b.texts[0]) for a, b in zip(gold, predicted, strict=True)]).T
         groups = [-1 - number if answer.group is None else answer.group for number, answer in enumerate(gold)]
         _, text = np.unique(groups, return_inverse=True)
-        error = clustered_error(np.bincount(text, f1).tolist(), np.bincount(text).tolist())
+        one = not text.any()  # of whose errors nothing is known
+        error = 0.0 if one else clustered_error(np.bincount(text, f1).tolist(), np.bincount(text).tolist())
         return Scores({"answer_f1": float(f1.mean()), "standard_error": error, "exact_match": float(exact.mean())})
 
     def baselines(self, train: Sequence[Example], test: Sequence[Example]) -> dict[str, float]:
@@ -199,9 +204,8 @@ def trimmed(text: str, begin: int, end: int) -> Answer:
 
 def answer(prediction: Prediction) -> dict[str, Any]:
     """A predicted answer as `predict` and `predictions.jsonl` write it."""
-    said: Answer = prediction.label
-    probability = prediction.probabilities[0]
-    return {"answer": said.texts[0], "begin": said.begin, "end": said.end, "probability": probability}
+    begin, end, texts = prediction.label
+    return {"answer": texts[0], "begin": begin, "end": end, "probability": prediction.probabilities[0]}
 
 
 def score(right: Sequence[str], said: str) -> tuple[float, float]:
@@ -288,11 +292,11 @@ def _find(text: str, whole: str) -> int | None:
     at = first = whole.find(text)
     while at >= 0 and (continues(whole[at - 1 : at]) or continues(whole[at + len(text) : at + len(text) + 1])):
         at = whole.find(text, at + 1)
-    found = at if at >= 0 else first
-    return None if found < 0 else found
+    at = first if at < 0 else at
+    return None if at < 0 else at
 
 
 def continues(character: str) -> bool:
     """Whether a character beside a word is a part of it: a letter, a digit, a mark above one, or a joiner."""
-    joins = character in JOINERS or unicodedata.category(character).startswith("M") if character else False
-    return joins or character.isalnum() or character == "_"
+    marks = unicodedata.category(character).startswith("M") if character else False
+    return marks or character.isalnum() or character in ("_", *JOINERS)

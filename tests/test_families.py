@@ -49,7 +49,8 @@ def test_accumulated_parts_of_a_fine_tune_give_the_same_weights(encoders: dict[s
         more += ["--data.epochs=1", "--model.recipe.dropout=0", "--precision=32-true", "--task", "tagging"]
         run("finetune", "--model", "elmo", "--from", str(encoders["elmo"] / "encoder"), *more, "--data.train_rows=200")
     one, four = (load_file(tmp_path / f"tuned{parts}/model/model.safetensors") for parts in (1, 4))
-    assert all((one[name] - four[name]).abs().max() < 1e-4 for name in one)  # parts have other numbers of words
+    gaps = torch.cat([(one[name] - four[name]).abs().flatten() for name in one])
+    assert gaps.mean() < 1e-6  # parts have other numbers of words
 
 
 def test_a_validation_changes_nothing_of_the_training(tmp_path: Path) -> None:

@@ -119,6 +119,16 @@ def test_an_encoder_gives_tokens_and_settings(toys: Callable[[str], Path], tmp_p
     assert source.tokenizer.hash[:12] in (out / "load_report.txt").read_text()
 
 
+def test_without_smoothing_too(tmp_path: Path) -> None:
+    """No text is empty, so that none ends where it begins: an n-gram of probability 0 that no text has."""
+    texts = {"x": ("abab", "ba", "aabb"), "y": ("bbaa", "ab", "bab")}
+    rows = [json.dumps({"text": text, "label": label}) for label, own in texts.items() for text in own]
+    for part in ("train", "valid", "test"):
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(rows) + "\n")
+    settings = [f"--model.encoder.init_args.{name}" for name in ("order=2", "smoothing=mle")]
+    assert figures(fine_tune(tmp_path, tmp_path / "run", *settings))["test/accuracy"] > 0.5
+
+
 def test_the_sum_of_the_models_of_the_labels(languages: Path, tmp_path: Path) -> None:
     """As models that were fitted one by one: log P(label) and log P(tokens | label), each where the text goes on."""
     model = pipeline.load(fine_tune(languages, tmp_path / "run") / "model")

@@ -186,7 +186,7 @@ def test_same_seed_same_run_other_seed_another(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_threads_that_users_have_give_equal_weights(tmp_path: Path) -> None:
-    """All other tests have one thread."""
+    """As many as the machine has cores: all other tests have one."""
     environment = {name: value for name, value in surroundings().items() if name != "OMP_NUM_THREADS"}
     for name in "ab":
         flags = [*SHORT, "--trainer.max_steps=4", "--out", str(tmp_path / name)]

@@ -400,6 +400,7 @@ def test_questions_of_a_text_err_together() -> None:
     said = [Answer(0, 0, [text]) for text in ("sea", "sea", "sea", "sea", "x", "x")]
     error = Questions().scores(gold, said).figures["standard_error"]
     assert error == pytest.approx(np.std([1, 1, 0], ddof=1) / 3**0.5)
+    assert Questions().scores(gold[-2:], said[:1] + said[-1:]).figures["standard_error"] == 0  # of one text: not known
 
 
 @pytest.mark.parametrize(
@@ -411,6 +412,7 @@ def test_questions_of_a_text_err_together() -> None:
         ("ราคา ห้าบาทที่ นี่", "ห้าบาทที่"),
         ("we saw Rome\u200b", "Rome\u200b"),
         ("\u200bRome saw us", "\u200bRome"),
+        ("\u200b\nRome saw us", "Rome"),
     ],
 )
 def test_accents_that_a_tokenizer_drops_are_parts_of_answers(text: str, answer: str) -> None:

@@ -177,6 +177,9 @@ def test_long_words_and_long_lines(bert: Bert) -> None:
     assert place_words(marked)[0] == ["हिन्दी", "and", "Nai\u0308ve", ",", "don't"]
     joined = ["می\u200cخواهم", "क्\u200dष", "co\u00adop", "👨\u200d👩\u200d👧", "a"]  # no word ends at what has no width
     assert place_words(" ".join(joined))[0] == joined
+    apart = ["a\u200d", ",", "പാല്\u200d", ".", "see", ".\u200e", "Then", "(\u200f", "שלום", ")", "x", ",\u00ad", "y"]
+    assert place_words("a\u200d, പാല്\u200d. see.\u200eThen (\u200fשלום) x,\u00ady")[0] == apart
+    assert place_words("\ufeffHello")[0] == ["\ufeffHello"]
     assert model.predict([[], "  ", ["", " "]])[0]["tags"] == []
     assert len(model.predict([["", " "]])[0]["tags"]) == 2
 

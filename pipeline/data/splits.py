@@ -31,7 +31,7 @@ def nested(strata: Sequence[Hashable], seed: int) -> list[int]:
 
 
 def spread(members: Sequence[T], rng: np.random.Generator, *, kept: int = 0) -> list[tuple[float, T]]:
-    """Members in an order by chance, without the first `kept`, with evenly spread places from 0 to 1."""
+    """Members in an order by chance, with places that are spread evenly from 0 to 1; its first `kept` are left out."""
     order, offset = rng.permutation(len(members)), rng.random()
     return [((place + offset) / len(members), members[j]) for place, j in enumerate(order[kept:])]
 

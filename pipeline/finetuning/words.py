@@ -18,11 +18,7 @@ def place_words(text: str | list[str]) -> tuple[list[str], list[tuple[int, int]]
     if isinstance(text, str):
         for match in WORD.finditer(text):
             begin, end = match.span()
-            # A combining mark is neither letter nor space: it belongs to the letter in front, and splits no word. Nor
-            # does a soft hyphen, or what joins letters or emoji without a width.
-            before = text[begin - 1 : begin]
-            marked = _is_mark(text[begin]) or before == JOINER or (text[begin].isalnum() and _is_mark(before))
-            if places and places[-1][1] == begin and marked:
+            if places and places[-1][1] == begin and _goes_on(text[places[-1][0] : begin], text[begin]):
                 places[-1] = (places[-1][0], end)
             else:
                 places.append((begin, end))
@@ -34,9 +30,23 @@ def place_words(text: str | list[str]) -> tuple[list[str], list[tuple[int, int]]
     return text, places
 
 
+def _goes_on(word: str, character: str) -> bool:
+    """Whether a character behind a word is a part of it (Unicode Standard Annex 29, WB3c and WB4).
+
+    Marks are neither letters nor spaces, but split no word: letters behind those of a letter go on, and so do emoji
+    behind a joiner.
+    """
+    if _is_mark(character):
+        return True
+    if character.isalnum() and _is_mark(word[-1]):
+        letters = [one for one in word if not _is_mark(one)]
+        return not letters or letters[-1].isalnum()
+    return word[-1] == JOINER and unicodedata.category(character) == "So"
+
+
 def _is_mark(character: str) -> bool:
-    """Whether a character breaks no word (Unicode Standard Annex 29, rule 4), as an accent or a soft hyphen."""
-    if character in ("", ZERO_WIDTH_SPACE):
+    """Whether a character is an accent, a soft hyphen or a joiner, or says how others are shown."""
+    if character == ZERO_WIDTH_SPACE:
         return False
     category = unicodedata.category(character)
     return category.startswith("M") or category == "Cf"

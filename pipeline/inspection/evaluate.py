@@ -17,7 +17,6 @@ from pipeline.objectives.sampling import StepBatches
 from pipeline.storage.validation import read_yaml
 from pipeline.tracking import lineage
 from pipeline.training.corpus_data import CorpusData
-from pipeline.training.loss_sums import LossSums
 
 
 class DataOfRun(TypedDict):
@@ -90,17 +89,17 @@ def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
     objective.setup(encoder, store)
     steps = StepBatches(objective, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=0)
     batches, state = -(-len(steps.rows) // data.batch_size), None
-    sums = LossSums()
+    sums: dict[str, list[float]] = {}
     encoder.eval()
     for batch in progress(steps.first_epoch(), total=batches, desc="evaluate", unit="batch", leave=False, delay=1):
         batch.state = state
         losses = objective(encoder, batch)
         state = batch.state
-        sums.add("text", losses)
+        for name, loss in losses.items():
+            sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), loss.statistics().tolist(), strict=True)]
     figures: dict[str, float] = {}
-    found = {key.removeprefix("text/"): values for key, values in sums.local().items()}
-    for name, (total, count, correct, spelling) in found.items():
-        if not count and (name == objective.main or len(found) == 1):
+    for name, (total, count, correct, spelling) in sums.items():
+        if not count and (name == objective.main or len(sums) == 1):
             raise UserError("The encoder knows no token of this text, so there is nothing to predict.")
         if not count:  # no row of a short text has this loss
             continue

@@ -121,6 +121,10 @@ class Encoder(nn.Module):
         """
         raise NotImplementedError
 
+    def inner_log_probs(self, batch: Inputs, encoded: Encoded | None = None) -> Tensor:
+        """(B, T): as `log_probs`, of a model that counts; each token given too that the text does not end before it."""
+        raise NotImplementedError
+
     def check_fit(self, tokens: int, memory: float) -> None:
         """Raises: UserError, its settings do not agree, or to `fit` so many tokens takes more than `memory` bytes."""
 

@@ -191,12 +191,12 @@ def _beam(read: Reader, state: Any, ids: Tensor, how: Search, end: int, most: Se
         values, tokens, rows = _continuations(logits.float(), scores, len(sources), 2 * k)
         last = [length == most[source] for source in sources]
         ends = (tokens == end) | torch.tensor(last, device=ids.device)[:, None]
-        final = values.double() / length**how.length_penalty  # in float32 large penalties make all alike
+        final = by_length(values, length, how)
         for source, place in ends[:, :k].nonzero().tolist():
             text = [*ids[rows[source, place], prompt:].tolist(), int(tokens[source, place])]
             finished[sources[source]].add(float(final[source, place]), text[:-1] if text[-1] == end else text, most=k)
         values, chosen = values.masked_fill(ends, -torch.inf).topk(min(k, values.shape[1]))
-        best = (values[:, 0].double() / length**how.length_penalty).tolist()
+        best = by_length(values[:, 0], length, how).tolist()
         going = [i for i, source in enumerate(sources) if not last[i] and not finished[source].beyond(best[i], k)]
         if not going:
             break
@@ -205,6 +205,11 @@ def _beam(read: Reader, state: Any, ids: Tensor, how: Search, end: int, most: Se
         rows, tokens = (part.gather(1, chosen)[kept].flatten() for part in (rows, tokens))
         ids, state, new = torch.cat([ids[rows], tokens[:, None]], 1), select(state, rows), 1
     return [hypotheses.best[0][1] for hypotheses in finished]
+
+
+def by_length(scores: Tensor, length: int, how: Search) -> Tensor:
+    """Scores that hypotheses of different lengths are compared by; in float32 large penalties would make all alike."""
+    return scores.cpu().double() / length**how.length_penalty  # Apple's GPUs have no float64
 
 
 def _continuations(logits: Tensor, scores: Tensor, sources: int, count: int) -> tuple[Tensor, Tensor, Tensor]:

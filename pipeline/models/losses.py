@@ -85,8 +85,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     All logits at once would be the largest tensor of the step, written and read several times. The gradient
     of a sum of cross entropies is (softmax - one-hot) times the incoming gradient, a scalar: so it can be
     computed while the chunk's logits are still in the cache. The softmax is computed in float32 and rounded to
-    the type of the products, as its gradient would be. Near 1 that rounding is coarse: there the target's loss and
-    gradient come from the sum of all others, and elsewhere the loss is the distance to the likeliest token.
+    the type of the products, as its gradient would be; in float16 only the gradient is. Near 1 that rounding is
+    coarse: there the target's loss and gradient come from the sum of all others, and elsewhere the loss is the
+    distance to the likeliest token.
     """
 
     @staticmethod
@@ -106,7 +107,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = F.linear(rows, w, b)
             top, of_label = logits.amax(-1, keepdim=True), logits.gather(-1, target)
             correct += (of_label >= top).sum() if train else num_correct(logits, of_label, top)
-            # In float16 what is left beside a sure prediction would be 0.
+            # Rounded to float16, what is left beside a sure prediction would be 0.
             p = logits.softmax(-1, dtype=wide if dtype == torch.float16 else None)
             p_top, p_label = p.amax(-1, keepdim=True).to(wide), p.gather(-1, target).to(wide)
             # A sum of bf16 adds up in float32 and is rounded once; with dtype=float32 it would copy all of p first.

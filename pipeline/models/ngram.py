@@ -29,6 +29,7 @@ from pipeline.tokenization.base import Tokenizer
 
 HIGHEST = 7  # order
 ROWS = 256  # distributions that exist at once
+SURE = 1 - 1e-12  # a text goes on with what is left, where all counted ones end
 
 Order = Annotated[int, Field(ge=1, le=HIGHEST)]
 
@@ -187,6 +188,14 @@ class Ngram(CausalEncoder):
         hidden, mask = (encoded or self(batch)).layers[-1], batch["mask"][:, 1:]
         scores = torch.zeros(targets.shape, dtype=torch.float64, device=targets.device)
         scores[:, 1:][mask] = self.token_log_probs(hidden[:, :-1][mask], targets[:, 1:][mask])
+        return scores
+
+    def inner_log_probs(self, batch: Inputs, encoded: Encoded | None = None) -> Tensor:
+        encoded, mask = encoded or self(batch), batch["mask"][:, 1:]
+        history = encoded.layers[-1][:, :-1][mask].cpu().numpy()
+        end = self.probabilities.of(history, np.full(len(history), self.tokenizer.id("eos")))
+        scores = self.log_probs(batch, encoded=encoded)
+        scores[:, 1:][mask] -= torch.from_numpy(np.log1p(-np.minimum(end, SURE))).to(scores.device)
         return scores
 
     # ------------------------------------------------------------------ the rest of an encoder

@@ -130,5 +130,5 @@ class LoadReport:
 
 
 def lines_of_tensors(groups: Mapping[str, Sequence[str]]) -> list[str]:
-    """Below a load report: what is said of tensors, and the first names of them."""
+    """Lines below a load report: `new in` -> `new in the encoder: a, b, ...`; none of what has no tensors."""
     return [f"            {said} the encoder: {listed(names, most=4)}" for said, names in groups.items() if names]

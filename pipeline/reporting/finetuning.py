@@ -149,7 +149,7 @@ def how_of(metric: str) -> str:
         "pearson": "The interval is of the test rows alone (Fisher 1921); other seeds add to it.",
         "span_f1": f"The interval is of {RESAMPLES:,} bootstrap samples of the test rows; other seeds add to it.",
     }
-    return ways.get(metric, "The interval is ± 1.96 standard errors over the test rows; other seeds add to it.")
+    return ways.get(metric, "The interval is ± 1.96 standard errors of the test; other seeds add to it.")
 
 
 def interval_text(run: RunRecord, metric: str) -> str:

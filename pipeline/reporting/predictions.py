@@ -13,7 +13,7 @@ from tasks.bio import spans
 from tasks.translation import sentence_chrf
 
 MOST_ERRORS = 12
-MOST_ON_PAGE = 20  # of a confusion matrix on a page
+MOST_LABELS_ON_PAGE = 20  # of a confusion matrix
 LONGEST = 600  # characters of a text that is shown
 Row = dict[str, Any]  # a line of predictions.jsonl
 
@@ -36,7 +36,7 @@ def of_labels(rows: Sequence[Row]) -> list[Section]:
     labels = list(rows[0].get("probabilities") or sorted({str(row["gold"]) for row in rows}))
     counts = Counter((str(row["gold"]), str(row["label"])) for row in rows)
     blocks: list[Block] = []
-    if len(labels) <= MOST_ON_PAGE:
+    if len(labels) <= MOST_LABELS_ON_PAGE:
         table = [[counts[gold, predicted] for predicted in labels] for gold in labels]
         caption = "Rows: the true label; columns: the predicted one. Percentages are of the row."
         blocks.append(Heatmap(labels, table, caption))

@@ -77,8 +77,8 @@ METRIC_NAMES = {
     "mode": "`max` where more of that metric is better, `min` where less is",
     "degenerate": "true where every prediction is the same, so that nothing was learned",
     "PART/accuracy": "share of the texts labelled right",
-    "PART/standard_error": "standard error of the accuracy (or correlation, or `answer_f1`) from the number of rows; "
-    "of tags from that of sentences, whose words err together",
+    "PART/standard_error": "standard error of the accuracy (or correlation) from the number of rows; of tags from that "
+    "of sentences, whose words err together, and of `answer_f1` from that of texts, whose questions do",
     "PART/macro_f1": "mean F1 of the classes",
     "PART/micro_f1": "F1 of all labels of all texts, where a text may have several",
     "PART/answer_f1": "F1 of the words of an answer and of the right one, mean of the questions (SQuAD 1.1)",

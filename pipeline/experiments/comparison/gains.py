@@ -14,7 +14,6 @@ from pipeline.presets.arms import ARMS
 from pipeline.tracking.metric_names import baselines_of
 from tasks.metrics import shown
 
-EQUAL = 1e-6  # difference of two scores below which they are one: scores are of float32, baselines of float64
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see runs.summary)
 
 
@@ -34,6 +33,11 @@ class Gain(metrics.Difference):
 
     def __str__(self) -> str:
         return f"**{self.text}**" if self.is_certain else self.text
+
+
+def is_same(one: float, other: float) -> bool:
+    """Whether two scores differ by rounding alone: some are of float32, baselines of float64."""
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Line:
     def best_arm(self) -> str | None:
         """The arm with the best mean; None where another one has the same."""
         means = {arm: self.sign * sum(scores) / len(scores) for arm, scores in self.arms.items() if scores}
-        best = [arm for arm, mean in means.items() if math.isclose(mean, max(means.values()), abs_tol=EQUAL)]
+        best = [arm for arm, mean in means.items() if is_same(mean, max(means.values()))]
         return best[0] if len(best) == 1 else None
 
     @property
@@ -85,7 +89,7 @@ class Line:
         if best is None or any(map(math.isnan, best[1])):
             return True
         score, baseline = (sum(values) / len(values) for values in (self.arms[arm], best[1]))
-        return self.sign * (score - baseline) > EQUAL
+        return self.sign * (score - baseline) > 0 and not is_same(score, baseline)
 
     @property
     def best_baseline(self) -> tuple[str, list[float]] | None:

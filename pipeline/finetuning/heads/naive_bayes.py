@@ -19,8 +19,6 @@ from pipeline.models.inputs import Inputs
 from pipeline.models.outputs import Encoded
 from tasks.base import Prediction
 
-EPS = 1e-12  # what is left of the probability that a text goes on, where a model has always seen its end
-
 
 class NaiveBayesHead(Head):
     """log P(label | text) = log P(label) + log P(text | label) - log P(text).
@@ -73,14 +71,8 @@ class NaiveBayesHead(Head):
     def forward(self, encoder: Encoder, batch: Inputs, encoded: Encoded) -> Tensor:
         """-> log-probabilities of the labels (B, C), float64."""
         evidence = batch["mask"] & ~torch.isin(batch["input_ids"], self.boundaries)
-        scores = [self._nats(model, batch, encoded).masked_fill(~evidence, 0).sum(-1) for model in self.models]
+        scores = [(model.inner_log_probs(batch, encoded) * evidence).sum(-1) for model in self.models]
         return (torch.stack(scores, -1) + self.log_prior).log_softmax(-1)
-
-    def _nats(self, model: Encoder, batch: Inputs, encoded: Encoded) -> Tensor:
-        """(B, T): log P(token | all before it, and that it is not the end)."""
-        ends = torch.full_like(batch["input_ids"], model.tokenizer.id("eos"))
-        end = model.log_probs(batch, ends, encoded=encoded).exp().clamp(max=1 - EPS)
-        return model.log_probs(batch, encoded=encoded) - torch.log1p(-end)
 
     def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         # To a model that has counted nothing all tokens are alike: on unusual ones it would beat those that have.

@@ -31,7 +31,6 @@ from tasks.base import Prediction
 from tasks.questions import Answer
 
 LONGEST = 30  # tokens of an answer
-FRONT, BACK = re.compile(r"\S*"), re.compile(r"\S*$")
 NEVER = torch.finfo(torch.float32).min
 
 
@@ -68,7 +67,8 @@ class SpanHead(LinearHead):
             most = room // 2
         distinct = list(dict.fromkeys(side for pair in texts for side in pair))  # a text has several questions
         tokens = dict(zip(distinct, encoder.tokenize_placed(distinct), strict=True))
-        spots = {text: np.asarray(widened(text, found), np.int32).reshape(-1, 2) for text, (_, found) in tokens.items()}
+        read = {text: widened(text, tokens[text][1]) for _, text in texts}
+        spots = {text: np.asarray(places, np.int32).reshape(-1, 2) for text, places in read.items()}
         result = []
         for number, (asked, text) in enumerate(texts):
             question, ids = tokens[asked][0], tokens[text][0]
@@ -160,15 +160,11 @@ def widened(text: str, places: Sequence[Place]) -> list[Place]:
     """
     begins, ends = [begin for begin, _ in places], [end for _, end in places]
     for number, (end, begin) in enumerate(zip([0, *ends], [*begins, len(text)], strict=True)):
-        gap = text[end:begin]
-        if not places or not gap or gap.isspace():
-            continue
-        taken = 0
+        front, *more = re.split(r"\s", text[end:begin])
         if number:
-            taken = len(FRONT.findall(gap)[0])
-            ends[number - 1] += taken
+            ends[number - 1] += len(front)
         if number < len(places):
-            begins[number] -= len(BACK.findall(gap, taken)[0])
+            begins[number] -= len(more[-1] if more else "" if number else front)
     return list(zip(begins, ends, strict=True))
 
 

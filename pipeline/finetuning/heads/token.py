@@ -96,7 +96,7 @@ class TokenHead(LinearHead):
             return classification_loss(outputs[mask], labels[mask], **options)
         with torch.autocast(outputs.device.type, enabled=False):
             total = -self.crf.log_likelihood(outputs.float(), labels, mask).sum()
-        return Loss(total, int(mask.sum()))  # which tags are right, a search says: `decode`
+        return Loss(total, int(mask.sum()))  # `decode` searches for the tags, too slowly for each step
 
     def decode(self, outputs: Tensor, batch: Inputs) -> list[Prediction]:
         """The tags of the words of each row, and the probability of each.
