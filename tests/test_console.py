@@ -14,6 +14,7 @@ from pipeline.console import typed
 from pipeline.console.similar import did_you_mean
 from pipeline.presets.files import REPOSITORY
 from pipeline.training import advice
+from pipeline.training.requests import FineTuneRequest
 
 
 @pytest.mark.parametrize("front_end", ["make", None])
@@ -100,10 +101,10 @@ def test_a_loss_that_is_not_below_its_baseline_says_so() -> None:
 
 def test_the_hint_of_the_other_arm_has_the_settings_of_the_run() -> None:
     """With other settings the difference would not be that of pretraining."""
-    run: dict[str, Any] = {"model": "bert", "task": "mine", "data": None, "out": Path("runs/a"), "answers": "labels"}
+    where: dict[str, Any] = {"encoder": Path("runs/b"), "out": Path("runs/a"), "answers": "labels"}
     settings = ("--data.epochs=3", "--model.distillation.teacher=runs/big")
-    full = advice.after_finetuning(**run, encoder=Path("runs/b"), arm="full", seed=2, settings=settings)
+    full = advice.after_finetuning(FineTuneRequest(task="mine", seed=2), **where, settings=settings)
     again = "finetune --task mine --from runs/b"
     assert f"{again} --arm scratch --seed 2 --data.epochs=3 --model.distillation.teacher=runs/big " in full
-    scratch = advice.after_finetuning(**run, encoder=Path("runs/b"), arm="scratch", settings=settings)
+    scratch = advice.after_finetuning(FineTuneRequest(task="mine", arm="scratch"), **where, settings=settings)
     assert f"{again} --seeds 5 --data.epochs=3 " in scratch

@@ -38,14 +38,13 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
     if run.fit(**course(configuration)):
         finish(run, configuration.module, configuration.data)
         if is_main():
-            named = {name: getattr(request, name) for name in ("model", "task", "data", "arm", "seed")}
-            settings = effective(request.overrides, configuration.module.trained.learning, request.task, "scratch")
-            more = {
-                "answers": configuration.data.task.answers,
-                "has_scratch": not run.module.is_counting,
-                "settings": settings,
-            }
-            inform(advice.after_finetuning(**named, encoder=encoder_folder, out=run.out, **more))
+            module, answers = configuration.module, configuration.data.task.answers
+            settings = effective(request.overrides, module.trained.learning, request.task, "scratch")
+            others = None if module.is_counting else settings
+            said = advice.after_finetuning(
+                request, encoder=encoder_folder, out=run.out, answers=answers, settings=others
+            )
+            inform(said)
 
 
 def between_validations(steps: int, validations: int) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pipeline import metrics
 from pipeline.console import typed
 from pipeline.presets.files import DEFAULT_MODEL, DEFAULT_TASK, pretrained
+from pipeline.training.requests import FineTuneRequest
 
 MANY_PASSES = 50  # over a text
 INTERNAL = ("checkpoints", "wandb")  # of a run folder: for resuming, and for Weights & Biases
@@ -119,36 +120,28 @@ def after_pretraining(
 
 
 def after_finetuning(
-    *,
-    model: str,
-    task: str,
-    data: str | None,
-    encoder: Path | None,
-    arm: str,
-    out: Path,
-    answers: str,
-    has_scratch: bool = True,
-    seed: int = 0,
-    settings: Sequence[str] = (),
+    request: FineTuneRequest, *, encoder: Path | None, out: Path, answers: str, settings: Sequence[str] | None
 ) -> str:
     """Answers to new texts; and the other arm, without which a score says little of pretraining.
 
     Args:
+        encoder: the folder that was fine-tuned, if any.
+        out: the run folder.
         answers: what `predict` gives.
-        has_scratch: whether the model has that arm.
         settings: flags that the user gave, as the other arm takes them: with other settings the difference would not be
-            that of pretraining.
+            that of pretraining. None: the model has no such arm.
     """
-    named = _other_than_default(model)
+    named = _other_than_default(request.model)
     predict = (typed.command("predict", from_=out / "model", data="FILE"), f"{answers} of new texts")
-    if not has_scratch or encoder is None:
+    if settings is None or encoder is None:
         return next_steps(predict)
-    again = {"model": named, "task": task, "data": data, "from_": _unless_default(encoder, model)}
-    if arm == "scratch":
+    where = _unless_default(encoder, request.model)
+    again = {"model": named, "task": request.task, "data": request.data, "from_": where}
+    if request.arm == "scratch":
         return next_steps(
             predict, (typed.command("finetune", *settings, **again, seeds=5), "what pretraining gains, with intervals")
         )
-    scratch = typed.command("finetune", *settings, **again, arm="scratch", seed=seed or None)
+    scratch = typed.command("finetune", *settings, **again, arm="scratch", seed=request.seed or None)
     return next_steps((scratch, "the same network without pretraining"), predict)
 
 
