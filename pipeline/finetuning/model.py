@@ -20,7 +20,7 @@ from pipeline.finetuning.heads import head_class
 from pipeline.finetuning.heads.base import Head
 from pipeline.finetuning.options import HeadOptions, ModelConfig, Pair
 from pipeline.finetuning.predictions import Numbered, predictions_of
-from pipeline.models.base import Encoder
+from pipeline.models.base import Encoder, eval_mode
 from pipeline.models.folder import read_config
 from pipeline.models.inputs import Inputs, check_batch_size, check_texts
 from pipeline.models.outputs import Encoded
@@ -101,8 +101,8 @@ class FineTunedModel(nn.Module):
 
     def plots(self, texts: Sequence[Any]) -> dict[str, Figure]:
         """What the head shows of some texts, by the names of the plots."""
-        self.eval()
-        return self.head.plots(self.encoder, self.features(texts[:SHOWN]))
+        with eval_mode(self):
+            return self.head.plots(self.encoder, self.features(texts[:SHOWN]))
 
     def check(self, texts: Sequence[Any]) -> list[Any]:
         """The texts as a list; raises UserError for others than the head reads."""
@@ -117,14 +117,14 @@ class FineTunedModel(nn.Module):
     def _of_features(self, features: Sequence[Feature], texts: Sequence[Any], batch_size: int) -> list[Prediction]:
         """The prediction of each text, in batches of similar length."""
         check_batch_size(batch_size)
-        self.eval()
         order = sorted(range(len(features)), key=lambda i: len(features[i]))
         result: list[Numbered] = []
         begins = range(0, len(order), batch_size)
         for begin in progress(begins, total=len(begins), desc="predict", unit="batch", leave=False, delay=1):
             rows = order[begin : begin + batch_size]
             batch = self.encoder.on_device(self.head.inputs(self.encoder, [features[i] for i in rows]))
-            result += zip(rows, self.head.decode(self(batch, whole=False)[0], batch), strict=True)
+            with eval_mode(self):
+                result += zip(rows, self.head.decode(self(batch, whole=False)[0], batch), strict=True)
         return predictions_of(result, features, texts, join=self.head.join)
 
     # ------------------------------------------------------------------ folders

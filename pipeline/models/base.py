@@ -224,18 +224,24 @@ class Encoder(nn.Module):
             how: see `generation.Search`.
 
         Raises:
-            UserError: the model is not causal, or the prompt has no tokens, or others than the model's.
+            UserError: the model is not causal, has no weights of an output, or the prompt has no tokens, or others than
+                the model's.
         """
         if self.scoring != "causal":
             raise UserError(f"Only causal models generate text; {self.model_type} is {self.scoring}.")
+        self.check_lm()
+        with eval_mode(self):
+            return generation.generate(self, self.checked_ids(prompt), generation.Search(**how))
+
+    def checked_ids(self, prompt: Sequence[int]) -> list[int]:
+        """The ids of a prompt; raises UserError for none, or others than the model's."""
         try:
             ids = [operator.index(token) for token in prompt]
         except TypeError:  # others than whole numbers
             ids = []
         if not ids or not all(0 <= token < len(self.tokenizer) for token in ids):
             raise UserError(f"A prompt is a list of token ids, at least one, below {len(self.tokenizer):,}.")
-        with eval_mode(self):
-            return generation.generate(self, ids, generation.Search(**how))
+        return ids
 
     @abstractmethod
     def pooled(self, encoded: Encoded) -> Tensor:
@@ -352,16 +358,21 @@ class Encoder(nn.Module):
         """Takes over tensors by their names in an encoder folder (ours or another's).
 
         Raises:
-            UserError: a tensor of another shape.
+            UserError: a tensor of another shape, or a copy of another tensor that is none.
         """
         ours = self.export_state()
         theirs = {name: value for there, value in state.items() if (name := self.folder_name(there)) is not None}
+        copies = {name: value for name, value in state.items() if self.folder_name(name) is None}
         loaded = [name for name in ours if name in theirs]
         for name in loaded:
             if theirs[name].shape != ours[name].shape:
                 shapes = f"{tuple(theirs[name].shape)}, but config.json asks for {tuple(ours[name].shape)}"
                 raise UserError(f"{name} has shape {shapes}.")
             ours[name].copy_(theirs[name])
+        table = None if self.token_embedding is None else self.token_embedding.weight
+        for name, value in copies.items():
+            if table is not None and value.shape == table.shape and not torch.equal(value.to(table), table):
+                raise UserError(f"{name} differs from the embedding of the tokens; here they are the same matrix.")
         new = [name for name in ours if name not in theirs]
         self.untrained = frozenset(name for name in new if name.startswith(self.heads))
         return LoadReport(loaded=loaded, new=new, unused=sorted(theirs.keys() - ours.keys()))
@@ -516,6 +527,7 @@ class Encoder(nn.Module):
 
     def save_as(self, folder: Path, config: dict[str, Any], state: dict[str, Tensor], *, card: str | None) -> None:
         """As `save`, with this config and these tensors."""
+        folder = Path(folder)
         write_weights(folder, config, state)
         self.tokenizer.save(folder, max_length=self.max_length)
         (folder / "README.md").write_text(card or f"# {self.model_type} encoder\n")
@@ -523,10 +535,11 @@ class Encoder(nn.Module):
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and afterwards the mode from before."""
-    was_training = model.training
+    """Eval mode, and afterwards that of each module from before."""
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module in training:
+            module.training = True

@@ -194,8 +194,13 @@ class EncoderDecoder(Encoder):
         return self.tokenizer.backend.decode(list(ids), skip_special_tokens=False)
 
     def generate(self, prompt: Sequence[int], **how: Any) -> list[int]:
-        """The target of one source, both as ids without special ones; see `generation.Search`."""
-        batch = self.on_device(self.collate([list(prompt)]))
+        """The target of one source, both as ids without special ones; see `generation.Search`.
+
+        Raises:
+            UserError: ids that are not the model's, or no weights of an output.
+        """
+        self.check_lm()
+        batch = self.on_device(self.collate([self.checked_ids(prompt)]))
         return self.write(batch, Search(**how))[0]
 
     def encode(self, texts: Any, *, logits: bool = False, **options: Any) -> Encoded:

@@ -254,7 +254,7 @@ class Llama(CausalEncoder):
             "rope_type": ("default", None),
         }
         check_supported(read, allowed)
-        thetas = (rope.get("rope_theta"), config.get("rope_theta"))
+        thetas = (scaling.get("rope_theta"), rope.get("rope_theta"), config.get("rope_theta"))
         return cls(
             tokenizer,
             size=size,
@@ -305,9 +305,11 @@ class Llama(CausalEncoder):
 
     @torch.no_grad()
     def import_state(self, state: Mapping[str, Tensor]) -> LoadReport:
-        if self.output is None:  # a copy of the embedding in some folders
-            state = {name: value for name, value in state.items() if name != "lm_head.weight"}
-        return super().import_state(state)
+        copy = state.get("lm_head.weight") if self.output is None else None  # of the embedding, in some folders
+        report = super().import_state({name: value for name, value in state.items() if value is not copy})
+        if copy is not None and not torch.equal(copy.to(self.word_embedding.weight), self.word_embedding.weight):
+            raise UserError("lm_head.weight differs from the embedding of the tokens, to which config.json ties it.")
+        return report
 
 
 class LlamaBlock(Recomputable):

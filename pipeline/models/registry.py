@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypedDict
@@ -118,7 +119,8 @@ def load(folder: str | Path) -> Encoder:
     Raises:
         UserError: no encoder folder, a damaged one, or a tokenizer that does not fit the embedding.
     """
-    return load_with_report(Path(folder))[0]
+    with torch.random.fork_rng(devices=[]):  # weights that the folder then replaces
+        return load_with_report(Path(folder))[0]
 
 
 def load_with_heads(folder: Path) -> Encoder:

@@ -214,8 +214,15 @@ class T5(EncoderDecoder):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> T5:
-        allowed = {"feed_forward_proj": ("relu",), "layer_norm_epsilon": (EPS,), "tie_word_embeddings": (True,)}
-        check_supported(config, {**allowed, "decoder_start_token_id": (tokenizer.id("pad"),)})
+        allowed = {
+            "feed_forward_proj": ("relu",),
+            "dense_act_fn": ("relu",),
+            "layer_norm_epsilon": (EPS,),
+            "tie_word_embeddings": (True,),
+            "scale_decoder_outputs": (True, None),  # what transformers makes of embeddings that are not tied
+            "decoder_start_token_id": (tokenizer.id("pad"),),
+        }
+        check_supported(config, allowed)
         return cls(
             tokenizer,
             size=config["d_model"],

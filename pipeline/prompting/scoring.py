@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from pipeline.errors import UserError
-from pipeline.models.base import Encoder
+from pipeline.models.base import Encoder, eval_mode
 from pipeline.prompting.bidirectional import BidirectionalScorer
 from pipeline.prompting.causal import CausalScorer
 from pipeline.prompting.masked import MaskedScorer
@@ -23,6 +24,9 @@ SCORERS: dict[str, type[Scorer]] = {
     "bidirectional": BidirectionalScorer,
     "seq2seq": Seq2SeqScorer,
 }
+CHANGING = threading.Lock()  # of torch's precision, which is that of the process
+USING: list[Encoder] = []  # those that are scored with, one for each thread
+BEFORE: list[str] = []  # the precision before the first of them
 
 
 def scorer_of(encoder: Encoder, *, within_word: bool = True, both_ways: bool = True) -> Scorer:
@@ -42,12 +46,13 @@ def scorer_of(encoder: Encoder, *, within_word: bool = True, both_ways: bool = T
     return SCORERS[encoder.scoring](encoder, within_word=within_word, both_ways=both_ways)
 
 
-def log_likelihoods(encoder: Encoder, pairs: Sequence[tuple[str, str]], **options: Any) -> list[float]:
+def log_likelihoods(encoder: Encoder, pairs: Iterable[tuple[str, str]], **options: Any) -> list[float]:
     """Nats of each continuation after its context; see `score`.
 
     Raises:
         UserError: as `score`; or something that is not a pair of texts.
     """
+    pairs = list(pairs) if isinstance(pairs, Iterable) else [pairs]  # an iterator is read once
     if not all(isinstance(pair, (tuple, list)) and list(map(type, pair)) == [str, str] for pair in pairs):
         raise UserError('Pairs come in a list, as [("a context", " what follows")].')
     return [scored.total for scored in score(encoder, [Request(*pair) for pair in pairs], **options)]
@@ -78,8 +83,7 @@ def score(
 @torch.no_grad()
 def score_with(scorer: Scorer, requests: Sequence[Request], progress: Progress = lambda n: None) -> list[Scored]:
     """As `score`, with a scorer, which keeps the tokens of texts that it has scored."""
-    scorer.encoder.eval()
-    with fast_products(scorer.encoder):
+    with eval_mode(scorer.encoder), fast_products(scorer.encoder):
         results = scorer.score(requests, progress)
     for request, scored in zip(requests, results, strict=True):
         if scored.total == -math.inf and scorer.encoder.learning == "counting":
@@ -100,10 +104,18 @@ def fast_products(encoder: Encoder) -> Iterator[None]:
 
     Not where the same setting means shorter numbers: on GPUs, and on processors with AMX.
     """
-    before = torch.get_float32_matmul_precision()
-    exact = encoder.device.type == "cpu" and not torch.cpu._is_amx_tile_supported()
-    torch.set_float32_matmul_precision("medium" if exact else before)
+    if encoder.device.type != "cpu" or torch.cpu._is_amx_tile_supported():
+        yield
+        return
+    with CHANGING:
+        if not USING:
+            BEFORE[:] = [torch.get_float32_matmul_precision()]
+            torch.set_float32_matmul_precision("medium")
+        USING.append(encoder)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        with CHANGING:
+            USING.pop()
+            if not USING:
+                torch.set_float32_matmul_precision(BEFORE[0])

@@ -156,6 +156,8 @@ class Tokenizer:
     def reads_as(self, other: Tokenizer) -> bool:
         """Whether a text has the same ids in the other, whatever tokens transformers is to put around it."""
         ours, theirs = (json.loads(one.backend.to_str()) | {"post_processor": None} for one in (self, other))
+        for one in (ours, theirs):  # transformers saves what is not set as empty
+            one["model"] = {name: value for name, value in one["model"].items() if value not in (None, "")}
         return ours == theirs
 
     @cached_property
