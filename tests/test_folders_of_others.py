@@ -130,6 +130,21 @@ def test_a_folder_that_went_through_transformers_has_the_same_tokenizer(tmp_path
     assert encoders.load(tmp_path / "again").tokenizer.reads_as(gpt.tokenizer)
 
 
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"add_prefix_space": True}, "has add_prefix_space"),
+        ({"added_tokens_decoder": {"300": {"content": "<new>"}}}, "adds <new>"),
+    ],
+)
+def test_a_tokenizer_that_transformers_would_read_otherwise(entry: dict[str, Any], said: str, tmp_path: Path) -> None:
+    small("gpt").save(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | entry))
+    with pytest.raises(UserError, match=said):
+        encoders.load(tmp_path)
+
+
 def test_pairs_may_come_from_an_iterator() -> None:
     gpt, contexts, targets = small("gpt"), ["The soup was"] * 2, [" cold.", " lovely."]
     expected = prompting.log_likelihoods(gpt, list(zip(contexts, targets, strict=True)))

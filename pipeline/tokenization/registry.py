@@ -18,6 +18,7 @@ from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe, is_seq2seq
 from pipeline.tokenization.spelled_words import SpelledWords
 from pipeline.tokenization.whole_words import WholeWords
 from pipeline.tokenization.wordpiece import WordPiece
+from tasks.dataset import listed
 
 KINDS: tuple[type[Tokenizer], ...] = (WordPiece, ByteBpe, Seq2SeqBpe, SpelledWords, WholeWords)
 SCHEMES = {kind.scheme: kind for kind in KINDS}
@@ -81,6 +82,8 @@ class _Config(_Special, total=False):
     do_lower_case: bool | None
     strip_accents: bool | None
     tokenize_chinese_chars: bool | None
+    add_prefix_space: bool | None
+    added_tokens_decoder: dict[str, _Named] | None
 
 
 class _Ends(TypedDict, total=False):
@@ -115,10 +118,21 @@ def load(path: Path) -> Tokenizer:
     special = _special_tokens(file, backend, kind, config)
     if missing := [token for token in special.values() if backend.token_to_id(token) is None]:
         raise UserError(f"{file} lacks the special token {missing[0]}, which a {kind.scheme} tokenizer needs.")
+    _check_agreement(file, backend, config)
     tokenizer = kind(backend, special)
     tokenizer.configure(config)
     tokenizer.file = file
     return tokenizer
+
+
+def _check_agreement(file: Path, backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
+    """Raises: UserError, transformers reads texts by `tokenizer_config.json` in another way than `tokenizer.json`."""
+    pre = backend.pre_tokenizer
+    if config.get("add_prefix_space") and isinstance(pre, pre_tokenizers.ByteLevel) and not pre.add_prefix_space:
+        raise UserError(f"{file.with_name('tokenizer_config.json')} has add_prefix_space, which {file.name} lacks.")
+    added = [token["content"] for token in (config.get("added_tokens_decoder") or {}).values()]
+    if missing := [token for token in added if backend.token_to_id(token) is None]:
+        raise UserError(f"{file.with_name('tokenizer_config.json')} adds {listed(missing)}, which {file.name} lacks.")
 
 
 def _is_sentencepiece(backend: tokenizers.Tokenizer) -> bool:

@@ -65,7 +65,8 @@ class WordPiece(Tokenizer):
     def configure(self, config: dict[str, Any]) -> None:
         """Lower-casing and accents as `tokenizer_config.json` says, where `tokenizer.json` contradicts it.
 
-        transformers does the same for the classes of BERT's tokenizer; missing entries have its defaults.
+        transformers does the same for the classes of BERT's tokenizer. Without an entry for lower case it lower-cases;
+        here `tokenizer.json` decides then.
         """
         normalizer, lowercase = self.backend.normalizer, config.get("do_lower_case")
         is_bert = config.get("tokenizer_class") in BERT_CLASSES
