@@ -93,17 +93,6 @@ def test_the_base_of_rotations_in_its_scaling(tmp_path: Path) -> None:
         assert (ours.logits(hidden) - theirs(ids).logits).abs().max() < 1e-4
 
 
-def test_a_bert_without_a_pooler_has_its_first_token(tmp_path: Path) -> None:
-    """A pooler of fresh weights would be another at each load."""
-    small("bert").save(tmp_path)
-    state = load_file(tmp_path / "model.safetensors")
-    kept = {name: value for name, value in state.items() if ".pooler." not in name}
-    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    bert = encoders.load(changed(tmp_path, architectures=["BertForTokenClassification"]))
-    out = bert.encode(TEXTS[:2])
-    assert torch.equal(bert.pooled(out), out.layers[-1][:, 0])
-
-
 @pytest.mark.parametrize(("model", "head"), [("llama", "lm_head."), ("t5", "decoder.")])
 def test_nothing_is_written_with_weights_that_are_not_there(model: str, head: str, tmp_path: Path) -> None:
     encoder = small(model) if model == "t5" else Llama(small("gpt").tokenizer, **SIZES, **DROPOUT, tied=False)

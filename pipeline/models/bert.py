@@ -229,8 +229,7 @@ class Bert(Encoder):
     def pooled(self, encoded: Encoded) -> Tensor:
         """[CLS] of the top layer through the pretrained pooler, where there is one (Devlin et al. 2018, 3.2)."""
         first = encoded.layers[-1][:, 0]
-        fresh = any(name.startswith("bert.pooler.") for name in self.untrained)  # random: a folder does not have it
-        return first if self.pooler is None or fresh else torch.tanh(self.pooler(first))
+        return first if self.pooler is None else torch.tanh(self.pooler(first))
 
     def next_sentence_logits(self, encoded: Encoded) -> Tensor:
         """(B, 2): 0 = the second text follows the first, 1 = it does not (the order of the original)."""
