@@ -39,8 +39,8 @@ STEPS: dict[str, tuple[Callable[..., list[Candidate]], Sizes]] = {
     "elmo": (steps.elmo, Sizes(rows=32, length=64, size=128, layers=2, heads=0, vocab=50_000)),
 }
 TOLERANCE = {"float32": 1e-4, "bf16": 2e-2}  # of the loss before any update, relative
-SPEEDS = ("work", "device", "against", "ratio", "ours", "theirs", "unit")
-COLUMNS = (*SPEEDS, "share_of_peak", "memory_ours_mb", "memory_theirs_mb")
+OF_ALL_ROWS = ("work", "device", "against", "ratio", "ours", "theirs", "unit")
+COLUMNS = (*OF_ALL_ROWS, "share_of_peak", "memory_ours_mb", "memory_theirs_mb")
 
 
 def training_step(name: str, options: argparse.Namespace) -> list[Row]:

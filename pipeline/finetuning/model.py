@@ -120,10 +120,10 @@ class FineTunedModel(nn.Module):
         order = sorted(range(len(features)), key=lambda i: len(features[i]))
         result: list[Numbered] = []
         begins = range(0, len(order), batch_size)
-        for begin in progress(begins, total=len(begins), desc="predict", unit="batch", leave=False, delay=1):
-            rows = order[begin : begin + batch_size]
-            batch = self.encoder.on_device(self.head.inputs(self.encoder, [features[i] for i in rows]))
-            with eval_mode(self):
+        with eval_mode(self):
+            for begin in progress(begins, total=len(begins), desc="predict", unit="batch", leave=False, delay=1):
+                rows = order[begin : begin + batch_size]
+                batch = self.encoder.on_device(self.head.inputs(self.encoder, [features[i] for i in rows]))
                 result += zip(rows, self.head.decode(self(batch, whole=False)[0], batch), strict=True)
         return predictions_of(result, features, texts, join=self.head.join)
 

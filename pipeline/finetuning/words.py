@@ -18,7 +18,7 @@ def place_words(text: str | list[str]) -> tuple[list[str], list[tuple[int, int]]
     if isinstance(text, str):
         for match in WORD.finditer(text):
             begin, end = match.span()
-            if places and places[-1][1] == begin and _goes_on(text[places[-1][0] : begin], text[begin]):
+            if places and places[-1][1] == begin and _goes_on(text, places[-1][0], begin):
                 places[-1] = (places[-1][0], end)
             else:
                 places.append((begin, end))
@@ -30,18 +30,19 @@ def place_words(text: str | list[str]) -> tuple[list[str], list[tuple[int, int]]
     return text, places
 
 
-def _goes_on(word: str, character: str) -> bool:
-    """Whether a character behind a word is a part of it (Unicode Standard Annex 29, WB3c and WB4).
+def _goes_on(text: str, first: int, at: int) -> bool:
+    """Whether the character at `at` is a part of the word from `first` (Unicode Standard Annex 29, WB3c and WB4).
 
     Marks are neither letters nor spaces, but split no word: letters behind those of a letter go on, and so do emoji
     behind a joiner.
     """
+    before, character = text[at - 1], text[at]
     if _is_mark(character):
         return True
-    if character.isalnum() and _is_mark(word[-1]):
-        letters = [one for one in word if not _is_mark(one)]
-        return not letters or letters[-1].isalnum()
-    return word[-1] == JOINER and unicodedata.category(character) == "So"
+    if character.isalnum() and _is_mark(before):
+        marked = next((text[i] for i in range(at - 1, first - 1, -1) if not _is_mark(text[i])), None)
+        return marked is None or marked.isalnum()
+    return before == JOINER and unicodedata.category(character) == "So"
 
 
 def _is_mark(character: str) -> bool:

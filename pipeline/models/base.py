@@ -362,20 +362,24 @@ class Encoder(nn.Module):
         """
         ours = self.export_state()
         theirs = {name: value for there, value in state.items() if (name := self.folder_name(there)) is not None}
-        copies = {name: value for name, value in state.items() if self.folder_name(name) is None}
         loaded = [name for name in ours if name in theirs]
         for name in loaded:
             if theirs[name].shape != ours[name].shape:
                 shapes = f"{tuple(theirs[name].shape)}, but config.json asks for {tuple(ours[name].shape)}"
                 raise UserError(f"{name} has shape {shapes}.")
             ours[name].copy_(theirs[name])
-        table = None if self.token_embedding is None else self.token_embedding.weight
-        for name, value in copies.items():
-            if table is not None and value.shape == table.shape and not torch.equal(value.to(table), table):
-                raise UserError(f"{name} differs from the embedding of the tokens; here they are the same matrix.")
+        for name in state:
+            if self.folder_name(name) is None:
+                self.check_copy(name, state[name])
         new = [name for name in ours if name not in theirs]
         self.untrained = frozenset(name for name in new if name.startswith(self.heads))
         return LoadReport(loaded=loaded, new=new, unused=sorted(theirs.keys() - ours.keys()))
+
+    def check_copy(self, name: str, value: Tensor) -> None:
+        """Raises: UserError, a tensor of a folder that is a copy of the embedding by its name is another matrix."""
+        table = None if self.token_embedding is None else self.token_embedding.weight
+        if table is not None and value.shape == table.shape and not torch.equal(value.to(table), table):
+            raise UserError(f"{name} differs from the embedding of the tokens; here they are the same matrix.")
 
     def count_as_trained(self, parameters: Iterable[nn.Parameter]) -> None:
         """Takes the tensors of these parameters out of `untrained`: a folder has them."""

@@ -307,8 +307,8 @@ class Llama(CausalEncoder):
     def import_state(self, state: Mapping[str, Tensor]) -> LoadReport:
         copy = state.get("lm_head.weight") if self.output is None else None  # of the embedding, in some folders
         report = super().import_state({name: value for name, value in state.items() if value is not copy})
-        if copy is not None and not torch.equal(copy.to(self.word_embedding.weight), self.word_embedding.weight):
-            raise UserError("lm_head.weight differs from the embedding of the tokens, to which config.json ties it.")
+        if copy is not None:
+            self.check_copy("lm_head.weight", copy)
         return report
 
 
