@@ -217,9 +217,10 @@ class Task(DataSet, ABC):
         A name with a slash, as `mean/mse`, is of another metric, and is not compared with the task's.
         """
 
-    def metric_of(self, gold: Sequence[Any], guesses: Mapping[str, Sequence[Any]]) -> dict[str, float]:
-        """The metric of predicted labels, by name: what `baselines` returns."""
-        return {name: self.scores(gold, predicted).figures[self.metric] for name, predicted in guesses.items()}
+    def metric_of(self, gold: Sequence[Any], guesses: Mapping[str, Sequence[Any] | None]) -> dict[str, float]:
+        """The metric of predicted labels, by name: what `baselines` returns; without those that could not be made."""
+        made = {name: predicted for name, predicted in guesses.items() if predicted is not None}
+        return {name: self.scores(gold, predicted).figures[self.metric] for name, predicted in made.items()}
 
     def is_degenerate(self, predicted: Sequence[Any]) -> bool:
         """Whether all texts have the same answer."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from tasks.bio import to_bio
 
+MOST_WEIGHTS = 10_000_000  # of a logistic regression: about 300 bytes for each
+
 
 def joined(text: Any) -> str:
     """A text, a pair or a list of words as one string."""
@@ -21,20 +23,30 @@ def tfidf() -> Any:
     return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\S+")
 
 
-def bag_of_words(texts: Sequence[str], classes: Sequence[int], asked: Sequence[str]) -> list[int]:
-    """Classes by logistic regression on TF-IDF of words and word pairs; where there are none, the most frequent."""
+def bag_of_words(texts: Sequence[str], classes: Sequence[int], asked: Sequence[str]) -> list[int] | None:
+    """Classes by logistic regression on TF-IDF of words and word pairs; where there are none, the most frequent.
+
+    None: there are more than MOST_WEIGHTS classes times words and word pairs.
+    """
     from sklearn.linear_model import LogisticRegression
 
     vectorizer = tfidf()
     [(frequent, _), *others] = Counter(classes).most_common()
     if not others or not any(text.split() for text in texts):  # nothing to learn
         return [frequent] * len(asked)
-    model = LogisticRegression(C=10, max_iter=300).fit(vectorizer.fit_transform(texts), classes)
+    vectors = vectorizer.fit_transform(texts)
+    if (len(others) + 1) * vectors.shape[1] > MOST_WEIGHTS:
+        return None
+    model = LogisticRegression(C=10, max_iter=300).fit(vectors, classes)
     return [int(label) for label in model.predict(vectorizer.transform(asked))]
 
 
-def labels_of_bags(texts: Sequence[str], known: Any, asked: Sequence[str], *, threshold: float) -> list[list[int]]:
+def labels_of_bags(
+    texts: Sequence[str], known: Any, asked: Sequence[str], *, threshold: float
+) -> list[list[int]] | None:
     """Sets of labels by a logistic regression for each label on TF-IDF of words and word pairs.
+
+    None: there are more than MOST_WEIGHTS labels times words and word pairs.
 
     Args:
         known: (N, C), whether a text has a label.
@@ -49,6 +61,8 @@ def labels_of_bags(texts: Sequence[str], known: Any, asked: Sequence[str], *, th
         return found
     vectorizer = tfidf()
     vectors, new = vectorizer.fit_transform(texts), vectorizer.transform(asked)
+    if known.shape[1] * vectors.shape[1] > MOST_WEIGHTS:
+        return None
     for label in np.flatnonzero(known.any(0) & ~known.all(0)).tolist():
         model = LogisticRegression(C=10, solver="liblinear").fit(vectors, known[:, label])
         for text in np.flatnonzero(model.predict_proba(new)[:, 1] > threshold).tolist():

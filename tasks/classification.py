@@ -65,7 +65,7 @@ class Classification(NamedLabels, Task):
         if isinstance(train[0].text, tuple):
             texts["hypothesis_only"] = [[example.text[1] for example in part] for part in (train, test)]
         [(frequent, _)] = Counter(classes).most_common(1)
-        guesses = {"majority": [frequent] * len(test)}
+        guesses: dict[str, list[int] | None] = {"majority": [frequent] * len(test)}
         guesses |= {name: bag_of_words(known, classes, new) for name, (known, new) in texts.items()}
         return self.metric_of(gold, guesses)
 

@@ -18,9 +18,9 @@ SHOWN = 60  # characters of a text in a message
 Row = tuple[str, Mapping[Any, Any]]  # its place, as "dev.tsv, line 3", and its columns
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, most: int = SHOWN) -> str:
     """A text as a message shows it: a wrong column can hold whole documents."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def listed(names: Iterable[Any], most: int = 12) -> str:

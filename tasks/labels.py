@@ -28,6 +28,7 @@ class NamedLabels(DataSet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._known: tuple[list[str], int, dict[str, int]] = [], 0, {}
         if any(isinstance(key, bool) for key in self.labels or {}):
             raise TaskError("labels has a key that YAML reads as true or false: put it in quotes")
         if self.labels is not None:
@@ -71,7 +72,7 @@ class NamedLabels(DataSet):
         Raises:
             UserError: one is unknown; names the row.
         """
-        known = {_composed(name): index for index, name in enumerate(self.label_names)}
+        known = self._numbers()
         names = [_composed(name) for name in self.names(row)]
         for name in names:
             if name not in known:
@@ -82,6 +83,14 @@ class NamedLabels(DataSet):
                     expected = f"the task knows {listed(pairs)}; {others}"
                 raise RowError(row[0], f"has the label '{shortened(name)}'; {expected}", kind="an unknown label")
         return [known[name] for name in names]
+
+    def _numbers(self) -> dict[str, int]:
+        """Name -> index of each label; made once for all rows."""
+        names, count, numbers = self._known
+        if names is not self.label_names or count != len(names):
+            numbers = {_composed(name): index for index, name in enumerate(self.label_names)}
+            self._known = self.label_names, len(self.label_names), numbers
+        return numbers
 
     def indices_of(self, label: Any) -> list[int]:
         """The indices in a label of this kind."""

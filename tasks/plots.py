@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.dataset import shortened
 from tasks.metrics import confusion as confusion_counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LABELS = 40  # of a plot that can be read
+LONGEST_LABEL = 24  # characters of a name beside an axis
 MOST_WITH_COUNTS = 8  # of one whose cells have room for a percentage and a count
 
 
@@ -49,8 +51,10 @@ def confusion(
             text = f"{shares[i, j]:.0%}\n{counts[i, j]:,}" if few else f"{100 * shares[i, j]:.0f}"
             color = "white" if shares[i, j] > 0.55 else "black"
             place.text(j, i, text, ha="center", va="center", color=color, fontsize=10 if few else 6)
-    place.set_xticks(range(len(labels)), plain(labels), rotation=0 if few and len(labels) < 5 else 90)
-    totals = [f"{name} ({count:,})" for name, count in zip(labels, counts.sum(axis=1).tolist(), strict=True)]
+    names = [shortened(name, LONGEST_LABEL) for name in labels]
+    flat = few and len(labels) < 5 and max(map(len, names), default=0) <= 12
+    place.set_xticks(range(len(labels)), plain(names), rotation=0 if flat else 90)
+    totals = [f"{name} ({count:,})" for name, count in zip(names, counts.sum(axis=1).tolist(), strict=True)]
     place.set_yticks(range(len(labels)), plain(totals))
     place.set_xlabel("predicted label")
     place.set_ylabel(f"true label ({unit})")
@@ -71,7 +75,9 @@ def f1_bars(name: str, scores: dict[str, tuple[float, int]], *, y_label: str) ->
     place = axes(6.5, 1.2 + 0.26 * len(names))
     bars = place.barh(range(len(names)), [scores[label][0] for label in names])
     place.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
-    place.set_yticks(range(len(names)), plain([f"{label} ({scores[label][1]:,})" for label in names]))
+    place.set_yticks(
+        range(len(names)), plain([f"{shortened(label, LONGEST_LABEL)} ({scores[label][1]:,})" for label in names])
+    )
     place.set_xlim(0, 1.05)
     place.set_xlabel("F1")
     place.set_ylabel(y_label)

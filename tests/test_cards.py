@@ -122,9 +122,9 @@ def test_push_lists_what_it_would_upload_and_wants_a_token(
     for path in folder.iterdir():
         assert path.name in said
     assert f"{(folder / 'model.safetensors').stat().st_size:,}  model.safetensors" in said
-    assert "(private); nothing was uploaded" in said
+    assert "(private if it is new); nothing was uploaded" in said
     run(*flags, "--dry-run", "--public")
-    assert "(public); nothing was uploaded" in capsys.readouterr().out
+    assert "(public if it is new); nothing was uploaded" in capsys.readouterr().out
     with pytest.raises(UserError, match="set HF_TOKEN"):
         run(*flags)
     with pytest.raises(UserError, match="USER/NAME"):

@@ -253,7 +253,7 @@ def test_a_process_without_a_row_computes_one_that_counts_nothing() -> None:
         def part(self, batch: Batch, index: int, parts: int) -> Batch:
             return batch.part(index, parts)
 
-    shares = [MicroBatches(Steps(), parts=1, world=4, rank=rank)[0] for rank in range(4)]
+    shares = [MicroBatches(Steps(), parts=1, world=4, rank=rank)[0][0] for rank in range(4)]
     assert [share.empty for share in shares] == [False, False, False, True]
     assert [len(share) for share in shares] == [1, 1, 1, 1]
 

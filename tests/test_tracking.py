@@ -28,7 +28,8 @@ from pipeline.experiments import resume_test as verify_resume
 from pipeline.storage.checksums import sha256
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import WALL_CLOCK
-from pipeline.tracking.wandb import public, wandb_logger
+from pipeline.tracking.public import public
+from pipeline.tracking.wandb import wandb_logger
 from pipeline.training import loggers, run_folder
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import SMALL, command, figures, run, surroundings

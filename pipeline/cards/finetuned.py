@@ -16,7 +16,7 @@ from pipeline.metrics import WITH_ERROR, mean_and_deviation
 from pipeline.presets.arms import FRESH
 from pipeline.tracking.lineage import tasks_of
 from pipeline.tracking.metric_names import baselines_of
-from pipeline.tracking.tables import markdown_table
+from pipeline.tracking.tables import escaped, markdown_table
 from tasks.metrics import shown
 
 ARMS = {
@@ -118,7 +118,7 @@ def data_section(model: FineTunedModel, record: TrainingRecord, task: TaskFacts,
         corpus = "Nothing was pretrained; the tokenizer is made of the training texts of the task."
     elif arm in FRESH:
         corpus = "Its encoder was not pretrained: of the lineage's encoder it has sizes and tokenizer alone."
-    return f"Task: `{stage.get('name', 'unnamed')}`{origin}, rows: {rows}; {task.labels}. {corpus}"
+    return f"Task: `{stage.get('name', 'unnamed')}`{origin}, rows: {rows}; {escaped(task.labels)}. {corpus}"
 
 
 def recipe(record: TrainingRecord, arm: str) -> dict[str, Any]:

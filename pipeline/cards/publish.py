@@ -33,11 +33,14 @@ def files_of(
         branch: that it goes to; None: the main one.
 
     Raises:
-        UserError: a file of the folder is damaged.
+        UserError: a file of the folder is damaged, or a link to one that lies elsewhere.
     """
-    files: dict[str, Path | bytes] = {
-        path.name: path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")
-    }
+    found = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    here = folder.resolve()
+    for path in found:
+        if path.resolve().parent not in (here, here.parent.parent / "blobs"):  # these: of the hub's cache
+            raise UserError(f"{path} is a link to {path.resolve()}: put the file itself there before it is uploaded.")
+    files: dict[str, Path | bytes] = {path.name: path for path in found}
     if CARD not in files:
         return files
     card = published_card(folder, repo, about, branch).encode()

@@ -18,6 +18,7 @@ from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
 from pipeline.storage.validation import parse_json
 
 NO_WIDTH = "\u200b\ufeff"  # characters of it that programs leave around lines
+AROUND = NO_WIDTH + "".join(character for character in map(chr, range(0x3001)) if character.isspace())
 
 
 class Document(list[str]):
@@ -109,11 +110,14 @@ class Source:
                 yield document, 0
         done = 0
         for path in self.files:
-            position, language = [0], self.language_of(path)
+            position, language, before = [0], self.language_of(path), 0
             for document in self._file_documents(path, position):
                 document.language = language
+                size, read, given = position[0] - before, max(1, document.raw_bytes), 0
                 for part in document.sections(self.section):
-                    yield part, done + position[0]
+                    given += part.raw_bytes
+                    yield part, done + before + size * given // read
+                before = position[0]
             done += path.stat().st_size
 
     def _file_documents(self, path: Path, position: list[int]) -> Iterator[Document]:
@@ -198,9 +202,7 @@ def _document_of(row: str) -> Document:
 
 def plain_line(line: str) -> str:
     """A line without spaces around it, nor marks of no width there: byte order marks of joined files, for instance."""
-    while (shorter := line.strip().strip(NO_WIDTH)) != line:
-        line = shorter
-    return line
+    return line.strip(AROUND)
 
 
 def paragraphs_to_documents(lines: Iterator[str], document_start: str | None) -> Iterator[Document]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +20,7 @@ from tasks.dataset import listed
 
 RETRIES = 5  # in a row, without a row between them
 PAUSE = 2.0  # seconds before the first retry, doubled for each further one
+NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 NETWORK = ("httpx", "httpx2", "httpcore", "aiohttp", "urllib3", "huggingface_hub")  # not all their errors are OSErrors
 
 
@@ -57,6 +61,34 @@ def configurations(*, path: str, name: str | None = None, **arguments: Any) -> l
     if not found:
         raise UserError(f"'{path}' has no configuration '{name}' on the hub; it has {listed(known)}.")
     return [{**address, "name": one} for one in found]
+
+
+def public_name(address: Mapping[str, Any]) -> str | None:
+    """The name on the hub of a data set that everybody can read; None: of another one, or not known.
+
+    Args:
+        address: arguments of `open_hub`. Its `path` can be a folder of this machine too, or a format, as `csv`.
+    """
+    path = str(address["path"])
+    if not NAME.fullmatch(path) or Path(path).exists() or address.get("token"):
+        return None
+    of_files = "/" not in path and {"data_files", "data_dir"} & address.keys()
+    return path if not of_files and _is_open(path) else None
+
+
+@functools.cache
+def _is_open(path: str) -> bool:
+    """Whether a data set can be read without a token: so where the user has none, else the hub is asked."""
+    from huggingface_hub import HfApi, get_token
+
+    if get_token() is None:
+        return True
+    try:
+        return not HfApi(token=False).dataset_info(path, timeout=5).private
+    except Exception as error:
+        if not is_of_network(error):
+            raise
+        return False  # the hub does not know it, or cannot be reached
 
 
 @contextlib.contextmanager

@@ -16,6 +16,16 @@ from pipeline.storage.checksums import digest, file_hash
 from tasks.dataset import SPLITS, DataSet, Row
 
 
+def public_name(task: DataSet, files: str | None) -> str | None:
+    """The name of the public data set of the hub that a task's rows are read from; None: they are from elsewhere."""
+    return None if files is not None or task.hub is None else hub.public_name(task.hub)
+
+
+def is_public(task: DataSet, files: str | None) -> bool:
+    """Whether everybody can read a task's texts: those of the synthetic world, or of a public data set of the hub."""
+    return files is None and (task.hub is None or hub.public_name(task.hub) is not None)
+
+
 def rows_of(task: DataSet, files: str | None, split: str, refuse: Refuse = refuse) -> list[Row] | None:
     """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
     if files is not None:

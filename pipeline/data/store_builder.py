@@ -20,7 +20,7 @@ from pipeline.data.seen_lines import SeenLines
 from pipeline.data.sentences import sentences
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.storage.checksums import SUMS, damage, digest, file_hash
+from pipeline.storage.checksums import digest, file_hash, unsealed
 from pipeline.storage.folders import write_folder
 from pipeline.storage.locks import built_once
 from pipeline.tokenization.base import Tokenizer
@@ -80,7 +80,7 @@ def build(
 def _open_whole(folder: Path, hash_of: Callable[[Path], str]) -> TokenStore | None:
     """The token store of a folder; None, with a warning, if it is damaged."""
     try:
-        if why := damage(folder, hash_of) if (folder / SUMS).is_file() else f"{folder / SUMS} is missing.":
+        if why := unsealed(folder, hash_of):
             raise UserError(why)
         return TokenStore.open(folder)
     except UserError as error:
@@ -144,6 +144,8 @@ class _Writer:
                 if self.languages:
                     np.asarray(self.languages, dtype=np.int64).tofile(self.folder / "languages.bin")
                 self.seen.smallest.tofile(self.folder / "lines.bin")
+                found = self.count["duplicate_lines"]
+                self.count["duplicate_lines"] = self.seen.repeated(self.count["lines"], found)
 
     def _append(self, name: str, values: Any) -> None:
         np.asarray(values, dtype=np.int64).tofile(self.files[name])

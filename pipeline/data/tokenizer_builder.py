@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.console.progress import progress
 from pipeline.data import files
 from pipeline.data.documents import Source
 from pipeline.errors import UserError
@@ -153,14 +154,18 @@ def _spread(source: Source, limit: int) -> Iterator[str]:
     compressed = any(path.suffix in (*files.COMPRESSIONS, ".parquet") for path in source.files)
     share = min(1.0, limit / max(1, size * (3.5 if compressed else 1))) if size else 1.0
     taken = seen = 0  # characters; lines of long documents
-    for number, (document, _) in enumerate(source.documents()):
-        if sum(map(len, document)) > LONG * limit:
-            lines = [line for index, line in enumerate(document, start=seen) if _is_taken(index, share)]
-            seen += len(document)
-        else:
-            lines = document if _is_taken(number, share) else []
-        for line in lines:
-            taken += len(line)
-            yield line
-            if taken > limit:
-                return
+    how: dict[str, Any] = {"unit": "B", "unit_scale": True, "leave": False, "delay": 1}
+    with progress(total=source.size(), desc="read for the tokenizer", **how) as bar:
+        for number, (document, position) in enumerate(source.documents()):
+            if bar.total is not None:
+                bar.update(position - bar.n)
+            if sum(map(len, document)) > LONG * limit:
+                lines = [line for index, line in enumerate(document, start=seen) if _is_taken(index, share)]
+                seen += len(document)
+            else:
+                lines = document if _is_taken(number, share) else []
+            for line in lines:
+                taken += len(line)
+                yield line
+                if taken > limit:
+                    return

@@ -33,7 +33,7 @@ from pipeline.training.run import Run
 from pipeline.training.run_folder import check_run_folder, run_folder
 from pipeline.training.saved_encoders import SavedEncoders
 from pipeline.training.throughput import Profile, Speed
-from pipeline.training.trainer import enough_memory, shards_weights
+from pipeline.training.trainer import enough_memory, is_alone, shards_weights
 from tasks.dataset import listed
 
 CURVES = "curves.png"
@@ -237,7 +237,7 @@ def format_continued(folder: Path, report: LoadReport, before: Sequence[lineage.
 def check_processes(configuration: Configuration) -> None:
     """Raises: UserError, these batches, this optimizer or this objective cannot be split as the settings ask."""
     data, module, trainer = configuration.data, configuration.module, configuration.settings.trainer
-    alone = trainer.devices in (1, "1") and trainer.num_nodes == 1
+    alone = is_alone(trainer)
     if module.is_counting:
         if not alone:
             raise UserError("Counting takes one process: leave trainer.devices and trainer.num_nodes at 1.")

@@ -26,6 +26,7 @@ from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
 from pipeline.tracking.history import read_metrics
+from pipeline.training.checkpoints import LAST, PREVIOUS, Damaged
 from pipeline.training.progress import quiet
 from pipeline.training.requests import FineTuneRequest, PretrainRequest, ZeroShotRequest
 from pipeline.training.run_folder import MARKER, check_place, lock_run
@@ -33,7 +34,8 @@ from pipeline.training.run_folder import MARKER, check_place, lock_run
 Fingerprint = dict[str, Any]  # what the metrics of a run depend on
 R = TypeVar("R", FineTuneRequest, PretrainRequest, ZeroShotRequest)
 Taken = Callable[[dict[str, Any]], dict[str, Any]]  # from the content of a metrics.json
-BEGUN = ("checkpoints/last.ckpt", "metrics.json")  # what a run has that cannot be refused any more
+STATES = tuple(f"checkpoints/{name}" for name in (LAST, PREVIOUS))  # of a run that can be resumed
+BEGUN = (*STATES, "metrics.json")  # what a run has that cannot be refused any more
 DIVERGED = "diverged.txt"  # why a run has no metrics, and would have none again
 NOTE = "cell.json"  # its fingerprint, in the folder of a run
 
@@ -186,7 +188,7 @@ def _once(
         return before
     if why is not None:
         write(f"{folder.name} is run again: {why}")
-    stopped = not metrics.is_file() and (folder / "checkpoints" / "last.ckpt").is_file()
+    stopped = not metrics.is_file() and any((folder / name).is_file() for name in STATES)
     resume = not overwrite and stopped and _note_of(folder) == made_of
     if os.path.lexists(folder) and not resume:
         check_own(folder)
@@ -202,6 +204,11 @@ def _once(
         write_atomically(folder / DIVERGED, f"{error}\n")
         remove(aside)
         raise
+    except Damaged as error:
+        if not resume:
+            raise
+        write(f"{folder.name} is run again: {error}")
+        return _once(folder, made_of, run, overwrite=True, taken=taken, bar=bar)
     except UserError:
         put_back(aside, folder)
         raise

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.console.progress import progress
 from pipeline.models.base import Encoder
 from pipeline.models.inputs import Text, count, first_segment_length
 
+PORTION = 2_000_000  # characters that are tokenized at a time
 Cut = Literal["head", "tail", "both"]
 
 
@@ -34,11 +36,27 @@ class Feature:
 
 def cut_texts(encoder: Encoder, texts: Sequence[Text], *, max_length: int, cut: Cut) -> list[Feature]:
     """Texts or pairs, cut to `max_length` positions with the special tokens."""
-    result = []
-    for number, ids in enumerate(encoder.tokenize(texts)):
-        short = shorten(ids, encoder, max_length, cut)
-        result.append(Feature(number, short, was_cut=count(short) < count(ids)))
+    result = list[Feature]()
+    with progress(total=len(texts), desc="tokenize", unit="text", leave=False, delay=1) as bar:
+        for part in portions(texts):  # in whole length only some at a time
+            for ids in encoder.tokenize(part):
+                short = shorten(ids, encoder, max_length, cut)
+                result.append(Feature(len(result), short, was_cut=count(short) < count(ids)))
+            bar.update(len(part))
     return result
+
+
+def portions(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+    """The texts in order, in portions of at most PORTION characters, or of one text."""
+    begin = characters = 0
+    for number, text in enumerate(texts):
+        size = len(text) if isinstance(text, str) else sum(map(len, text))
+        if number > begin and characters + size > PORTION:
+            yield texts[begin:number]
+            begin, characters = number, 0
+        characters += size
+    if begin < len(texts):
+        yield texts[begin:]
 
 
 def shorten(ids: Any, encoder: Encoder, max_length: int, cut: Cut) -> Any:

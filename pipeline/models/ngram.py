@@ -128,6 +128,10 @@ class Ngram(CausalEncoder):
     def check_fit(self, tokens: int, memory: float) -> None:
         """Raises: UserError, a setting is not of its smoothing, or counting could take more; says which order fits."""
         self._check_used()
+        if tokens >= 2**31:  # counts are of 32 bits
+            raise UserError(
+                f"Counting takes fewer than {2**31:,} tokens, and these are {tokens:,}: take a part of the text."
+            )
         needs = [memory_needed(tokens, order=n, vocab_size=self.config["vocab_size"]) for n in range(1, self.order + 1)]
         if needs[-1] <= memory:
             return

@@ -118,7 +118,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on another device."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=torch.device(device).type != "cpu"))
+        at_once = torch.device(device).type != "cuda"  # Apple's GPUs would read memory that is free again
+        return self._map(lambda tensor: tensor.to(device, non_blocking=not at_once))
 
     def pin_memory(self) -> Batch:
         """The batch in page-locked memory, from which a GPU copies while it computes."""

@@ -24,6 +24,8 @@ from pipeline.objectives.infilling import Infilled
 from pipeline.objectives.sampling import StepBatches
 from pipeline.tokenization.base import Tokenizer
 
+PORTION = 1 << 20  # windows at a time
+
 
 class SpanCorruption(Denoising):
     """The hidden spans of a text.
@@ -72,13 +74,13 @@ class SpanCorruption(Denoising):
     def words_per_token(self, rows: TextRows, store: TokenStore) -> float:
         """A target has its prefix, the hidden tokens, a sentinel for each span, and an end. Windows are cut."""
         [model] = self._model
-        _, begins, ends = rows.windows.bounds(np.arange(len(rows)))
-        sizes, counts = np.unique(np.minimum(ends - begins, rows.windows.length), return_counts=True)
-        own = len(model.target_prefix) + 1
-        tokens = sum(
-            n * (own + sum(self.numbers(size))) for size, n in zip(sizes.tolist(), counts.tolist(), strict=True)
-        )
-        shown = float((sizes * counts).sum()) / store.meta["tokens"]
+        counts = np.zeros(rows.windows.length + 1, dtype=np.int64)
+        for begin in range(0, len(rows), PORTION):  # an index of all windows could take gigabytes
+            _, begins, ends = rows.windows.bounds(np.arange(begin, min(begin + PORTION, len(rows))))
+            counts += np.bincount(np.minimum(ends - begins, rows.windows.length), minlength=len(counts))
+        sizes, own = np.flatnonzero(counts), len(model.target_prefix) + 1
+        tokens = sum(int(counts[size]) * (own + sum(self.numbers(int(size)))) for size in sizes)
+        shown = float((sizes * counts[sizes]).sum()) / store.meta["tokens"]
         return shown * store.meta["words"] / tokens
 
     def target(self, tokens: np.ndarray, noisy: Infilled, tokenizer: Tokenizer) -> list[int]:

@@ -130,7 +130,7 @@ def run(prompting: Prompting) -> None:
     logger = _save(prompting, rows, results, metrics, predictions)
     _announce(prompting, rows, results, metrics)
     if logger is not None:
-        public = predictions if request.data is None or request.log_text else []
+        public = predictions if row_sources.is_public(task, request.data) or request.log_text else []
 
         def log(wandb_run: Any) -> None:
             use_artifact(logger, folder)

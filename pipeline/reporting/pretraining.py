@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pydoc import locate
 from typing import Any
 
+from pipeline import objectives
 from pipeline.experiments.comparison.table import Footnote
 from pipeline.objectives.base import Objective
 from pipeline.presets import former_names
@@ -14,6 +15,7 @@ from pipeline.reporting import charts, grid, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text
 from pipeline.reporting.run_record import RunRecord
 from pipeline.tracking.amounts import count, duration, rounded
+from pipeline.tracking.tables import cells_of
 
 GROWN = "What grew from this encoder"  # the title of a section
 MOST_NAMED = 6  # folders in a note
@@ -71,10 +73,11 @@ def compared_losses(run: RunRecord) -> list[str]:
     losses = losses_of(run)
     chosen = (former_names.current(run.config).get("model") or {}).get("objective")
     path = chosen.get("class_path") if isinstance(chosen, dict) else chosen
-    objective: Any = locate(str(path)) if path else None
-    if not isinstance(objective, type):
+    # Only the project's own are imported: a run of others may name any module, and a page of it is to run no code.
+    objective: Any = locate(str(path)) if str(path).startswith(f"{objectives.__name__}.") else None
+    if not (isinstance(objective, type) and issubclass(objective, Objective)):
         return losses
-    known = objective.compared_losses() if issubclass(objective, Objective) else losses
+    known = objective.compared_losses()
     return [name for name in losses if name in known] or losses
 
 
@@ -160,7 +163,7 @@ def histogram(lengths: dict[str, Any], kind: str, unit: str) -> Chart:
 def samples_section(run: RunRecord) -> Section:
     """What the model makes of the validation text: the table that the run wrote."""
     lines = [line for line in run.text("examples.md").split("\n") if line.startswith("|")]
-    cells = [[cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    cells = [cells_of(line) for line in lines]
     if len(cells) < 3:
         return Section("Samples", [])
     rows = [row for row in cells[2:12] if len(row) == len(cells[0])]

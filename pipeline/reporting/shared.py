@@ -15,6 +15,7 @@ from pipeline.reporting.run_record import RunRecord
 from pipeline.tracking import lineage
 from pipeline.tracking.amounts import duration
 from pipeline.tracking.plots import readable
+from pipeline.tracking.public import public, without_secrets
 
 Z = 1.96  # of a 95 % interval of a normal distribution
 TITLES = {
@@ -221,7 +222,7 @@ def energy_note(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def settings_section(run: RunRecord) -> Section:
     """The settings that matter most as a table, all of them folded away."""
-    settings = flat(run.config)
+    settings = flat(public(run.config))  # a page is made to be passed on
     known = [name for name in SETTINGS if settings.get(name, UNLIMITED) not in (None, UNLIMITED)]
     rows = [[name, _shown(settings[name])] for name in known]
     text = "\n".join(f"{name}: {_shown(value)}" for name, value in settings.items() if value is not None)
@@ -243,7 +244,7 @@ def commands_section(*commands: str) -> Section:
     if not lines:
         return Section("Repeat it", [])
     text = "The same version, data and settings give the same weights on processors."
-    return Section("Repeat it", [Text(text), Code("\n".join(lines))])
+    return Section("Repeat it", [Text(text), Code(without_secrets("\n".join(lines)))])
 
 
 def command_of(run: RunRecord) -> str:

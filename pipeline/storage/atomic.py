@@ -69,7 +69,8 @@ def is_disk_full(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in NO_ROOM or (error.errno is None and "written" in str(error))  # NumPy's has no number
     text = str(error)  # torch and safetensors
-    return any(sign in text for sign in ("No space left", "File too large", "file write failed", "os error 28"))
+    numbers = [f"os error {number})" for number in NO_ROOM]
+    return any(sign in text for sign in ("No space left", "File too large", "file write failed", *numbers))
 
 
 def reason(error: BaseException) -> str:

@@ -54,6 +54,11 @@ def damage(folder: Path, hash_of: Callable[[Path], str]) -> str | None:
     return None
 
 
+def unsealed(folder: Path, hash_of: Callable[[Path], str]) -> str | None:
+    """As `damage`, of a folder that has a `SHA256SUMS`: that it is missing is damage too."""
+    return damage(folder, hash_of) if (folder / SUMS).is_file() else f"{folder / SUMS} is missing."
+
+
 def check_seal(folder: Path) -> None:
     """Compares a folder's files with its `SHA256SUMS`.
 

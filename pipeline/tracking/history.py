@@ -56,6 +56,8 @@ class History(Logger):
     def restore(self, step: int) -> None:
         """Reads the rows of an earlier part of the run, up to the resumed step; warns if some are damaged."""
         if not self.file.exists():
+            if step:
+                print(f"Warning: {self.file} is missing: curves begin at step {step:,}.")
             return
         text = self.file.read_bytes().decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
         reader = csv.DictReader(io.StringIO(text))

@@ -16,9 +16,22 @@ def markdown_line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(_escaped(cell) for cell in cells)} |\n"
 
 
+def cells_of(line: str) -> list[str]:
+    """The cells of a line that `markdown_line` has written."""
+    return [re.sub(r"\\([|<`!])", r"\1", cell).strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
 def _escaped(cell: str) -> str:
-    cell = re.sub(r"<(?=[A-Za-z/!])", r"\\<", cell) if "`" not in cell else cell  # else it would be a tag of HTML
-    return " ".join(cell.replace("|", "\\|").split())
+    return " ".join(escaped(cell).replace("|", "\\|").split())
+
+
+def escaped(text: str) -> str:
+    """A text for Markdown: without tags of HTML and pictures; a span between two backticks stays code."""
+    parts = re.split(r"((?<![\\`])`[^`]+`(?!`))", text)  # every other one is code
+    return "".join(part if at % 2 else MARKUP.sub(r"\\\g<0>", part) for at, part in enumerate(parts))
+
+
+MARKUP = re.compile(r"<(?=[A-Za-z/!?])|`|!(?=\[)")
 
 
 SUPERSCRIPTS = dict(zip("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", strict=True))

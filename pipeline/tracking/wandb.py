@@ -1,11 +1,10 @@
-"""Weights & Biases: a logger that resumes without gaps, and what is public of a configuration."""
+"""Weights & Biases: a logger that resumes without gaps."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
 from pipeline.tracking.history import History
+from pipeline.tracking.public import public
 from pipeline.tracking.wandb_environment import RUN_ID, tolerated, wandb_mode
 
 LONGEST_TAG = 64  # characters that W&B allows
@@ -132,23 +132,6 @@ def staged_in(folder: Path) -> Iterator[None]:
         del os.environ["WANDB_DATA_DIR"]
         if before is not None:
             os.environ["WANDB_DATA_DIR"] = before
-
-
-SECRET = re.compile(r"(^|_)(token|key|password|secret)$")
-
-
-def public(value: Any, name: str = "") -> Any:
-    """A configuration without secrets and without folders of this machine: of a path only the last part is kept."""
-    if isinstance(value, dict):
-        return {key: public(part, key) for key, part in value.items() if not SECRET.search(str(key))}
-    if isinstance(value, list):
-        return [public(part, name) for part in value]
-    if not isinstance(value, str) or "/" not in value:
-        return value
-    with contextlib.suppress(OSError):  # a text longer than any path
-        if name in ("files", "unigram") or value[0] in "/~." or Path(value).exists():
-            return Path(value).name
-    return value
 
 
 @dataclass

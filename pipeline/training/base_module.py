@@ -26,6 +26,7 @@ from pipeline.training import checkpoints, optimizers
 from pipeline.training.energy import Energy
 from pipeline.training.hardware import keep_memory
 from pipeline.training.loss_sums import EMPTY, LossSums
+from pipeline.training.nodes import appears
 from pipeline.training.optimizers import Optimization
 from pipeline.training.schedules import apply_configured_rates
 from pipeline.training.step_callbacks import NonFiniteGuard, StepCallback
@@ -297,18 +298,27 @@ class Training(lightning.LightningModule):
         return self.seconds_before + time.monotonic() - self.started
 
     def _compare_processes(self) -> None:
-        """Each machine may have trained its own tokenizer, whose token ids mean something else.
+        """Each machine may have trained its own tokenizer, whose token ids mean something else, or lack a checkpoint.
 
         Raises:
-            UserError: processes have other data or another configuration than the first one.
+            UserError: processes have other data or another configuration than the first one, begin at another step, or
+                do not see its run folder.
         """
-        if self.trainer.world_size > 1:
-            own = torch.tensor(int(digest(self.identity)[:12], 16), device=self.trainer.strategy.root_device)
-            if len(self.trainer.strategy.all_gather(own).unique()) > 1:
-                raise UserError(
-                    "The processes have different data or configurations. On several machines, let PIPELINE_CACHE "
-                    "be a folder that all of them share, so that they share tokenizer and token store."
-                )
+        if self.trainer.world_size == 1:
+            return
+        strategy, file = self.trainer.strategy, self.checkpoint_file
+        there = self.trainer.num_nodes == 1 or file is None or appears(file.parents[1])
+        own = [int(digest(self.identity)[:12], 16), self.global_step, int(there)]
+        every = strategy.all_gather(torch.tensor(own, device=strategy.root_device)).view(-1, len(own))
+        if len(every[:, 0].unique()) > 1:
+            raise UserError(
+                "The processes have different data or configurations. On several machines, let PIPELINE_CACHE "
+                "be a folder that all of them share, so that they share tokenizer and token store."
+            )
+        if len(every[:, 1].unique()) > 1 or not every[:, 2].all():
+            raise UserError(
+                "The machines do not see the same run folder: let it be in a folder that all of them share."
+            )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         sums = {name: torch.tensor(values, dtype=torch.float64) for name, values in self.sums.local().items()}

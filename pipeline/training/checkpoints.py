@@ -42,7 +42,7 @@ PARTS: dict[str, type] = {
 
 
 class Damaged(UserError):
-    """A checkpoint that cannot be resumed; the one before it may be whole."""
+    """A checkpoint that cannot be resumed; the one before it may be whole, unless that is said."""
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -112,7 +112,8 @@ def newest(
         check: a further check; raises `Damaged` where the checkpoint before it may pass.
 
     Raises:
-        UserError: there are checkpoints, and none is whole; or the system could not read one.
+        Damaged: there are checkpoints, and none is whole.
+        UserError: the system could not read one.
     """
     files = [file for file in (folder / LAST, folder / PREVIOUS) if file.exists()]
     complaints = []
@@ -132,7 +133,7 @@ def newest(
         return file, state
     if complaints:
         others = "The one before it is damaged too" if len(complaints) > 1 else "No other checkpoint is there"
-        raise UserError(f"{complaints[0]} {others}; set {typed.flag('overwrite')} to start over.")
+        raise Damaged(f"{complaints[0]} {others}; set {typed.flag('overwrite')} to start over.")
     return None
 
 

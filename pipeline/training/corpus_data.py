@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 import lightning
 from torch.utils.data import DataLoader
 
-from pipeline.data import files, tokenizer_builder
+from pipeline.data import files, row_sources, tokenizer_builder
 from pipeline.data import store_builder as store
 from pipeline.data.documents import Source
+from pipeline.data.hub import public_name
 from pipeline.data.synthetic import corpus as sample
 from pipeline.data.task_texts import task_texts
 from pipeline.data.token_store import TokenStore
@@ -26,13 +26,13 @@ from pipeline.objectives.base import Objective
 from pipeline.objectives.sampling import StepBatches
 from pipeline.presets.tasks import trained_task
 from pipeline.storage.atomic import write_json
-from pipeline.storage.checksums import digest
+from pipeline.storage.checksums import digest, file_hash, unsealed
 from pipeline.storage.folders import write_folder
 from pipeline.storage.locks import built_once
 from pipeline.storage.paths import cache_folder
 from pipeline.storage.validation import read_json
 from pipeline.tokenization.base import Tokenizer
-from pipeline.training.loader import Loader, MicroBatches, ResumableSampler
+from pipeline.training.loader import Loader, MicroBatches, ResumableSampler, StepLoader
 
 OF_TASK = "task:"  # in front of the name of a task, where a corpus is named
 VALIDATION_BATCH = 64  # rows at once, at most
@@ -138,7 +138,7 @@ class CorpusData(lightning.LightningDataModule):
         self.set_aside = valid is None
         if self.set_aside and self.hub is None:
             self.section = _section_of(train, cache_folder() / "sections")
-            train = replace(train, section=self.section)
+            train.section = self.section  # in place: the text is the same, and its hash known
         if check is not None:
             check(self)
         root = cache_folder() / "stores"
@@ -192,7 +192,10 @@ class CorpusData(lightning.LightningDataModule):
         if self.sample_documents is not None:
             folder = cache_folder() / "sample" / digest(self.sample_documents, _code_of_sample())[:16]
             with built_once(folder, "the sample corpus"):
-                if not (folder / "valid.txt").exists():
+                why = unsealed(folder, partial(file_hash, verify=self.verify)) if folder.exists() else ""
+                if why:
+                    print(f"Warning: {why} The sample corpus is made again.")
+                if why is not None:
                     count = self.sample_documents
                     write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
@@ -216,6 +219,18 @@ class CorpusData(lightning.LightningDataModule):
         return self.sample_documents is not None or of_task
 
     @property
+    def public_name(self) -> str | None:
+        """Of a public data set of the hub that the text is from; None: it is from elsewhere."""
+        if self.task is not None:
+            return row_sources.public_name(trained_task(self.task), self.files)
+        return None if self.hub is None else public_name(self.hub)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether everybody can read the text: that of the synthetic world, or of a public data set of the hub."""
+        return self.synthetic or self.public_name is not None
+
+    @property
     def parts_hash(self) -> str:
         """Of the validation text, and of how it was set aside where that is not by whole documents."""
         corpus = self.valid.meta["corpus"]
@@ -224,8 +239,7 @@ class CorpusData(lightning.LightningDataModule):
     def stages(self, name: str) -> list[dict[str, Any]]:
         """Corpus and tokenizer as stages of a lineage."""
         counts = {key: self.train.meta[key] for key in ("documents", "sentences", "words", "tokens", "bytes")}
-        hub = self.hub if self.task is None or self.files is not None else trained_task(self.task).hub
-        about = {"language": self.language, "hub": (hub or {}).get("path"), "synthetic": self.synthetic}
+        about = {"language": self.language, "hub": self.public_name, "synthetic": self.synthetic}
         known = {key: True if key == "synthetic" else value for key, value in about.items() if value}
         return [
             {"stage": "corpus", "name": name, "sha256": self.train.meta["corpus"], **counts, **known},
@@ -260,11 +274,10 @@ class CorpusData(lightning.LightningDataModule):
         parts = self.trainer.accumulate_grad_batches
         data = MicroBatches(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
         # global_step is already restored here, so a resumed run starts with the very next batch.
-        order = ResumableSampler(first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts)
+        order = ResumableSampler(first=self.trainer.global_step, total=self.trainer.max_steps)
         return Loader(
             data,
-            sampler=order,
-            batch_size=None,
+            order,
             num_workers=self.workers,
             persistent_workers=self.workers > 0,
             pin_memory=self._on_cuda,
@@ -277,8 +290,7 @@ class CorpusData(lightning.LightningDataModule):
         count = max(1, math.ceil(rows / VALIDATION_BATCH))
         steps = self.batches(self.valid, batch_size=max(1, rows // count), seed=0)
         data = MicroBatches(steps, parts=1, world=self.trainer.world_size, rank=self.trainer.global_rank)
-        order = range(count)
-        return DataLoader(data, sampler=order, batch_size=None, pin_memory=self._on_cuda)  # type: ignore[arg-type]
+        return StepLoader(data, range(count), pin_memory=self._on_cuda)
 
     @property
     def _on_cuda(self) -> bool:

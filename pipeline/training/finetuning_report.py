@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cards.finetuned import TaskFacts, model_card
+from pipeline.console import typed
 from pipeline.console.rank import is_main
+from pipeline.errors import UserError
 from pipeline.models.outputs import LoadReport, lines_of_tensors
 from pipeline.presets.arms import FRESH
 from pipeline.storage.atomic import write_atomically
@@ -109,7 +111,7 @@ def finish(run: Run, module: FineTuning, data: TaskData) -> None:
     headline, labels = task.headline(scores.figures), task.describe_labels(data.examples["train"])
     facts = TaskFacts(metric=task.metric, headline=headline, labels=labels)
     card = partial(model_card, module.model, task=facts, arm=module.arm)
-    saved = run.keep("model", module.model.save, card, metrics, pictures=[*drawn, *tested, *shown])
+    saved = run.keep("model", module.model.save, card, metrics, pictures=[*drawn, *tested])
     charts = {} if run.wandb is None else charts_of(rows)
     columns, wrong = task.worst(rows)
     tables = {"wrong_answers": (columns, wrong[:WRONG])}
@@ -128,10 +130,11 @@ def test(run: Run, module: FineTuning, data: TaskData) -> dict[str, Any]:
         found = {"best_step": run.steps, best_name: run.metrics().get(name, 0.0)}
         run.trainer.test(module, data, verbose=False)
         return found
-    best = run.last.with_name(checkpoints.BEST)
-    state = checkpoints.read(best if best.exists() else run.last)
+    best, score = run.last.with_name(checkpoints.BEST), run.best_score
+    if score is not None and not best.exists():
+        raise UserError(f"{best} is missing, the checkpoint to test; set {typed.flag('overwrite')} to start over.")
+    state = checkpoints.read(run.last if score is None else best)
     metrics = run.metrics_of(state)  # val/* are of the checkpoint that is tested
-    score = run.best_score
     module.load_state_dict(final_weights(state))
     run.trainer.test(module, data, verbose=False)
     return {

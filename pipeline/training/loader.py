@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
@@ -21,22 +21,21 @@ class Steps(Protocol):
     def part(self, batch: Any, index: int, parts: int) -> Any: ...
 
 
-class MicroBatches(Dataset[Any]):
-    """Item i = micro-batch (i mod `parts`) of step (i div `parts`), the share of process `rank` of `world`."""
+class MicroBatches(Dataset[list[Any]]):
+    """Item i = the `parts` micro-batches of step i, of each the share of process `rank` of `world`.
+
+    They are one item, since they share the step's whole batch: as items of their own, several workers would make it.
+    """
 
     def __init__(self, steps: Steps, *, parts: int, world: int, rank: int) -> None:
         self.steps, self.parts, self.world, self.rank = steps, parts, world, rank
-        self._last: tuple[int, Any] | None = None
 
-    def __getitem__(self, index: int) -> Any:
-        step, part = divmod(index, self.parts)
-        if self._last is None or self._last[0] != step:  # the micro-batches of a step share its whole batch
-            self._last = (step, self.steps(step))
-        parts, whole = self.parts * self.world, self._last[1]
-        if parts == 1:
-            return whole
-        share = self.steps.part(whole, part * self.world + self.rank, parts)
-        return share if len(share) else empty_share(self.steps.part(whole, 0, len(whole)))
+    def __getitem__(self, step: int) -> list[Any]:
+        whole, count = self.steps(step), self.parts * self.world
+        if count == 1:
+            return [whole]
+        shares = [self.steps.part(whole, part * self.world + self.rank, count) for part in range(self.parts)]
+        return [share if len(share) else empty_share(self.steps.part(whole, 0, len(whole))) for share in shares]
 
 
 def empty_share(batch: Batch) -> Batch:
@@ -57,31 +56,54 @@ class ResumableSampler(Sampler[int]):
         return self.total
 
 
-class Loader(DataLoader):
-    """Makes the next batch while a step is computed, and counts the seconds for which training waited all the same."""
+class StepLoader(DataLoader):
+    """The micro-batches of each step, one after the other.
+
+    Args:
+        order: steps.
+    """
+
+    def __init__(self, data: MicroBatches, order: Iterable[int], **options: Any) -> None:
+        super().__init__(data, sampler=order, batch_size=None, **options)
+        self.parts = data.parts
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        for step in self.steps():
+            yield from step
+
+    def __len__(self) -> int:
+        return super().__len__() * self.parts
+
+    def steps(self) -> Iterator[list[Batch]]:
+        """The micro-batches of each step together."""
+        return super().__iter__()
+
+
+class Loader(StepLoader):
+    """Makes the next step while one is computed, and counts the seconds for which training waited all the same."""
 
     waited = 0.0
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        batches = super().__iter__()
+    def steps(self) -> Iterator[list[Batch]]:
+        steps = super().steps()
         if self.num_workers:  # worker processes make batches ahead; only the main thread may wait for them
-            yield from self._timed(lambda: next(batches, None))
+            yield from self._timed(lambda: next(steps, None))
             return
         with ThreadPoolExecutor(max_workers=1) as pool:
-            ahead = [pool.submit(next, batches, None)]
+            ahead = [pool.submit(next, steps, None)]
 
-            def take() -> Batch | None:
-                batch = ahead.pop().result()
-                ahead.append(pool.submit(next, batches, None))
-                return batch
+            def take() -> list[Batch] | None:
+                step = ahead.pop().result()
+                ahead.append(pool.submit(next, steps, None))
+                return step
 
             yield from self._timed(take)
 
-    def _timed(self, take: Callable[[], Batch | None]) -> Iterator[Batch]:
+    def _timed(self, take: Callable[[], list[Batch] | None]) -> Iterator[list[Batch]]:
         while True:
             begin = time.perf_counter()
-            batch = take()
+            step = take()
             self.waited += time.perf_counter() - begin
-            if batch is None:
+            if step is None:
                 return
-            yield batch
+            yield step

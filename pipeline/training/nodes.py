@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout
 from lightning.pytorch.utilities import rank_zero_only
 
 from pipeline.errors import UserError
+from pipeline.tracking import lineage
+
+LATEST = 90  # seconds after which a file of another machine is seen
 
 
 def set_rank_of_node(num_nodes: int) -> None:
@@ -44,6 +49,15 @@ def prepare_nodes(trainer: Any) -> None:
             f"trainer.num_nodes is {trainer.num_nodes}, but no other node could find this one: set MASTER_ADDR and "
             "MASTER_PORT to the same on all of them and NODE_RANK to 0, 1, ..., or start them by SLURM."
         )
+
+
+def appears(folder: Path) -> bool:
+    """Whether the run folder that the first process has begun is seen here, after a while: file systems may be slow."""
+    for _ in range(LATEST):
+        if (folder / lineage.FILE).is_file():
+            return True
+        time.sleep(1)
+    return False
 
 
 def announce_nodes(trainer: Any) -> None:

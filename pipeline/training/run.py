@@ -28,7 +28,8 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.tracking import lineage
 from pipeline.tracking.history import LOCAL, History, write_metrics
-from pipeline.tracking.wandb import ResumableWandb, WandbOptions, end_run, public, wandb_logger
+from pipeline.tracking.public import public
+from pipeline.tracking.wandb import ResumableWandb, WandbOptions, end_run, wandb_logger
 from pipeline.tracking.wandb_artifacts import log_artifact, use_artifact
 from pipeline.tracking.wandb_environment import tolerated
 from pipeline.training import checkpoints, loggers
@@ -77,7 +78,7 @@ class Run:
         identity = {"version": __version__, **flat(configuration.resolved), **content}
         self.module.identity = json.loads(json.dumps(identity))  # in the types that a checkpoint gives
         self.module.checkpoint_file = self.last
-        self.log_text = self.data.files is None or self.settings.log_text  # may texts go to W&B?
+        self.log_text = self.data.is_public or self.settings.log_text  # may texts go to W&B?
         # Texts, and words of them in a vocabulary, go to W&B only if the texts of pretraining may.
         self.public = self.log_text and (lineage.is_public(stages) or self.settings.log_text)
 

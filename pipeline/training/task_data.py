@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from pipeline.data import labeled
+from pipeline.data import labeled, row_sources
 from pipeline.data.labeled import LabeledRows
 from pipeline.data.splits import nested
 from pipeline.errors import UserError
@@ -22,7 +22,7 @@ from pipeline.finetuning.heads import head_class, head_for
 from pipeline.models.base import Encoder
 from pipeline.objectives.batch import Batch, Target
 from pipeline.storage.checksums import digest
-from pipeline.training.loader import MicroBatches, ResumableSampler
+from pipeline.training.loader import MicroBatches, ResumableSampler, StepLoader
 from tasks.base import Example, Task
 
 SHORTEST = 8  # positions of a text, with its special tokens
@@ -133,8 +133,14 @@ class TaskData(lightning.LightningDataModule):
         """The task as a stage of a lineage; its hash is that of texts and labels as they were read."""
         rows = {split: [[example.text, example.label] for example in part] for split, part in self.examples.items()}
         counts = {split: len(part) for split, part in rows.items()}
-        hub = {"hub": self.task.hub["path"]} if self.files is None and self.task.hub is not None else {}
-        return {"stage": "task", "name": name, "sha256": digest(rows), "rows": counts, **hub}
+        hub = row_sources.public_name(self.task, self.files)
+        known = {} if hub is None else {"hub": hub}
+        return {"stage": "task", "name": name, "sha256": digest(rows), "rows": counts, **known}
+
+    @property
+    def is_public(self) -> bool:
+        """Whether everybody can read the texts: those of the synthetic world, or of a public data set of the hub."""
+        return row_sources.is_public(self.task, self.files)
 
     # ------------------------------------------------------------------ rows -> examples
 
@@ -163,6 +169,10 @@ class TaskData(lightning.LightningDataModule):
 
     # ------------------------------------------------------------------ batches
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the trainer, which a process that makes batches does not need, and which cannot be sent to it."""
+        return {**self.__dict__, "trainer": None}
+
     @property
     def steps_per_epoch(self) -> int:
         return -(-len(self.features["train"]) // self.batch_size)
@@ -184,12 +194,10 @@ class TaskData(lightning.LightningDataModule):
         steps = Buckets([len(feature) for feature in self.features["train"]], self.batch_size, self.seed, self)
         parts = self.trainer.accumulate_grad_batches
         data = MicroBatches(steps, parts=parts, world=self.trainer.world_size, rank=self.trainer.global_rank)
-        order: Sampler[int] = ResumableSampler(
-            first=self.trainer.global_step * parts, total=self.trainer.max_steps * parts
-        )
+        order: Sampler[int] = ResumableSampler(first=self.trainer.global_step, total=self.trainer.max_steps)
         if self.trainer.max_steps <= 0:
             order = NextEpoch(self.trainer, steps=self.steps_per_epoch)
-        return DataLoader(data, sampler=order, batch_size=None, num_workers=self.workers)
+        return StepLoader(data, order, num_workers=self.workers)
 
     def _evaluation(self, split: str) -> DataLoader:
         """Every row once, whatever the number of processes."""
@@ -220,17 +228,16 @@ def left_over(train: Sequence[Example], part: Sequence[Example]) -> tuple[int, i
 
 
 class NextEpoch(Sampler[int]):
-    """Numbers of the micro-batches of the next epoch, for a trainer that counts epochs (`max_epochs`)."""
+    """The steps of the next epoch, for a trainer that counts epochs (`max_epochs`)."""
 
     def __init__(self, trainer: lightning.Trainer, *, steps: int) -> None:
         self.trainer, self.steps = trainer, steps
 
     def __iter__(self) -> Iterator[int]:
-        first = self.trainer.global_step * self.trainer.accumulate_grad_batches
-        return iter(range(first, first + len(self)))
+        return iter(range(self.trainer.global_step, self.trainer.global_step + self.steps))
 
     def __len__(self) -> int:
-        return self.steps * self.trainer.accumulate_grad_batches
+        return self.steps
 
 
 @dataclass

@@ -34,7 +34,7 @@ def make_trainer(make: Callable[..., lightning.Trainer], settings: Any, out: Pat
         UserError: there is no such device, or the like.
     """
     strategy = copy.deepcopy(settings.strategy)  # an object belongs to one trainer
-    if (str(settings.devices) != "1" or settings.num_nodes > 1) and strategy in ("auto", "ddp"):
+    if not is_alone(settings) and strategy in ("auto", "ddp"):
         # Heads of pretraining are not used in fine-tuning, rare words not by every process. Buffers are the same
         # everywhere; to send them at each step would hang where one process has fewer batches than another.
         strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
@@ -52,6 +52,15 @@ def make_trainer(make: Callable[..., lightning.Trainer], settings: Any, out: Pat
     except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
         message = str(error) or type(error).__name__
         raise UserError(f"The trainer cannot be made: {message.splitlines()[0].rstrip('.')}.") from None
+
+
+def is_alone(settings: Any) -> bool:
+    """Whether the section `trainer` asks for one process: for one device, or one by its number, as [3] or "3,"."""
+    devices = settings.devices
+    if isinstance(devices, str) and "," in devices:
+        devices = [number for number in devices.split(",") if number.strip()]
+    one = len(devices) == 1 if isinstance(devices, (list, tuple)) else str(devices).strip() == "1"
+    return one and settings.num_nodes == 1
 
 
 def shards_weights(strategy: Any) -> bool:

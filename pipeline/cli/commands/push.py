@@ -66,7 +66,7 @@ def list_files(commits: Commits, options: argparse.Namespace) -> None:
         for name, file in files.items():
             print(f"{size_of({branch: {name: file}}):>15,}  {name}")
     access = "public" if options.public else "private"
-    print(f"{size_of(commits):>15,}  bytes would go to {options.repo} ({access}); nothing was uploaded.")
+    print(f"{size_of(commits):>15,}  bytes would go to {options.repo} ({access} if it is new); nothing was uploaded.")
 
 
 def size_of(commits: Commits) -> int:

@@ -6,7 +6,7 @@ What is finished is skipped, so a grid can be stopped and continued at any momen
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -117,7 +117,9 @@ def compare(
         inform(f"Left out: {reason}")
     if not grid.cells():
         raise UserError("None of these models can do any of these tasks with any of these arms.")
-    rows, shown, failed = {cell: finished_rows(whole, cell, out) for cell in cells}, None, list[str]()
+    rows = {cell: finished_rows(whole, cell, out) for cell in cells}
+    shown: list[dict[str, Any]] | None = None
+    failed = list[str]()
     with progress(total=grid.size(), desc="compare", unit="run", smoothing=0) as bar:
 
         def train(run: GridRun) -> dict[str, Any]:
@@ -138,16 +140,26 @@ def compare(
                 runs = grid.runs(cell)
                 bar.initial += runs  # they say nothing about the time of the others
                 bar.update(runs)
-            found = [row for cell in cells for row in rows[cell]]
-            if found != shown:
-                comparison_files.report(found, out)
-                shown = found
+            shown = _report(rows, out, shown)
             if command:  # only now: one that is refused has written nothing
                 comparison_files.note_command(out, command)
+    for cell in set(cells) - set(grid.cells()):  # another process may have run them meanwhile
+        rows[cell] = max(rows[cell], finished_rows(whole, cell, out), key=len)
+    shown = _report(rows, out, shown)
     if shown:
         log_grid(out, shown)
     if failed:
         raise UserError(f"{len(failed)} of {len(grid.cells())} arms have no finite loss: {failed[0]}")
+
+
+def _report(
+    rows: Mapping[Cell, list[dict[str, Any]]], out: Path, shown: list[dict[str, Any]] | None
+) -> list[dict[str, Any]]:
+    """Writes the rows of all cells, unless they are `shown` there; returns them."""
+    found = [row for part in rows.values() for row in part]
+    if found != shown:
+        comparison_files.report(found, out)
+    return found
 
 
 def joined(whole: Grid, part: Grid) -> Grid:
