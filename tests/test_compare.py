@@ -34,6 +34,7 @@ from pipeline.experiments.run_cache import fingerprint_of_finetune, once, with_c
 from pipeline.presets.files import REPOSITORY, named_config
 from pipeline.presets.tasks import task_hash
 from pipeline.tracking import plots
+from pipeline.training import checkpoints
 from pipeline.training.requests import FineTuneRequest
 from pipeline.training.run_folder import restore, set_aside
 from tasks.base import kinds
@@ -236,6 +237,33 @@ def test_a_refused_run_leaves_what_was_there(tmp_path: Path) -> None:
         once(folder, {"flags": ["--y"]}, partial(fit, ends=False))
     assert not (folder / "metrics.json").exists()  # it had begun: what is there is its own
     assert once(folder, cell, fit) == {"run": 3}
+    assert {path.name for path in tmp_path.iterdir()} <= {"run", ".run.lock"}
+
+
+def test_a_stopped_run_goes_on_from_either_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also from the one before; it begins anew where both are damaged, and no other run of the grid is lost."""
+    folder, begun = tmp_path / "run", list[bool]()
+
+    def fit(*, resume: bool, ends: bool = True) -> None:
+        begun.append(resume)
+        if resume and (folder / "checkpoints/previous.ckpt").read_text() == "cut":
+            raise checkpoints.Damaged("Both checkpoints are damaged.")
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        (folder / "checkpoints/previous.ckpt").write_text("whole")
+        if not ends:
+            raise KeyboardInterrupt
+        (folder / "metrics.json").write_text(json.dumps({"run": len(begun)}))
+
+    stop = partial(fit, ends=False)
+    with pytest.raises(KeyboardInterrupt):
+        once(folder, {"flags": []}, stop)
+    with pytest.raises(KeyboardInterrupt):
+        once(folder, {"flags": []}, stop)
+    assert begun == [False, True]
+    (folder / "checkpoints/previous.ckpt").write_text("cut")
+    assert once(folder, {"flags": []}, fit) == {"run": 4}
+    assert begun == [False, True, True, False]
+    assert "run is run again: Both checkpoints are damaged." in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} <= {"run", ".run.lock"}
 
 

@@ -170,6 +170,30 @@ def test_a_damaged_token_store_is_built_anew(
     assert all(path.read_bytes() == content for path, content in stores.items())
 
 
+@pytest.mark.parametrize(
+    ("name", "damage"), [("train.txt", cut), ("train.txt", Path.unlink), ("SHA256SUMS", Path.unlink)]
+)
+def test_a_damaged_sample_corpus_is_made_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    damage: Callable[[Path], None],
+) -> None:
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    run("data", *SMALL)
+    good = capsys.readouterr().out
+    [file] = (tmp_path / "cache/sample").glob("*/train.txt")
+    content = file.read_bytes()
+    damage(file.with_name(name))
+    run("data", *SMALL)
+    shown = capsys.readouterr().out
+    assert f"{name} is " in shown
+    assert "The sample corpus is made again." in shown
+    assert shown.endswith(good)
+    assert file.read_bytes() == content
+
+
 TWELVE = [*SHORT, "--trainer.max_steps=12"]
 
 

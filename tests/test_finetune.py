@@ -135,6 +135,12 @@ def test_stopped_early_then_killed_before_the_test(
     again = figures(tmp_path / "run")
     for name in ("steps", "best_step", "val/best_accuracy", "test/accuracy", "val/accuracy", "test/loss"):
         assert again[name] == pytest.approx(first[name]), name
+    (tmp_path / "run/metrics.json").unlink()
+    best = tmp_path / "run/checkpoints/best.ckpt"
+    best.rename(tmp_path / "best.ckpt")
+    with pytest.raises(UserError, match=r"best\.ckpt is missing, the checkpoint to test; set --overwrite"):
+        run("finetune", *flags, "--resume")  # the last step is not the best one
+    (tmp_path / "best.ckpt").rename(best)
     run("finetune", *flags, "--resume", "--patience=20")  # in place of that of the checkpoint
     assert figures(tmp_path / "run")["steps"] > first["steps"]
 

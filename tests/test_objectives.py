@@ -245,6 +245,23 @@ def test_parts_hold_every_row_once(rows: int, parts: int) -> None:
         assert len(share.targets["dense"].labels) == len(share.targets["dense"].spelling) == len(share)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("device", "at_once"), [("cuda", True), ("mps", False), ("cpu", False)])
+def test_only_a_gpu_of_nvidia_copies_while_it_computes(
+    monkeypatch: pytest.MonkeyPatch, device: str, at_once: bool
+) -> None:
+    """From memory that is not kept Apple's GPUs would read what is written there next; they have no float64 either."""
+    asked = list[bool]()
+
+    def to(tensor: torch.Tensor, device: str, non_blocking: bool) -> torch.Tensor:
+        asked.append(non_blocking)
+        assert tensor.dtype != torch.float64
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    toy_batch(3).to(device)
+    assert set(asked) == {at_once}
+
+
 def test_a_process_without_a_row_computes_one_that_counts_nothing() -> None:
     class Steps:
         def __call__(self, step: int) -> Batch:

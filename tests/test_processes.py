@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pipeline.errors import UserError
-from tests.conftest import SMALL, command, figures, run
+from pipeline.training.trainer import is_alone
+from tests.conftest import SMALL, command, figures, run, surroundings
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +37,47 @@ def test_processes_with_other_data_are_told(tmp_path: Path) -> None:
     done = command("pretrain", "--out", str(tmp_path / "two"), *settings, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert "The processes have different data" in done.stderr
+
+
+def test_machines_that_do_not_share_the_run_folder_are_told(tmp_path: Path) -> None:
+    """The one without the checkpoint would begin at step 0, and the weights of the two drift apart."""
+    (tmp_path / "callback.py").write_text(
+        "import os, lightning\n"
+        "class Elsewhere(lightning.Callback):\n"
+        "    def setup(self, trainer, module, stage):\n"
+        "        if os.environ.get('LOCAL_RANK', '0') == '1':\n"
+        "            type(module).global_step = property(lambda self: 4)\n"
+    )
+    settings = [*SMALL, *EVERY, *TWO, "--trainer.callbacks+=callback.Elsewhere"]
+    done = command("pretrain", "--out", str(tmp_path / "two"), *settings, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "The machines do not see the same run folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("devices", "alone"),
+    [(1, True), ("1", True), ([3], True), ("3,", True), (2, False), ([0, 1], False), ("auto", False)],
+)
+def test_one_device_by_its_number_is_one_process(devices: object, alone: bool) -> None:
+    assert is_alone(SimpleNamespace(devices=devices, num_nodes=1)) == alone
+    assert not is_alone(SimpleNamespace(devices=devices, num_nodes=2))
+
+
+def test_batches_of_fine_tuning_can_be_made_in_processes_that_are_spawned(pretrained: Path, tmp_path: Path) -> None:
+    """As on macOS."""
+    script = "import multiprocessing, sys; from pipeline.__main__ import main\n"
+    script += "if __name__ == '__main__':\n    multiprocessing.set_start_method('spawn'); sys.exit(main())\n"
+    (tmp_path / "spawn.py").write_text(script)
+    settings = ["--task", "sentiment", "--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
+    settings += ["--data.train_rows=64", "--data.epochs=1", "--validations=1", "--data.workers=1"]
+    done = subprocess.run(
+        [sys.executable, "spawn.py", "finetune", *settings],
+        capture_output=True,
+        text=True,
+        env=surroundings(),
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_fine_tuning_in_two_processes_with_ragged_ends(pretrained: Path, tmp_path: Path) -> None:
