@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from pipeline.errors import UserError
+from pipeline.experiments.comparison import files as comparison_files
 from pipeline.experiments.comparison import grid as compare
 from pipeline.experiments.comparison import runs as grid_run
 from pipeline.experiments.run_cache import once
@@ -131,3 +132,25 @@ def test_a_setting_that_means_nothing_to_a_later_task_is_refused_before_any_run(
         with pytest.raises(UserError, match=message):
             run(*where, "--tasks", "tagging sentiment" if "crf" in flag else "sentiment tagging", f"--{flag}")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_part_of_a_grid_that_ends_last_has_the_runs_of_the_others(pretrained: Path, tmp_path: Path) -> None:
+    """Two processes are at parts of one grid: the table of the one that ends last is the whole one."""
+    file, out = tmp_path / "grid.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump({**GRID, "encoders": str(pretrained / "encoder")}))
+    whole = compare.load(file, tasks=["sentiment", "entailment"])
+
+    def of(task: str, finetune: Any) -> None:
+        grid_run.compare(compare.load(file, tasks=[task]), out, finetune, whole=whole)
+
+    def tune(request: Any) -> None:
+        figures = {"test/accuracy": 0.9, "val/best_accuracy": 0.9, "degenerate": False, "tokens": 10, "seconds": 6.0}
+        (request.out / "metrics.json").write_text(json.dumps(figures))
+
+    def tune_beside_another(request: Any) -> None:
+        of("entailment", tune)
+        tune(request)
+
+    of("sentiment", tune_beside_another)
+    rows = comparison_files.read(out / "compare.csv")
+    assert [row["task"] for row in rows] == ["sentiment", "entailment"]
