@@ -254,11 +254,14 @@ def test_only_a_gpu_of_nvidia_copies_while_it_computes(
 
     def to(tensor: torch.Tensor, device: str, non_blocking: bool) -> torch.Tensor:
         asked.append(non_blocking)
-        assert tensor.dtype != torch.float64
         return tensor
 
+    batch = toy_batch(3)
+    batch.targets["dense"].spelling = torch.ones(3, dtype=torch.float64)
     monkeypatch.setattr(torch.Tensor, "to", to)
-    toy_batch(3).to(device)
+    spelling = batch.to(device).targets["dense"].spelling
+    assert spelling is not None
+    assert spelling.dtype == (torch.float32 if device == "mps" else torch.float64)
     assert set(asked) == {at_once}
 
 

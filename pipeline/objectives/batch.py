@@ -118,8 +118,14 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on another device."""
-        at_once = torch.device(device).type != "cuda"  # Apple's GPUs would read memory that is free again
-        return self._map(lambda tensor: tensor.to(device, non_blocking=not at_once))
+        kind = torch.device(device).type
+
+        def moved(tensor: Tensor) -> Tensor:
+            if kind == "mps" and tensor.dtype == torch.float64:  # which Apple's GPUs do not have
+                tensor = tensor.float()
+            return tensor.to(device, non_blocking=kind == "cuda")  # Apple's would read memory that is free again
+
+        return self._map(moved)
 
     def pin_memory(self) -> Batch:
         """The batch in page-locked memory, from which a GPU copies while it computes."""

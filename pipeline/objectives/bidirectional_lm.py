@@ -137,5 +137,5 @@ def _target(rows: list[list[bytes]], tokenizer: Tokenizer, *, width: int) -> Tar
     return Target(
         labels=torch.from_numpy(labels),
         count=torch.tensor((labels >= 0).sum()),
-        spelling=torch.full((len(rows),), nats / len(rows)),
+        spelling=torch.full((len(rows),), nats / len(rows), dtype=torch.float64),
     )

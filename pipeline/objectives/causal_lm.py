@@ -61,7 +61,7 @@ class CausalLM(Objective):
         target = Target(labels=torch.from_numpy(labels), count=torch.tensor((labels >= 0).sum()))
         if rows.store.unknown_nats:  # on average: the tokens do not say which words they were
             unknown = torch.from_numpy((labels == tokenizer.id("unk")).sum(1))
-            target.spelling = unknown.float() * rows.store.unknown_nats
+            target.spelling = unknown.double() * rows.store.unknown_nats
         return Batch(inputs=inputs, targets={"lm": target}, rows=torch.from_numpy(index))
 
     def forward(self, model: Encoder, batch: Batch) -> dict[str, Loss]:
