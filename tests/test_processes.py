@@ -25,33 +25,25 @@ def losses(folder: Path) -> list[float]:
         return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
 
 
-def test_processes_with_other_data_are_told(tmp_path: Path) -> None:
-    """As two machines would have that train a tokenizer each."""
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [  # what a process of another machine may have of its own: a tokenizer, or no checkpoint, so that it is at step 0
+        ("module.identity['content of the tokenizer'] = 'other'", "The processes have different data"),
+        ("type(module).global_step = property(lambda self: 4)", "The machines do not see the same run folder"),
+    ],
+)
+def test_processes_that_differ_are_told(tmp_path: Path, second: str, said: str) -> None:
     (tmp_path / "callback.py").write_text(
         "import os, lightning\n"
         "class Other(lightning.Callback):\n"
         "    def setup(self, trainer, module, stage):\n"
-        "        module.identity['content of the tokenizer'] = os.environ.get('LOCAL_RANK', '0')\n"
+        "        if os.environ.get('LOCAL_RANK', '0') == '1':\n"
+        f"            {second}\n"
     )
     settings = [*SMALL, *EVERY, *TWO, "--trainer.callbacks+=callback.Other"]
     done = command("pretrain", "--out", str(tmp_path / "two"), *settings, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
-    assert "The processes have different data" in done.stderr
-
-
-def test_machines_that_do_not_share_the_run_folder_are_told(tmp_path: Path) -> None:
-    """The one without the checkpoint would begin at step 0, and the weights of the two drift apart."""
-    (tmp_path / "callback.py").write_text(
-        "import os, lightning\n"
-        "class Elsewhere(lightning.Callback):\n"
-        "    def setup(self, trainer, module, stage):\n"
-        "        if os.environ.get('LOCAL_RANK', '0') == '1':\n"
-        "            type(module).global_step = property(lambda self: 4)\n"
-    )
-    settings = [*SMALL, *EVERY, *TWO, "--trainer.callbacks+=callback.Elsewhere"]
-    done = command("pretrain", "--out", str(tmp_path / "two"), *settings, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 2
-    assert "The machines do not see the same run folder" in done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def public_name(task: DataSet, files: str | None) -> str | None:
 
 def is_public(task: DataSet, files: str | None) -> bool:
     """Whether everybody can read a task's texts: those of the synthetic world, or of a public data set of the hub."""
-    return files is None and (task.hub is None or hub.public_name(task.hub) is not None)
+    return files is None and (task.hub is None or public_name(task, files) is not None)
 
 
 def rows_of(task: DataSet, files: str | None, split: str, refuse: Refuse = refuse) -> list[Row] | None:
