@@ -6,8 +6,6 @@ The network that learns it is the head that the kind names: one file in `pipelin
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tasks import metrics
 from tasks.dataset import DataSet, Row, listed
+from tasks.discovery import modules_of
 from tasks.errors import RowError, TaskError, UserError
 from tasks.guess import Table
 
@@ -251,12 +250,13 @@ class Task(DataSet, ABC):
 
 def kinds() -> dict[str, type[Task]]:
     """The kinds of task in this package, by name."""
-    package = importlib.import_module("tasks")
-    modules = [importlib.import_module(f"tasks.{found.name}") for found in pkgutil.iter_modules(package.__path__)]
+    modules = modules_of("tasks")
     classes = (value for module in modules for value in vars(module).values() if isinstance(value, type))
     found: dict[str, type[Task]] = {}
     for cls in classes:
         if issubclass(cls, Task) and cls.kind and "kind" in vars(cls) and found.setdefault(cls.kind, cls) is not cls:
             other = found[cls.kind]
-            raise TaskError(f"{other.__module__} and {cls.__module__} define the same kind '{cls.kind}'")
+            raise TaskError(
+                f"{other.__module__} and {cls.__module__} define the same kind '{cls.kind}': give one of them another."
+            )
     return found

@@ -12,6 +12,7 @@ import pytest
 import pipeline.cli.commands
 import pipeline.models
 import pipeline.objectives
+from pipeline.errors import UserError
 from pipeline.models import registry
 from pipeline.presets import files as presets
 from pipeline.presets.files import REPOSITORY
@@ -38,7 +39,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry._in_package.cache_clear()
     yield
     registry._in_package.cache_clear()
-    for name in new:
+    for name in (*new, "pipeline/models/half.py"):
         sys.modules.pop(name.removesuffix(".py").replace("/", "."), None)
 
 
@@ -75,3 +76,47 @@ def test_a_model_an_objective_and_a_command_are_one_file_each(
     for task in ("sentiment", "entailment", "tagging"):
         run("finetune", "--model", "my-gru", "--from", "run/encoder", "--task", task, "--out", task, *more)
         assert figures(Path(task))["test/rows"] == 500
+
+
+BROKEN = {
+    "def forward(:\n": "SyntaxError: invalid syntax.",
+    "import nothing_of_this_name\n": "ModuleNotFoundError: No module named 'nothing_of_this_name'.",
+    "class Own:\n    size: int = wide\n": "NameError: name 'wide' is not defined.",
+}
+
+
+def half_written(folder: Path, content: str) -> Path:
+    """A file of a model in the packages of `page`, and its configuration, MODEL=half."""
+    (folder / "configs/pretrain/half.yaml").write_text(
+        (folder / "configs/pretrain/my-gru.yaml").read_text().replace("my_gru", "half")
+    )
+    file = folder / "pipeline/models/half.py"
+    file.write_text(content)
+    return file
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_broken_file_is_named_and_the_others_serve(
+    page: None, tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that is being written; a task and a command are found in the same way."""
+    file = half_written(tmp_path, content)
+    assert {"bert", "gpt", "ngram"} < set(registry.names())
+    registry._in_package.cache_clear()
+    assert "half" not in registry.names()  # looked for again, and said once
+    why = f"{file}, line {content.count(chr(10))}: {BROKEN[content]}"
+    assert capsys.readouterr().err == f"Warning: {why} The file is left out.\n"
+    with pytest.raises(UserError) as error:
+        run("pretrain", "--model", "half")
+    assert str(error.value) == why
+
+
+def test_a_model_that_lacks_a_method_says_so_before_it_is_trained(page: None, tmp_path: Path) -> None:
+    whole = (tmp_path / "pipeline/models/my_gru.py").read_text()
+    changes = {'"my-gru"': '"half"', "def logits": "def scores", "def layer_groups": "def groups"}
+    for before, after in changes.items():
+        assert before in whole
+        whole = whole.replace(before, after)
+    half_written(tmp_path, whole)
+    with pytest.raises(UserError, match=r"half\.Gru has no layer_groups, logits yet"):
+        run("pretrain", "--model", "half", *SMALL)

@@ -191,9 +191,7 @@ def test_two_files_of_one_model_type_are_refused(monkeypatch: pytest.MonkeyPatch
     for name, kind in (("copied", Copied), ("other", Other)):
         kind.__module__ = f"pipeline.models.{name}"
         modules[kind.__module__] = SimpleNamespace(__name__=kind.__module__, kind=kind)
-    found = [SimpleNamespace(name=name, ispkg=False) for name in ("copied", "other")]
-    monkeypatch.setattr("pkgutil.iter_modules", lambda _: found)
-    monkeypatch.setattr("importlib.import_module", modules.__getitem__)
+    monkeypatch.setattr(registry, "modules_of", lambda _: modules.values())
     with pytest.raises(
         UserError, match=r"models\.copied and pipeline\.models\.other define the same model_type 'cbow'"
     ):

@@ -14,12 +14,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy.stats import entropy
 from torch import nn
 
 import pipeline
+from pipeline.data import store_builder
+from pipeline.data.documents import Source
 from pipeline.data.rows import PackedBlocks
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
+from pipeline.models.bart import Bart
 from pipeline.models.base import Encoder
 from pipeline.models.bert import Bert
 from pipeline.models.gpt import Gpt
@@ -27,10 +31,13 @@ from pipeline.models.losses import Loss
 from pipeline.objectives.base import Objective
 from pipeline.objectives.batch import Batch, Target
 from pipeline.objectives.causal_lm import CausalLM
+from pipeline.objectives.denoising import Denoising
 from pipeline.objectives.frozen import Frozen
 from pipeline.objectives.masked_lm import MaskedLM
 from pipeline.presets.former_names import CLASSES
 from pipeline.tokenization.base import Tokenizer
+from pipeline.tokenization.byte_bpe import ByteBpe
+from pipeline.tokenization.seq2seq_bpe import Seq2SeqBpe
 from pipeline.training.corpus_data import CorpusData, TokenizerOptions
 from pipeline.training.loader import MicroBatches
 from pipeline.training.optimizers import Optimization
@@ -213,6 +220,26 @@ def test_a_loss_that_is_not_finite_stops_lightning_alone(monkeypatch: pytest.Mon
     monkeypatch.setattr(CausalLM, "forward", broken)
     with pytest.raises(UserError, match="loss is not finite at step 0"):
         trainer(2, num_sanity_val_steps=0).fit(module, data)
+
+
+@pytest.mark.parametrize("name", ["causal", "denoising"])
+def test_the_unigram_baseline_is_of_all_that_is_predicted(tmp_path: Path, name: str) -> None:
+    """Ends of documents too, which are many where documents are short."""
+    texts = [f"the cat saw {word} ." for word in ("it", "a dog", "me", "the small dog")] * 20
+    (tmp_path / "short.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = (ByteBpe if name == "causal" else Seq2SeqBpe).train(texts, vocab_size=300)
+    store = store_builder.build(Source(files=[tmp_path / "short.jsonl"]), tokenizer, tmp_path / "stores")
+    objective: Objective = CausalLM() if name == "causal" else Denoising(permute_sentences=False)
+    if name == "denoising":
+        sizes = {"size": 16, "layers": 1, "heads": 2, "inner_size": 16, "max_length": 40}
+        objective.setup(Bart(tokenizer, **sizes, dropout=0.0, attention_dropout=0.0), store)  # type: ignore[arg-type]
+    rows = objective.rows(store, tokenizer, length=32, phase=0, seed=0)
+    batch = objective.batch(rows, np.arange(len(rows)), tokenizer, rng=np.random.default_rng(0))
+    labels = batch.targets[objective.main].labels
+    counts = np.bincount(labels[labels >= 0].numpy())
+    expected = entropy(counts)
+    assert objective.baselines(store, tokenizer)[1] == pytest.approx(expected, rel=5e-3)
+    assert abs(store.unigram_entropy(len(tokenizer)) - expected) > 0.05
 
 
 def test_module_and_data_share_their_objective() -> None:

@@ -51,6 +51,7 @@ PAIRS = [
     ("words and words and words and words and", " a"),
     ("words and words and words and words and", " the small dog"),
     ("the cat saw " * 20, " a dog"),  # longer than the encoder
+    ("it", " zqxj" * 12),  # which follows is alone longer than that
 ]
 
 
@@ -82,14 +83,16 @@ def test_gpt_equals_transformers_under_the_rules_of_lm_eval(gpt: Gpt, tmp_path: 
         ids = [*(before or [gpt.tokenizer.id("eos")]), *target][-(gpt.max_length + 1) :]
         with torch.no_grad():
             logits = theirs(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
-        expected.append(float(logits[-len(target) :].gather(-1, torch.tensor(target)[:, None]).sum()))
+        scored = target[-gpt.max_length :]
+        expected.append(float(logits[-len(scored) :].gather(-1, torch.tensor(scored)[:, None]).sum()))
     assert log_likelihoods(gpt, PAIRS) == pytest.approx(expected, abs=1e-4)
     alone = [log_likelihoods(gpt, [pair])[0] for pair in PAIRS]
     assert alone == pytest.approx(expected, abs=1e-4)
     shared = [("the dog saw a cat . " + context, continuation) for context, continuation in PAIRS[:3]]
     assert log_likelihoods(gpt, shared) == pytest.approx([log_likelihoods(gpt, [p])[0] for p in shared], abs=1e-4)
     found = score(gpt, [Request(*pair) for pair in PAIRS])
-    assert [one.cut > 0 for one in found] == [False] * 8 + [True]
+    assert [one.cut > 0 for one in found] == [False] * 8 + [True] * 2
+    assert found[-1].tokens == gpt.max_length
     assert found[0].tokens == len(gpt.tokenizer.encode_batch([" a cat"])[0])
 
 

@@ -100,6 +100,13 @@ def test_duplicates_and_long_sentences_are_counted(tmp_path: Path, tokenizer: To
     assert (meta["duplicate_lines"], meta["long_sentences"]) == (2, 1)
 
 
+def test_spaces_and_blank_lines_of_rows_are_not_predicted(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = ["One. Two. ", "Three.\n\n", "Four."]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    made = store.build(Source(files=[tmp_path / "rows.jsonl"]), tokenizer, tmp_path / "stores")
+    assert made.unpredicted_bytes == sum(len(row) - len(row.strip()) for row in rows) == 3
+
+
 @pytest.mark.parametrize(
     ("name", "content", "document_start", "documents", "raw"),
     [
@@ -143,7 +150,8 @@ def test_bits_per_byte_are_of_the_raw_text(tmp_path: Path) -> None:
     ):
         made = store.build(Source(files=[tmp_path / "spaced.txt"]), tokenizer, tmp_path / "stores")
         predictions.append(maker.rows(made, tokenizer, length=16, phase=0, seed=0).predictions_per_byte * size)
-        assert made.unpredicted_bytes == size - made.meta["bytes"] > 0
+        between = made.meta["sentences"] - made.meta["documents"]
+        assert made.unpredicted_bytes == size - len(TEXT.replace("\n", "")) - between > 0
     sentences, tokens = made.meta["sentences"], made.meta["tokens"]
     assert predictions[1:] == pytest.approx([(14 + 2) * sentences, tokens])  # words and marks
     assert predictions[0] > tokens  # one of the end of each document too

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
 from pipeline.cli.continued import TEACHER, check_class, check_kept, kept_settings, kept_tokenizer, student_settings
@@ -48,6 +47,7 @@ from pipeline.training.requests import (
     settings_in,
 )
 from pipeline.training.task_data import TaskData
+from tasks.discovery import located
 
 
 def corpus_flags(corpus: str, data: str | None, model: str) -> list[str]:
@@ -88,7 +88,7 @@ def check_seed(configuration: Configuration, seed: int) -> None:
 def reads_translations(model: str) -> bool:
     """Whether MODEL, a preset, is pretrained on texts and their translations."""
     file = named_config("pretrain", model)
-    objective = None if file is None else locate(classes_of([content_of(file)], []).get("model.objective", ""))
+    objective = None if file is None else located(classes_of([content_of(file)], []).get("model.objective", ""))
     return getattr(objective, "parallel", False)
 
 
@@ -143,7 +143,7 @@ def checked(configuration: Configuration, request: CorpusRequest) -> Configurati
 def module_for(files: Sequence[Path], flags: Sequence[str]) -> type[Pretraining]:
     """Training, or counting, as the encoder learns that files and flags name."""
     named = classes_of([content_of(file) for file in [*files, *files_in([*flags])]], [*flags])
-    encoder: Any = locate(named.get("model.encoder", ""))
+    encoder: Any = located(named.get("model.encoder", ""))
     return Counting if getattr(encoder, "learning", None) == "counting" else Pretraining
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -16,14 +14,13 @@ from pipeline.console.messages import Level, set_level
 from pipeline.console.similar import did_you_mean
 from pipeline.errors import UserError
 from pipeline.version import __version__
+from tasks.discovery import modules_of
 
 
 def command_modules() -> dict[str, ModuleType]:
     """The command of each file in commands/, by name: try_.py is `try`, verify_resume.py is `verify-resume`."""
-    names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
-    return {
-        name.rstrip("_").replace("_", "-"): importlib.import_module(f"{commands.__name__}.{name}") for name in names
-    }
+    modules = {module.__name__.rpartition(".")[2]: module for module in modules_of(commands.__name__)}
+    return {name.rstrip("_").replace("_", "-"): module for name, module in sorted(modules.items())}
 
 
 def parser() -> Parser:

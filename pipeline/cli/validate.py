@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from pydoc import locate
 from typing import Any
 
 import lightning
@@ -13,6 +12,7 @@ import lightning
 from pipeline.errors import UserError
 from pipeline.presets.files import LARGEST_SEED
 from pipeline.training.configuration import Configuration
+from tasks.discovery import located
 
 STEPS, INTERVAL = "set trainer.max_steps", "set validate_every, or validations of a fine-tune"
 INSTEAD = {  # options of Lightning's trainer that the pipeline sets itself, or that would end a run too early
@@ -91,7 +91,7 @@ def pretraining_ranges(config: Any) -> dict[str, Range]:
 
 def ranges_of_sizes(encoder: Any) -> dict[str, Range]:
     """Of the whole numbers among the arguments of a new encoder."""
-    kind: Any = locate(encoder.class_path)
+    kind: Any = located(encoder.class_path)
     return {
         f"model.encoder.init_args.{name}": (
             value,
@@ -113,8 +113,11 @@ def finetuning_ranges(config: Any) -> dict[str, Range]:
 
 
 def check_asked(configuration: Configuration) -> None:
-    """Raises: UserError, the class of the encoder lacks what the objective asks of it, or a setting says otherwise."""
+    """Raises: UserError, the class of the encoder lacks a method, or what the objective asks of it, or a setting says
+    otherwise."""
     encoder, objective = configuration.encoder_class, configuration.module.objective
+    if unwritten := sorted(encoder.__abstractmethods__):
+        raise UserError(f"{encoder.__module__}.{encoder.__qualname__} has no {', '.join(unwritten)} yet.")
     objective.check_model(encoder)
     known = inspect.signature(encoder).parameters
     if lacking := [name for name in objective.model_options if name not in known]:

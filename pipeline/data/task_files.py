@@ -101,7 +101,7 @@ def named_files(location: str, name: str) -> list[Path]:
     else:
         candidates = [folder] if folder.is_file() else sorted(map(Path, glob(str(folder))))
         if not candidates:
-            raise UserError(f"There is no task data at {location}: no such folder or pattern.")
+            raise UserError(f"There is no task data at {location}: no such file, folder or pattern.")
     for path in candidates:
         files.check_plain(path)
     last = name.rpartition("/")[2].lower()

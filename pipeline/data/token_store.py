@@ -9,6 +9,7 @@ lines, see seen_lines.py). It is built by store_builder.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -111,7 +112,8 @@ class TokenStore:
     @property
     def unpredicted_bytes(self) -> int:
         """Raw bytes neither in a sentence nor between two: blank lines, ends of lines, repeated spaces."""
-        return max(0, self.raw_bytes - self.meta["bytes"])
+        between = self.meta["sentences"] - self.meta["documents"]
+        return max(0, self.raw_bytes - (self.meta["bytes"] - self.meta["sentences"]) - between)
 
     @property
     def unknown_nats(self) -> float:
@@ -123,9 +125,13 @@ class TokenStore:
         """(D + 1,) first token of each document, then N."""
         return self.sentences[self.documents]
 
-    def unigram_entropy(self, vocab_size: int) -> float:
-        """Nats per token of the best prediction that ignores context: a language model's loss should fall below it."""
-        counts = np.zeros(vocab_size, dtype=np.int64)
+    def unigram_entropy(self, vocab_size: int, marks: Sequence[int] = ()) -> float:
+        """Nats per token of the best prediction that ignores context: a language model's loss should fall below it.
+
+        Args:
+            marks: ids that stand around each document, and are predicted too.
+        """
+        counts = np.bincount(marks, minlength=vocab_size) * self.meta["documents"]
         for begin in range(0, len(self.tokens), 1 << 24):
             counts += np.bincount(self.tokens[begin : begin + (1 << 24)], minlength=vocab_size)
         p = counts[counts > 0] / counts.sum()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
 from pipeline.errors import UserError
@@ -17,6 +16,7 @@ from pipeline.presets.tasks import trained_task
 from pipeline.storage.validation import read_json
 from pipeline.training.requests import OF_STEPS, Overrides, by_setting, settings_in
 from tasks.base import Task
+from tasks.discovery import located
 
 TASK, PAIR, REINIT = "data.task", "model.recipe.pair", "model.recipe.reinit_layers"
 
@@ -34,7 +34,7 @@ def model_class(file: Path) -> type[Encoder]:
         UserError: it names no class, or one that is not an encoder.
     """
     class_path = encoder_of(file).get("class_path")
-    kind = locate(str(class_path))
+    kind = located(str(class_path))
     if not (isinstance(kind, type) and issubclass(kind, Encoder)):
         raise UserError(f"{file}: model.encoder must name an encoder, as pipeline.models.bert.Bert, not {class_path}.")
     return kind

@@ -60,7 +60,7 @@ def pretrain(request: PretrainRequest, configuration: Configuration) -> None:
     encoder = module.trained_encoder()
     if encoder.untrained:
         idle = listed(sorted(encoder.untrained), most=4)
-        inform(f"Note: {type(data.objective).__name__} does not train {idle}, so they are not saved.")
+        inform(f"Note: {type(data.objective).__name__} does not train {idle}, which the folder lacks.")
     metrics = final_metrics(run, module, data)
     pictures = [] if counted else [draw_curves(run, request, metrics, module)]
     own = partial(card, encoder, saved=saved_in(run.out / FOLDER))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ Side = Literal["left", "right", "full"]
 Learning = Literal["gradient", "counting"]
 
 
-class Encoder(nn.Module):
+class Encoder(nn.Module, ABC):
     """Base of all encoders. Class attributes say what a model can do: nothing outside asks which class it is.
 
     Attributes:

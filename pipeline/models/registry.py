@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,6 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypedDict
 
-import pipeline.models
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.models.folder import check_sizes, read_config, read_state
@@ -29,6 +26,7 @@ from pipeline.storage.validation import checked
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
 from tasks.dataset import listed
+from tasks.discovery import modules_of
 
 
 class PretrainingConfig(TypedDict, total=False):
@@ -57,12 +55,7 @@ def register(kind: Kind) -> Kind:
 @functools.cache
 def _in_package() -> dict[str, type[Encoder]]:
     """The models that are defined in a file of this package."""
-    modules = [part.name for part in pkgutil.iter_modules(pipeline.models.__path__) if not part.ispkg]
-    classes = [
-        (module, value)
-        for module in (importlib.import_module(f"{pipeline.models.__name__}.{name}") for name in modules)
-        for value in vars(module).values()
-    ]
+    classes = [(module, value) for module in modules_of("pipeline.models") for value in vars(module).values()]
     found: dict[str, type[Encoder]] = {}
     for kind in (value for module, value in classes if _is_model(value, module.__name__)):
         other = found.setdefault(kind.model_type, kind)

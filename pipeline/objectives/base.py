@@ -7,7 +7,7 @@ of 32, four of 8 and two processes of 16 give the same gradient.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -37,7 +37,7 @@ class Rows(Protocol):
         """Predictions that the whole text needs, per UTF-8 byte of the raw text."""
 
 
-class Objective(nn.Module):
+class Objective(nn.Module, ABC):
     """A way of pretraining. Its parameters, if it has any, are trained with the model's.
 
     Attributes:
@@ -123,7 +123,11 @@ class Objective(nn.Module):
 
     def baselines(self, store: TokenStore, tokenizer: Tokenizer) -> tuple[float, float]:
         """Nats per prediction of a uniform guess, and of guessing by frequency alone (the unigram entropy)."""
-        return math.log(len(tokenizer)), store.unigram_entropy(len(tokenizer))
+        return math.log(len(tokenizer)), store.unigram_entropy(len(tokenizer), self.marks(tokenizer))
+
+    def marks(self, tokenizer: Tokenizer) -> list[int]:
+        """The special tokens that are predicted once for each document."""
+        return []
 
     def unknown(self, store: TokenStore, tokenizer: Tokenizer) -> float:
         """Share of the predictions that are the unknown token."""

@@ -48,8 +48,11 @@ class CausalLM(Objective):
         self.requires = self.requires | {name for name, is_needed in needed.items() if is_needed}
 
     def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> PackedBlocks:
+        return PackedBlocks(store, length, boundary=self.marks(tokenizer), phase=phase)
+
+    def marks(self, tokenizer: Tokenizer) -> list[int]:
         end, begin = tokenizer.id("eos"), tokenizer.id("bos")
-        return PackedBlocks(store, length, boundary=[end] if begin == end else [end, begin], phase=phase)
+        return [end] if begin == end else [end, begin]
 
     def batch(self, rows: PackedBlocks, index: np.ndarray, tokenizer: Tokenizer, *, rng: np.random.Generator) -> Batch:
         ids, documents = rows(index)

@@ -88,6 +88,11 @@ class Denoising(Objective):
         [model] = self._model
         return store.meta["words"] / (store.meta["tokens"] + (len(model.target_prefix) + 1) * len(rows))
 
+    def marks(self, tokenizer: Tokenizer) -> list[int]:
+        """Those of a target; a long document has several."""
+        [model] = self._model
+        return [*model.target_prefix, tokenizer.id("eos")]
+
     def noisy(self, tokens: np.ndarray, inner: np.ndarray, tokenizer: Tokenizer, rng: np.random.Generator) -> Infilled:
         """A text (N,), with sentences that begin at `inner` too -> its noisy copy."""
         tokens = permute(tokens, inner, rng) if self.permute_sentences else tokens

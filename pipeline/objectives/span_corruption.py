@@ -83,6 +83,9 @@ class SpanCorruption(Denoising):
         shown = float((sizes * counts[sizes]).sum()) / store.meta["tokens"]
         return shown * store.meta["words"] / tokens
 
+    def marks(self, tokenizer: Tokenizer) -> list[int]:
+        return []  # an end is rare beside the sentinels, of which `baselines` knows
+
     def target(self, tokens: np.ndarray, noisy: Infilled, tokenizer: Tokenizer) -> list[int]:
         spans = zip(tokenizer.sentinels, noisy.begins, noisy.lengths, strict=False)
         return [token for mark, begin, n in spans for token in (mark, *tokens[begin : begin + n].tolist())]

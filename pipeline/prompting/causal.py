@@ -73,9 +73,9 @@ class CausalScorer(ContinuationScorer):
         for number, (context, target) in enumerate(pairs):
             context = context or [self.encoder.tokenizer.id("bos")]
             lost = max(0, len(target) - longest)
-            target = target[lost:]
+            context, target = [*context, *target[:lost]], target[lost:]
             kept = context[max(0, len(context) + len(target) - longest - 1) :]
-            cuts.append(len(context) - len(kept) + lost)
+            cuts.append(len(context) - len(kept))
             joins = packs and rows and rows[-1].context == kept and len(kept) >= SHARED
             if joins and len(rows[-1]) + len(target) <= longest:
                 rows[-1].targets.append(target)

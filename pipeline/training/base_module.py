@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ from pipeline.training.weight_mean import WeightMean
 SHARDED = "_fsdp_wrapped_module."  # in the names of parameters whose module is sharded by itself
 
 
-class Training(lightning.LightningModule):
+class Training(lightning.LightningModule, ABC):
     """The base of both stages.
 
     Args:

@@ -184,7 +184,7 @@ class Pretraining(Training):
         if self.optimization.warmup_steps >= self.trainer.max_steps:
             self.print(
                 f"Warning: the warm-up of {self.optimization.warmup_steps:,} steps does not end before the run "
-                f"({self.trainer.max_steps:,}); lower model.optimization.warmup_steps."
+                f"({self.trainer.max_steps:,}); lower it with --warmup-steps."
             )
         if self.global_step == 0:
             self.log_all(self.baselines)

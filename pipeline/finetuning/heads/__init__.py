@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from importlib.util import find_spec
 
 from pipeline.errors import UserError
 from pipeline.finetuning.heads.base import Head
 from pipeline.models.base import Learning
+from tasks.discovery import modules_of
 
 
 def head_class(name: str) -> type[Head]:
@@ -35,7 +35,7 @@ def head_for(name: str, learning: Learning) -> str | None:
     """The head that a kind of task names, or the one that takes its place for encoders that learn otherwise, if any."""
     if head_class(name).learning == learning:
         return name
-    others = [module.name for module in pkgutil.iter_modules(__path__)]
+    others = [module.__name__.rpartition(".")[2] for module in modules_of(__name__)]
     return next(
         (other for other in others for cls in _defined(other) if (cls.replaces, cls.learning) == (name, learning)), None
     )
