@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import socket
@@ -62,6 +63,7 @@ SMALL = [
     "--trainer.log_every_n_steps=2",
     "--precision=32-true",
 ]
+TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]  # processes
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -135,6 +137,12 @@ def run(*args: str) -> None:
     from pipeline.cli import parser as cli
 
     cli.main(list(args))
+
+
+def losses(folder: Path) -> list[float]:
+    """The training losses in the history of a run."""
+    with open(folder / "metrics.csv", newline="") as file:
+        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
 
 
 def command(*args: str, program: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import inspect
 import json
 import math
@@ -25,7 +24,7 @@ from pipeline.models import registry
 from pipeline.training.checkpoints import Latest
 from pipeline.training.requests import PretrainRequest
 from tests.conformance import PRETRAINED, TOYS, TRAINED, flags, preset
-from tests.conftest import figures, run, several, surroundings
+from tests.conftest import TWO, figures, losses, run, several, surroundings
 
 MODELS = PRETRAINED
 
@@ -149,9 +148,6 @@ def test_accumulated_parts_give_the_same_weights(tmp_path: Path, model: str) -> 
     assert ends[0]["tokens"] == ends[1]["tokens"]
 
 
-TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
-
-
 def rows_seen(trace: Path) -> dict[int, list[int]]:
     """Micro-batch -> the rows that all processes saw in it."""
     found: dict[int, list[int]] = {}
@@ -159,11 +155,6 @@ def rows_seen(trace: Path) -> dict[int, list[int]]:
         row = json.loads(line)
         found[row["batch"]] = sorted([*found.get(row["batch"], []), *row["rows"]])
     return found
-
-
-def history(folder: Path) -> list[float]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
 
 
 def in_one_or_two(model: str, folder: Path) -> list[str]:
@@ -210,7 +201,7 @@ def test_two_processes_are_as_one(two_processes: Path, model: str, tmp_path: Pat
     run(*in_one_or_two(model, tmp_path / "one"))
     there = two_processes / model
     assert rows_seen(tmp_path / "one.jsonl") == rows_seen(two_processes / f"{model}.jsonl")
-    one, two = history(tmp_path / "one"), history(there)
+    one, two = losses(tmp_path / "one"), losses(there)
     assert len(one) == len(two) == 8
     assert one == pytest.approx(two, abs=1e-5)
     ends = [figures(tmp_path / "one"), figures(there)]

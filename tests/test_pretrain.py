@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pipeline
 from pipeline.errors import UserError
+from pipeline.experiments.resume_test import history
 from pipeline.tracking.history import WALL_CLOCK
 from pipeline.training.base_module import seed_generators
 from pipeline.training.checkpoints import Latest
@@ -244,11 +245,6 @@ def test_signals_ask_for_a_stop_while_a_run_trains(tmp_path: Path) -> None:
         assert latest.stop_requested
         latest.on_exception(None, None, KeyboardInterrupt())
         assert {number: signal.getsignal(number) for number in Latest.SIGNALS} == before
-
-
-def history(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return [{**row, **dict.fromkeys(WALL_CLOCK, "")} for row in csv.DictReader(file)]
 
 
 def test_a_finished_run_is_not_overwritten(pretrained: Path, tmp_path: Path) -> None:

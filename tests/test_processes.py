@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +11,11 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.training.trainer import is_alone
-from tests.conftest import SMALL, command, figures, run, surroundings
+from tests.conftest import SMALL, TWO, command, figures, losses, run, surroundings
 
 pytestmark = pytest.mark.slow
 
-TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"]
 EVERY = ["--trainer.log_every_n_steps=1", "--validate_every=10", "--trainer.max_steps=20"]
-
-
-def losses(folder: Path) -> list[float]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
 
 
 @pytest.mark.parametrize(

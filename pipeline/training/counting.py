@@ -52,6 +52,3 @@ class Counting(Pretraining):
         except UserError as error:  # it has learned what it could
             self.print(f"Warning: there is no validation. {error}")
             self.sums.take("val", torch.Tensor.clone)
-
-    def _warn_at_baseline(self, loss: float) -> None:
-        """Nothing goes wrong on the way: counts are what they are."""

@@ -226,7 +226,8 @@ class Pretraining(Training):
         self.log_dict(metrics, logger=False)
         if not self.trainer.sanity_checking:
             self.log_all({**metrics, **self.baselines, "tokens": float(self.tokens_seen)})  # baselines: lines in charts
-            self._warn_at_baseline(metrics[f"val/{self.objective.main}_loss"])
+            if not self.is_counting:  # counts are what they are
+                self._warn_at_baseline(metrics[f"val/{self.objective.main}_loss"])
             self.save_history()
 
     def not_below_baseline(self, metrics: Mapping[str, float]) -> str | None:
