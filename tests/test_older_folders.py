@@ -46,8 +46,9 @@ def test_a_killed_run_goes_on(older: Path, model: str) -> None:
         first, *_ = csv.DictReader(file)
     assert not [name for name in [*first, *end] if name.startswith("floor/")]
     for name in ("uniform", "unigram"):  # 0.12 logged them as floor/..., in the row that this run has kept
-        assert end[f"baseline/{name}"] == pytest.approx(older_end[f"floor/{name}"], rel=1e-3)
-        assert float(first[f"baseline/{name}"]) == pytest.approx(end[f"baseline/{name}"], rel=1e-3)
+        near = 5e-3 if name == "unigram" else 1e-3  # 0.12 left the ends of documents out
+        assert end[f"baseline/{name}"] == pytest.approx(older_end[f"floor/{name}"], rel=near)
+        assert float(first[f"baseline/{name}"]) == pytest.approx(end[f"baseline/{name}"], rel=near)
     if model != "bert":  # whose pairs of sentences are others since
         before = pipeline.encoders.load(older / model / "straight/encoder")
         for name, value in pipeline.encoders.load(out / "encoder").state_dict().items():
