@@ -112,8 +112,8 @@ class TokenStore:
     @property
     def unpredicted_bytes(self) -> int:
         """Raw bytes neither in a sentence nor between two: blank lines, ends of lines, repeated spaces."""
-        between = self.meta["sentences"] - self.meta["documents"]
-        return max(0, self.raw_bytes - (self.meta["bytes"] - self.meta["sentences"]) - between)
+        within = self.meta["bytes"] - self.meta["documents"]  # one was counted behind each sentence, also the last
+        return max(0, self.raw_bytes - within)
 
     @property
     def unknown_nats(self) -> float:
