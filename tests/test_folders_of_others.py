@@ -16,8 +16,9 @@ import pipeline
 from pipeline import encoders, prompting
 from pipeline.errors import UserError
 from pipeline.models.bart import Bart
-from pipeline.models.base import Encoder, eval_mode
+from pipeline.models.base import Encoder
 from pipeline.models.bert import Bert
+from pipeline.models.encoding import eval_mode
 from pipeline.models.gpt import Gpt
 from pipeline.models.llama import Llama
 from pipeline.models.t5 import T5

@@ -20,7 +20,8 @@ from pipeline.finetuning.heads import head_class
 from pipeline.finetuning.heads.base import Head
 from pipeline.finetuning.options import HeadOptions, ModelConfig, Pair
 from pipeline.finetuning.predictions import Numbered, predictions_of
-from pipeline.models.base import Encoder, eval_mode
+from pipeline.models.base import Encoder
+from pipeline.models.encoding import eval_mode
 from pipeline.models.folder import read_config
 from pipeline.models.inputs import Inputs, check_batch_size, check_texts
 from pipeline.models.outputs import Encoded

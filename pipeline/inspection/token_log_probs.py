@@ -19,7 +19,8 @@ from pipeline.console.progress import progress
 from pipeline.data.rows import OverlappingBlocks, PackedBlocks
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
-from pipeline.models.base import Encoder, eval_mode
+from pipeline.models.base import Encoder
+from pipeline.models.encoding import eval_mode
 from pipeline.objectives.base import Objective, perplexity
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

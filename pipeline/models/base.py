@@ -5,11 +5,8 @@ Shapes: B batch, T positions, D model size, V vocabulary.
 
 from __future__ import annotations
 
-import contextlib
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import UserError
-from pipeline.models import generation
+from pipeline.models import encoding, generation
 from pipeline.models.folder import BUFFER, HeadLayout, write_weights
-from pipeline.models.inputs import Inputs, SpecialTokens, Text, check_batch_size, check_texts, count, parts_of
+from pipeline.models.inputs import Inputs, SpecialTokens, Text
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.losses import CHUNK, Loss
-from pipeline.models.outputs import Encoded, LoadReport, join_batches
+from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.tokenization.base import Place, Tokenizer
 from tasks.dataset import listed
 
@@ -230,18 +227,8 @@ class Encoder(nn.Module, ABC):
         if self.scoring != "causal":
             raise UserError(f"Only causal models generate text; {self.model_type} is {self.scoring}.")
         self.check_lm()
-        with eval_mode(self):
-            return generation.generate(self, self.checked_ids(prompt), generation.Search(**how))
-
-    def checked_ids(self, prompt: Sequence[int]) -> list[int]:
-        """The ids of a prompt; raises UserError for none, or others than the model's."""
-        try:
-            ids = [operator.index(token) for token in prompt]
-        except TypeError:  # others than whole numbers
-            ids = []
-        if not ids or not all(0 <= token < len(self.tokenizer) for token in ids):
-            raise UserError(f"A prompt is a list of token ids, at least one, below {len(self.tokenizer):,}.")
-        return ids
+        with encoding.eval_mode(self):
+            return generation.generate(self, generation.checked_ids(self, prompt), generation.Search(**how))
 
     @abstractmethod
     def pooled(self, encoded: Encoded) -> Tensor:
@@ -419,17 +406,7 @@ class Encoder(nn.Module, ABC):
 
     def tokenize(self, texts: Iterable[Text]) -> list[Any]:
         """str -> ids; (str, str) -> (ids, ids); list of words -> ids of the words in a row. No special tokens."""
-        texts = list(texts)
-        parts = [part for text in texts if not isinstance(text, list) for part in parts_of(text)]
-        ids = map(self.units, self.tokenizer.encode_batch(parts))
-        result: list[Any] = []
-        for text in texts:
-            if isinstance(text, list):
-                result.append([piece for word in self.word_pieces(text) for piece in word])
-            else:
-                pieces = [next(ids) for _ in parts_of(text)]
-                result.append((pieces[0], pieces[1]) if isinstance(text, tuple) else pieces[0])
-        return result
+        return encoding.tokenize(self, texts)
 
     def tokenize_placed(self, texts: Sequence[str]) -> list[tuple[list[Any], list[Place]]]:
         """As `tokenize`, with the place of each unit in its text."""
@@ -463,7 +440,6 @@ class Encoder(nn.Module, ABC):
             return []
         return [self.unit_text(unit) for unit in units if unit == self.tokenizer.id("unk")]
 
-    @torch.no_grad()
     def encode(
         self, texts: Sequence[Text], *, logits: bool = False, batch_size: int = 32, state: Any = None
     ) -> Encoded:
@@ -479,41 +455,7 @@ class Encoder(nn.Module, ABC):
         Raises:
             UserError: no text, or something that is none; logits of an encoder whose LM head was never trained.
         """
-        texts = check_texts(texts)
-        check_batch_size(batch_size)
-        if not texts:
-            raise UserError("encode() was given no text.")
-        if logits:
-            self.check_lm()
-        ids = self.tokenize(texts)
-        order = list(range(len(ids)))
-        if not self.carries:
-            order.sort(key=lambda i: count(ids[i]))
-        aligned = any(isinstance(text, list) for text in texts)
-        parts: list[tuple[list[int], Encoded]] = []
-        with eval_mode(self):
-            for begin in range(0, len(order), batch_size):
-                rows = order[begin : begin + batch_size]
-                batch = self.on_device(self.collate([ids[i] for i in rows]))
-                encoded = self(batch, state)
-                state = encoded.state if self.carries else None
-                encoded = replace(encoded, logits=self.logits(encoded.layers[-1]) if logits else None)
-                if aligned:
-                    encoded.words = self._words_of([texts[i] for i in rows], encoded.mask)
-                parts.append((rows, encoded))
-        return replace(join_batches(parts, pad=self.tokenizer.id("pad")), state=state)
-
-    def _words_of(self, texts: Sequence[Any], mask: Tensor) -> Tensor:
-        """(B, T): the number of the word at each position, -1 for special tokens, padding, and texts that are no lists
-        of words."""
-        words = torch.full(mask.shape, -1)
-        for row, text in enumerate(texts):
-            if not isinstance(text, list):
-                continue
-            counts = torch.tensor([len(pieces) for pieces in self.word_pieces(text)], dtype=torch.long)
-            numbers = torch.arange(len(counts)).repeat_interleave(counts)[: int(mask[row].sum()) - self.special.count()]
-            words[row, self.special.prefix : self.special.prefix + len(numbers)] = numbers
-        return words.to(mask.device)
+        return encoding.encode(self, texts, logits=logits, batch_size=batch_size, state=state)
 
     # ------------------------------------------------------------------ folders
 
@@ -535,15 +477,3 @@ class Encoder(nn.Module, ABC):
         write_weights(folder, config, state)
         self.tokenizer.save(folder, max_length=self.max_length)
         (folder / "README.md").write_text(card or f"# {self.model_type} encoder\n")
-
-
-@contextlib.contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and afterwards that of each module from before."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import UserError
-from pipeline.models.base import Encoder, eval_mode
-from pipeline.models.generation import Search, check_rows, search
+from pipeline.models.base import Encoder
+from pipeline.models.encoding import eval_mode
+from pipeline.models.generation import Search, check_rows, checked_ids, search
 from pipeline.models.inputs import Inputs, SpecialTokens, padded, rows_of
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded, mean_of
@@ -200,7 +201,7 @@ class EncoderDecoder(Encoder):
             UserError: ids that are not the model's, or no weights of an output.
         """
         self.check_lm()
-        batch = self.on_device(self.collate([self.checked_ids(prompt)]))
+        batch = self.on_device(self.collate([checked_ids(self, prompt)]))
         return self.write(batch, Search(**how))[0]
 
     def encode(self, texts: Any, *, logits: bool = False, **options: Any) -> Encoded:

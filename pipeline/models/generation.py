@@ -7,6 +7,7 @@ H heads, d size of a head.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,21 @@ class Search:
             raise UserError(f"length-penalty is {self.length_penalty}; it must be from -{most} to {most}.")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top-p is {self.top_p}; it is a share, above 0 and at most 1.")
+
+
+def checked_ids(model: Encoder, prompt: Sequence[int]) -> list[int]:
+    """The ids of a prompt.
+
+    Raises:
+        UserError: there are none, or others than the model's.
+    """
+    try:
+        ids = [operator.index(token) for token in prompt]
+    except TypeError:  # others than whole numbers
+        ids = []
+    if not ids or not all(0 <= token < len(model.tokenizer) for token in ids):
+        raise UserError(f"A prompt is a list of token ids, at least one, below {len(model.tokenizer):,}.")
+    return ids
 
 
 def select(state: Any, rows: Tensor) -> Any:

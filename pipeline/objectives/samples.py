@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from pipeline.data.token_store import TokenStore
-from pipeline.models.base import Encoder, eval_mode
+from pipeline.models.base import Encoder
 from pipeline.models.encoder_decoder import EncoderDecoder
+from pipeline.models.encoding import eval_mode
 from pipeline.objectives.infilling import Infilled
 
 COUNT = 12  # samples

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from pipeline.errors import UserError
-from pipeline.models.base import Encoder, eval_mode
+from pipeline.models.base import Encoder
+from pipeline.models.encoding import eval_mode
 from pipeline.prompting.bidirectional import BidirectionalScorer
 from pipeline.prompting.causal import CausalScorer
 from pipeline.prompting.masked import MaskedScorer

@@ -18,7 +18,8 @@ import torch
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.inspection.token_log_probs import TokenLogProbs, token_log_probs
-from pipeline.models.base import Encoder, eval_mode
+from pipeline.models.base import Encoder
+from pipeline.models.encoding import eval_mode
 from pipeline.presets.tasks import task_file, task_of
 from pipeline.prompting.evaluate import evaluate
 from pipeline.prompting.report import metrics_of_run
