@@ -36,13 +36,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     What stands between `<!-- NAME: ... -->` and `<!-- end -->` is for readers of the repository: links to the tables.
     """
     for name, make in (("ladders", ladders), ("recipes", recipes)):
-        markdown = re.sub(rf"<!-- {name}:.*?<!-- end -->", lambda _, make=make: make(), markdown, flags=re.S)
+        markdown = re.sub(rf"<!-- {name}:.*?<!-- end -->", lambda found, make=make: make(found[0]), markdown, flags=re.S)
     return re.sub(
         r"\]\((?:\.\./)+results/", lambda _: "](" + "../" * page.file.src_uri.count("/") + "results/", markdown
     )
 
 
-def ladders() -> str:
+def ladders(links: str) -> str:
     """What the ladders in results/ladder gave: the page, the plot, and the tables but the longest."""
     parts = []
     for name, title in (("real", "On real text"), ("sample", "On the sample")):
@@ -60,13 +60,13 @@ def ladders() -> str:
     return "\n".join(parts)
 
 
-def recipes() -> str:
-    """The tables and plots of results/recipes."""
+def recipes(links: str) -> str:
+    """The tables and plots of results/recipes, each under the text of its link."""
     parts = []
-    for file in sorted((REPOSITORY / "results/recipes").glob("*/recipes.md")):
-        name = file.parent.name
+    for title, name in re.findall(r"\[([^]]+)\]\(\S*/recipes/([^/]+)/recipes\.md\)", links):
+        file = REPOSITORY / "results/recipes" / name / "recipes.md"
         picture = f"![Changes with their intervals](results/recipes/{name}/recipes.png)"
-        parts.append(f"## {name}\n\n{file.read_text()}\n{picture}\n")
+        parts.append(f"### {title}\n\n{file.read_text()}\n{picture}\n")
     return "\n".join(parts)
 
 

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 
 import pipeline
 from pipeline.errors import UserError
@@ -64,10 +65,6 @@ def write_published(folder: Path) -> tuple[Path, Path, dict[str, np.ndarray]]:
     return folder / "options.json", folder / "weights.hdf5", weights
 
 
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
-
-
 def original(
     weights: dict[str, np.ndarray], sentences: list[list[str]], states: dict | None = None, *, skip: bool = True
 ) -> list[np.ndarray]:
@@ -86,7 +83,7 @@ def original(
             pooled.append(np.maximum(np.max(places, axis=0) + weights[f"CNN/b_cnn_{i}"], 0))
         y = np.concatenate(pooled)
         for i in range(2):
-            gate = sigmoid(y @ weights[f"CNN_high_{i}/W_carry"] + weights[f"CNN_high_{i}/b_carry"])
+            gate = expit(y @ weights[f"CNN_high_{i}/W_carry"] + weights[f"CNN_high_{i}/b_carry"])
             new = np.maximum(y @ weights[f"CNN_high_{i}/W_transform"] + weights[f"CNN_high_{i}/b_transform"], 0)
             y = gate * new + (1 - gate) * y
         return y @ weights["CNN_proj/W_proj"] + weights["CNN_proj/b_proj"]
@@ -106,8 +103,8 @@ def original(
                 outputs = []
                 for step in current:
                     i, j, f, o = np.split(np.concatenate([step, h]) @ w + b, 4)
-                    c = np.clip(sigmoid(f + 1) * c + sigmoid(i) * np.tanh(j), -0.3, 0.3)
-                    h = np.clip((sigmoid(o) * np.tanh(c)) @ p, -0.2, 0.2)
+                    c = np.clip(expit(f + 1) * c + expit(i) * np.tanh(j), -0.3, 0.3)
+                    h = np.clip((expit(o) * np.tanh(c)) @ p, -0.2, 0.2)
                     outputs.append(h)
                 if states is not None:
                     states[key] = (h, c)

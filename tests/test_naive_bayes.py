@@ -157,7 +157,7 @@ def test_a_comparison_leaves_out_what_cannot_be_done(
     )
     run("compare", "--name", str(grid), "--out", str(tmp_path / "out"), "--data.epochs=1")
     shown = capsys.readouterr().out
-    assert "Left out: ngram counts the texts of each label, and tagging has no labels of whole texts." in shown
+    assert "Left out: ngram counts the texts of each label, and tagging does not have one label for each text." in shown
     assert "it has the arm 'full' only" in shown
     assert [path.name for path in (tmp_path / "out/runs").iterdir() if path.is_dir()] == ["ngram-sentiment-full-0"]
 
@@ -168,7 +168,7 @@ def test_a_comparison_leaves_out_what_cannot_be_done(
         (["--arm", "scratch"], "nothing that --arm scratch could leave out"),
         (["--seeds", "2"], "the arm 'scratch', which ngram does not have"),
         (["--epochs", "2"], "data.epochs has no effect: ngram counts"),
-        (["--task", "tagging"], "no labels of whole texts"),
+        (["--task", "tagging"], "not have one label for each text"),
         (["--model.encoder.init_args.order=8"], "order is 8; it must be 1 to 7"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 
 from pipeline.errors import UserError
 from pipeline.models.recurrent import Recurrent
@@ -23,10 +24,6 @@ def tokenizer() -> Tokenizer:
     return ByteBpe.train(["the soup was good and the bread was better"] * 10, vocab_size=280)
 
 
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
-
-
 def one_step(cell: str, x: np.ndarray, h: np.ndarray, c: np.ndarray, layer: Any) -> tuple[np.ndarray, np.ndarray]:
     """The equations of torch's documentation in NumPy: x (E,), h and c (D,) -> h and c."""
     w, u, b, d = (part.detach().double().numpy() for part in layer.parameters())
@@ -34,10 +31,10 @@ def one_step(cell: str, x: np.ndarray, h: np.ndarray, c: np.ndarray, layer: Any)
         return np.tanh(w @ x + b + u @ h + d), c
     if cell == "lstm":
         i, f, g, o = np.split(w @ x + b + u @ h + d, 4)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        return sigmoid(o) * np.tanh(c), c
+        c = expit(f) * c + expit(i) * np.tanh(g)
+        return expit(o) * np.tanh(c), c
     (xr, xz, xn), (hr, hz, hn) = np.split(w @ x + b, 3), np.split(u @ h + d, 3)
-    r, z = sigmoid(xr + hr), sigmoid(xz + hz)
+    r, z = expit(xr + hr), expit(xz + hz)
     return (1 - z) * np.tanh(xn + r * hn) + z * h, c
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 
 from pipeline.errors import UserError
 from pipeline.models import registry
@@ -48,10 +49,6 @@ def batch_of(model: RnnSeq2Seq) -> Inputs:
 # ---------------------------------------------------------------------- the papers in NumPy
 
 
-def sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
-
 def cell_step(w: dict[str, Array], end: str, x: Array, state: list[Array]) -> list[Array]:
     """One step of a GRU, or of an LSTM, as torch orders their gates."""
     h = state[0]
@@ -59,11 +56,11 @@ def cell_step(w: dict[str, Array], end: str, x: Array, state: list[Array]) -> li
     gates_h = w[f"weight_hh_{end}"] @ h + w[f"bias_hh_{end}"]
     if len(state) == 1:
         (rx, zx, nx), (rh, zh, nh) = np.split(gates_x, 3), np.split(gates_h, 3)
-        z = sigmoid(zx + zh)
-        return [(1 - z) * np.tanh(nx + sigmoid(rx + rh) * nh) + z * h]
+        z = expit(zx + zh)
+        return [(1 - z) * np.tanh(nx + expit(rx + rh) * nh) + z * h]
     i, f, g, o = np.split(gates_x + gates_h, 4)
-    c = sigmoid(f) * state[1] + sigmoid(i) * np.tanh(g)
-    return [sigmoid(o) * np.tanh(c), c]
+    c = expit(f) * state[1] + expit(i) * np.tanh(g)
+    return [expit(o) * np.tanh(c), c]
 
 
 def softmax(x: Array) -> Array:

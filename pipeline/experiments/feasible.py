@@ -61,7 +61,7 @@ def why_not(model: str, learning: Learning, task: str, arm: str) -> str | None:
         return None
     name = trained_task(task).head
     if name is None or head_for(name, learning) is None:
-        return f"{model} counts the texts of each label, and {Path(task).stem} has no labels of whole texts."
+        return f"{model} counts the texts of each label, and {Path(task).stem} does not have one label for each text."
     return None if arm == "full" else f"{model} counts the texts of the task alone: it has the arm 'full' only."
 
 
