@@ -31,15 +31,17 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Figures lie beside docs/ in the repository (so that they show there), and inside it in the site.
+    """Figures and some pages lie beside docs/ in the repository (so that links work there), and inside it in the site.
 
     What stands between `<!-- NAME: ... -->` and `<!-- end -->` is for readers of the repository: links to the tables.
     """
     for name, make in (("ladders", ladders), ("recipes", recipes)):
         markdown = re.sub(rf"<!-- {name}:.*?<!-- end -->", lambda found, make=make: make(found[0]), markdown, flags=re.S)
-    return re.sub(
-        r"\]\((?:\.\./)+results/", lambda _: "](" + "../" * page.file.src_uri.count("/") + "results/", markdown
-    )
+    markdown = markdown.replace("](tutorial.ipynb)", "](tutorial.md)")
+    up = "../" * page.file.src_uri.count("/")
+    for name, place in (("results/", "results/"), ("CONTRIBUTING.md", "contributing.md")):
+        markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}", f"]({up}{place}", markdown)
+    return markdown
 
 
 def ladders(links: str) -> str:
