@@ -36,7 +36,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     What stands between `<!-- NAME: ... -->` and `<!-- end -->` is for readers of the repository: links to the tables.
     """
     for name, make in (("ladders", ladders), ("recipes", recipes)):
-        markdown = re.sub(rf"<!-- {name}:.*?<!-- end -->", lambda found, make=make: make(found[0]), markdown, flags=re.S)
+        markdown = re.sub(
+            rf"<!-- {name}:.*?<!-- end -->", lambda found, make=make: make(found[0]), markdown, flags=re.S
+        )
     markdown = markdown.replace("](tutorial.ipynb)", "](tutorial.md)")
     up = "../" * page.file.src_uri.count("/")
     for name, place in (("results/", "results/"), ("CONTRIBUTING.md", "contributing.md")):
