@@ -82,16 +82,19 @@ def test_gains_are_paired_and_bold_where_they_are_certain() -> None:
     assert lost is not None
     assert not lost.is_open  # a loss is as certain as a gain would be
     assert not lost.is_certain
-    assert sure.best_baseline == ("bag of words", [0.8, 0.3, 0.8, 0.8, 0.3, 0.8])
+    assert sure.best_baseline == comparison.Baseline("bag of words", {0: 0.8, 1: 0.3, 2: 0.8})
     less = line([0.9], [0.8], [0.05], mode="min")
     assert (less.best_arm, less.best_baseline, str(less.gain_over_scratch)) == (
         "scratch",
-        ("bag of words", [0.05, 0.05]),
+        comparison.Baseline("bag of words", {0: 0.05}),
         "-0.100",
     )
     assert comparison.pretrained_arm(["random", "scratch", "full"]) == "full"
     assert comparison.pretrained_arm(["full", "frozen"]) is None
     assert line([0.5, 0.5], [0.4, 0.6], [0.1] * 2).best_arm is None  # equal means: neither is bold
+    uneven = line([0.9, 0.91, 0.9], scratch[:1], [0.6, 0.5, 0.4])
+    assert uneven.best_baseline is not None
+    assert uneven.best_baseline.mean == pytest.approx(0.5)  # seed 0 counts once, though two arms have it
     text = score_table([sure]).markdown
     assert "| t (span F1) | m | **0.903 ± 0.006** | 0.717 ± 0.029 |" in text
     assert "Runs that predict the same for all rows: m on t, scratch: 3." in text

@@ -251,8 +251,12 @@ def test_a_rate_that_diverges_does_not_end_the_ladder(tmp_path: Path, capsys: py
     assert [rate["learning_rate"] for rate in gpt["rates"]] == [2e27, 0.002]
     assert [rate["bits_per_byte"] is None for rate in gpt["rates"]] == [True, False]
     assert "diverged; 0.002: " in (tmp_path / "runs/ladder/toy/ladder.html").read_text()
-    with pytest.raises(UserError, match="No rate of the rung gpt leads to a model"):
-        run("ladder", "--name", write(tmp_path, rates=[1e30, 2e30], rungs=[GPT]), "--out", str(tmp_path / "none"))
+    for rates in ([1e30, 2e30], [1e30]):  # with one there is no trial
+        none = tmp_path / f"none-{len(rates)}"
+        with pytest.raises(UserError, match="1 of 2 rungs failed: gpt: No rate of the rung gpt leads to a model"):
+            run("ladder", "--name", write(tmp_path, rates=rates, rungs=[GPT, UNIFORM]), "--out", str(none))
+        models = json.loads((none / "ladder.json").read_text())["models"]
+        assert [row["name"] for row in models] == ["uniform"]  # the others are run all the same
 
 
 def test_rates_are_tried_on_a_share_of_the_tokens(tmp_path: Path) -> None:

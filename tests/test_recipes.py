@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,19 @@ def test_what_is_called_a_gain() -> None:
     assert "| no gain | 3 |" in table(measured(base, [2.9, 3.2, 2.7]))
 
 
+def test_a_table_says_what_differs_and_what_diverged() -> None:
+    found = measured([3.0, 3.1], [2.9, 3.0])
+    for metrics in found.runs["ours"].values():
+        metrics["precision"] = "32-true"
+    for metrics in found.runs["base"].values():
+        metrics["precision"] = "bf16-mixed"
+    text = table(replace(found, diverged={"ours": [2, 3]}))
+    assert "| seeds | seconds | precision |" in text
+    assert "| 2 | 1 | 32-true |" in text
+    assert "bert on text; 100 tokens a run." in text
+    assert "ours (seeds 2, 3) ended without a finite loss." in text
+
+
 def test_a_certain_loss_does_not_look_like_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, file: drawn.append(figure.axes[0]))
@@ -184,6 +198,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"1 of 3 runs failed: hot, seed 0: .*not finite"):
         run("recipes", "--name", name, "--out", str(out))
     assert [row["recipe"] for row in read(out)] == ["base", "zero"]
+    assert " (seed 0) ended without a finite loss." in (out / "recipes.md").read_text()
     name = write(tmp_path, ingredients={"zero": ZERO}, seeds=1, metric="val/los")
     times = [file.stat().st_mtime_ns for file in out.glob("runs/*/metrics.json")]
     with pytest.raises(UserError, match=r"no metric 'val/los' in these runs; they have val/.*, val/mlm_loss"):

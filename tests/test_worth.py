@@ -41,6 +41,17 @@ def test_where_two_lines_cross() -> None:
     assert "at most 10" in worth.verdict({"labels": 10.0, "zeroshot": 0.4, **figures})
 
 
+def test_a_plot_marks_only_where_the_lines_cross(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(worth.plots, "save_figure", lambda figure, file: drawn.append(figure.axes[0]))
+    for labels, seeds in ((31.6, 2), (10.0, 1), (None, 1)):
+        line = {number: [score] * seeds for number, score in ((10, 0.5), (100, 0.7))}
+        worth.plot(line, 0.6, labels, tmp_path / "worth.png", title="gpt on sentiment")
+    legends = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in drawn]
+    assert ["equal at about 32 labels" in legend for legend in legends] == [True, False, False]
+    assert ["fine-tuned (mean ± std over seeds)" in legend for legend in legends] == [True, False, False]
+
+
 def test_a_prompt_that_may_be_a_guess_is_worth_nothing() -> None:
     figures = {"labels": None, "finetuned": {"10": [], "300": []}, "without_prompt": 0.5, "standard_error": 0.02}
     assert worth.verdict({"zeroshot": 0.502, **figures}) == (
@@ -58,6 +69,7 @@ def test_worth_as_a_command(pretrained: Path, tmp_path: Path, monkeypatch: pytes
     run("worth", *where, *flags)
     found = json.loads((tmp_path / "out/worth.json").read_text())
     assert list(found["finetuned"]) == ["10", "30"]
+    assert (found["labels"] is not None) <= worth.is_certain(found)
     assert all(len(scores) == 1 for scores in found["finetuned"].values())
     assert_plot(tmp_path / "out/worth.png")
     with pytest.raises(UserError, match="leave --seed 5 out"):

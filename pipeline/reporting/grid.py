@@ -92,7 +92,7 @@ def _plots(lines: Sequence[Line]) -> list[Block]:
 def _scores(line: Line) -> charts.DotLine:
     marks = []
     if (best := line.best_baseline) is not None:
-        marks.append(charts.Mark(sum(best[1]) / len(best[1]), "s6", f"{best[0]}:", bar=True))
+        marks.append(charts.Mark(best.mean, "s6", f"{best.name}:", bar=True))
     for arm, scores in line.arms.items():
         color = COLORS.get(arm, "s4")
         marks += [
@@ -134,7 +134,7 @@ def curves_section(runs: Sequence[RunRecord], lines: Sequence[Line]) -> Section:
                 series.append(charts.Series(arm, points, color=int(COLORS.get(arm, "s4")[1:])))
         if series:
             best = line.best_baseline
-            baselines = {f"{best[0]} (test)": sum(best[1]) / len(best[1])} if best else {}
+            baselines = {f"{best.name} (test)": best.mean} if best else {}
             label = f"{line.metric} (validation)"
             svg = charts.line_chart(series, y_label=label, baselines=baselines)
             legend = [(f"key s{one.color}", one.label) for one in series]

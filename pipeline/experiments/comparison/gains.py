@@ -41,6 +41,23 @@ def is_same(one: float, other: float) -> bool:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """A baseline of a line of the table.
+
+    Attributes:
+        name: in words.
+        scores: seed -> score: training rows may differ. Runs of several arms have it in common.
+    """
+
+    name: str
+    scores: dict[int, float]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.scores.values()) / len(self.scores)
+
+
+@dataclass(frozen=True)
 class Line:
     """All runs of a model on a task: a line of the table.
 
@@ -86,23 +103,22 @@ class Line:
         best, arm = self.best_baseline, self.best_arm
         if arm is None or sum(map(bool, self.arms.values())) < 2:
             return False
-        if best is None or any(map(math.isnan, best[1])):
+        if best is None or math.isnan(best.mean):
             return True
-        score, baseline = (sum(values) / len(values) for values in (self.arms[arm], best[1]))
-        return self.sign * (score - baseline) > 0 and not is_same(score, baseline)
+        score = sum(self.arms[arm]) / len(self.arms[arm])
+        return self.sign * (score - best.mean) > 0 and not is_same(score, best.mean)
 
     @property
-    def best_baseline(self) -> tuple[str, list[float]] | None:
-        """The name of the baseline with the best mean, and its score beside each run: training rows may differ.
-
-        Of those that all runs have: another version may know another one.
-        """
+    def best_baseline(self) -> Baseline | None:
+        """That with the best mean over seeds, of those that all runs have: another version may know another one."""
         names = [name for name in baselines_of(self.rows[0]) if all(name in row for row in self.rows)]
-        scores = {name: [float(row[name]) for row in self.rows] for name in names}
-        if not scores:
-            return None
-        best = max(scores, key=lambda name: self.sign * sum(scores[name]))
-        return best.removeprefix("baseline/").replace("_", " "), scores[best]
+        baselines = [
+            Baseline(
+                name.removeprefix("baseline/").replace("_", " "), {row["seed"]: float(row[name]) for row in self.rows}
+            )
+            for name in names
+        ]
+        return max(baselines, key=lambda one: self.sign * one.mean, default=None)
 
     @property
     def gain_over_scratch(self) -> Gain | None:
@@ -120,8 +136,7 @@ class Line:
         arm, best = pretrained_arm(list(self.arms)), self.best_baseline
         if arm is None or best is None:
             return None
-        beside = zip(self.rows, best[1], strict=True)
-        return self._gain([(row["score"], value) for row, value in beside if row["arm"] == arm])
+        return self._gain([(row["score"], best.scores[row["seed"]]) for row in self.rows if row["arm"] == arm])
 
     @property
     def gains(self) -> list[Gain]:

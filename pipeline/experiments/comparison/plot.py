@@ -62,8 +62,7 @@ def _draw_scores(place: Any, group: Sequence[Line]) -> None:
             place.plot(scores, [at] * len(scores), marker, color=color, markersize=3.5, alpha=0.45)
             place.plot(sum(scores) / len(scores), at, marker, color=color, markersize=8, zorder=3)
         if (best := line.best_baseline) is not None:
-            mean = sum(best[1]) / len(best[1])
-            place.plot([mean, mean], [height - 0.32, height + 0.32], color="black", linewidth=2, zorder=2)
+            place.plot([best.mean, best.mean], [height - 0.32, height + 0.32], color="black", linewidth=2, zorder=2)
     place.set_title(f"{group[0].task_name}: {group[0].metric}", loc="left", fontweight="bold", parse_math=False)
     _name_lines(place, group)
     if max(place.dataLim.intervalx) <= 1 < place.get_xlim()[1]:  # no figure beyond what a share can be

@@ -73,7 +73,7 @@ def score_table(lines: Sequence[Line], notes: Sequence[Footnote] = (), *, costs:
         row = [f"{line.task_name} ({line.metric})", line.model + ",".join(map(superscript, numbers))]
         row += [_score_cell(line, arm) for arm in arms]
         best = line.best_baseline
-        row.append(f"{shown(sum(best[1]) / len(best[1]))} ({best[0]})" if best else "")
+        row.append(f"{shown(best.mean)} ({best.name})" if best else "")
         if tuned:
             row += [str(gain) if gain else "" for gain in (line.gain_over_scratch, line.gain_over_baseline)]
         if costs:

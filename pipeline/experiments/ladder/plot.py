@@ -39,7 +39,8 @@ def plot(results: dict[str, Any], file: Path) -> None:
             seconds.plot(row["seconds"], row["validation_rows_bits_per_byte"], marker, color=color, markersize=7)
     years.set_xlabel("year")
     years.set_ylabel("bits per byte of the validation text (less is better)")
-    seconds.set_xlabel("seconds of training (on the validation rows of training)")
+    first = ", of the first seed" * any(len(row["by_seed"]) > 1 for row in models)
+    seconds.set_xlabel(f"seconds of training (on the validation rows of training{first})")
     if any(row["seconds"] for row in models):
         seconds.set_xscale("log")
         seconds.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")

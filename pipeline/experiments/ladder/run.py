@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.console.progress import progress, write
-from pipeline.errors import UserError
+from pipeline.errors import Diverged, UserError
 from pipeline.experiments.ladder.plan import Plan, plans
 from pipeline.experiments.ladder.results import Found, Results
 from pipeline.experiments.ladder.rungs import Ladder
@@ -87,7 +87,8 @@ class LadderRun:
             publish: called after each rung with the results so far.
 
         Raises:
-            UserError: a run is refused, or the folder holds a ladder of other settings, or no rung is finished.
+            UserError: a run is refused or fails, and the other rungs are run; the folder holds a ladder of other
+                settings; no rung is finished.
         """
         for plan in self.plans.values():
             plan.data.prepare()
@@ -95,6 +96,7 @@ class LadderRun:
         if self.ladder.blimp and self.data is None:
             inform(f"BLiMP is left out: set {typed.flag('data')} to the folder of its data.")
         found = Found(self.ladder, self.out / "measures", blimp=self.blimp, command=self.command)
+        failed: list[str] = []
         total = sum(plan.tokens() for plan in self.asked)
         counting: dict[str, Any] = {"total": len(self.asked), "unit": "model"}
         training: dict[str, Any] = {"total": total, "unit": " tokens", "unit_scale": True}
@@ -115,9 +117,16 @@ class LadderRun:
                     trained = train(plan, self.configure, told, overwrite=again, only_finished=not wanted)
                 except Unfinished:
                     continue
+                except UserError as error:
+                    failed.append(f"{name}: {error}")
+                    if not isinstance(error, Diverged):  # of which it has been said
+                        write(failed[-1])
+                    continue
                 row = found.add(plan, trained)
                 write(f"{row['title']}: {row['bits_per_byte']:.3f} bits per byte, {row['seconds']:,.0f} s")
                 publish(found.results())
+        if failed:
+            raise UserError(f"{len(failed)} of {len(self.asked)} rungs failed: {failed[0]}")
         if not found.rows:
             raise UserError("No rung of this ladder is trained yet: choose one, or leave the choice out.")
         return found.results()

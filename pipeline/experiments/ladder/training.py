@@ -92,11 +92,15 @@ def train(
 
     factors, trials = plan.ladder.rates_of(plan.rung), plan.trials()
     tried = [attempt(request) for request in trials] or [math.nan]
+    diverges = f"No rate of the rung {plan.rung.name} leads to a model: try lower ones."
     if min(tried) == math.inf:
-        raise UserError(f"No rate of the rung {plan.rung.name} leads to a model: try lower ones.")
+        raise UserError(diverges)
     best = min(range(len(tried)), key=tried.__getitem__)
     whole = plan.whole(best)
-    metrics = [run(request) for request in whole]
+    try:
+        metrics = [run(request) for request in whole]
+    except Diverged:  # no trial did, or there was none
+        raise UserError(diverges) from None
     return Trained(
         folders=[request.out for request in whole if request.out is not None],
         metrics=metrics[0],

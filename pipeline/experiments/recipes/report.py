@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import statistics
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pipeline.experiments.comparison.gains import format_score
-from pipeline.experiments.conditions import CONDITIONS, sentences
+from pipeline.experiments.conditions import CONDITIONS, differing, sentences, value_of
 from pipeline.metrics import Difference
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking import plots
+from pipeline.tracking.amounts import count
 from pipeline.tracking.tables import markdown_table
 
 BASE = "base"
@@ -51,12 +52,14 @@ class Measured:
         metric: in the metrics of runs; less is better.
         titles: recipe -> its title and its source.
         runs: recipe -> seed -> metrics of the run.
+        diverged: recipe -> seeds whose loss was not finite.
     """
 
     title: str
     metric: str
     titles: dict[str, tuple[str, str]]
     runs: dict[str, dict[int, dict[str, Any]]]
+    diverged: dict[str, list[int]] = field(default_factory=dict)
 
     def scores(self, name: str) -> list[float]:
         return [metrics[self.metric] for metrics in self.runs[name].values()]
@@ -99,6 +102,8 @@ def runs_table(measured: Measured) -> str:
 def table(measured: Measured) -> str:
     """Markdown: a line for each recipe with a finished run."""
     found = [name for name, runs in measured.runs.items() if runs]
+    lines = [list(measured.runs[name].values()) for name in found]
+    conditions = differing(lines)
     rows = []
     for name in found:
         title, source = measured.titles[name]
@@ -106,18 +111,26 @@ def table(measured: Measured) -> str:
         seeds = len(measured.runs[name])
         said = ["", "", ""] if change is None else [change.text, p_text(change), change.verdict]
         cells = [f"{title} ({source})" if source else title, format_score(measured.scores(name)), *said]
-        rows.append([*cells, str(seeds), f"{measured.seconds(name):,.0f}"])
-    head = ["recipe", f"{measured.metric} (less is better)", "change", "p", "", "seeds", "seconds"]
+        made = (value_of(list(measured.runs[name].values()), condition) for condition in conditions)
+        rows.append([*cells, str(seeds), f"{measured.seconds(name):,.0f}", *made])
+    head = ["recipe", f"{measured.metric} (less is better)", "change", "p", "", "seeds", "seconds", *conditions]
     tokens = sorted(metrics["tokens"] for runs in measured.runs.values() for metrics in runs.values())
-    ends = dict.fromkeys(f"{number / 1e6:,.2f}" for number in (*tokens[:1], *tokens[-1:]))  # of equal ones one
+    ends = dict.fromkeys(count(number) for number in (*tokens[:1], *tokens[-1:]))  # of equal ones one
     note = [
-        f"{measured.title}; {' to '.join(ends)} M tokens a run." if ends else "",
+        f"{measured.title}; {' to '.join(ends)} tokens a run." if ends else "",
         "Mean ± standard deviation over seeds; a change is the mean difference from the first line for equal seeds,",
         "with its 95 % interval (paired t); p is that of a paired t-test. "
         f"A change with p of {CERTAIN} or more is no gain.",
-        *sentences([list(measured.runs[name].values()) for name in found]),
+        *(f"{_diverged(measured, name)} ended without a finite loss." for name in measured.diverged),
+        *sentences(lines),
     ]
     return markdown_table(head, rows) + "\n" + "\n".join(line for line in note if line) + "\n"
+
+
+def _diverged(measured: Measured, name: str) -> str:
+    """As `blocks without effect (seeds 0, 2)`."""
+    seeds = measured.diverged[name]
+    return f"{measured.titles[name][0]} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})"
 
 
 def p_text(change: Change) -> str:
@@ -140,7 +153,7 @@ def plot(measured: Measured, file: Path) -> None:
         fill = {} if change.is_certain else {"markerfacecolor": "white"}
         axes.errorbar(change.mean, height, xerr=change.half, capsize=3, markeredgewidth=2, **look, **fill)
     axes.axvline(0, color=plots.GREY, linewidth=1.2, zorder=1)
-    axes.set_yticks(range(len(names)), labels)
+    axes.set_yticks(range(len(names)), labels, parse_math=False)
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.grid(axis="y", visible=False)
     metric = plots.readable(measured.metric.removeprefix("val/"))

@@ -16,7 +16,7 @@ from pipeline.errors import Diverged, UserError
 from pipeline.experiments.recipes import report as recipes_report
 from pipeline.experiments.recipes.ingredients import Recipes
 from pipeline.experiments.recipes.report import BASE, Measured
-from pipeline.experiments.run_cache import finished, has_ended, run_once
+from pipeline.experiments.run_cache import check_diverged, finished, has_ended, run_once
 from pipeline.experiments.token_runs import (
     EVERY,
     STEPS,
@@ -190,7 +190,21 @@ class RecipesRun:
         recipes = self.recipes
         runs = {name: {seed: m for (of, seed), m in sorted(found.items()) if of == name} for name in recipes.all()}
         titles = {name: (one.title, one.source) for name, one in recipes.all().items()}
-        return Measured(f"{recipes.model} on {Path(recipes.corpus).name}", recipes.metric, titles, runs)
+        diverged = {
+            name: seeds
+            for name in recipes.all()
+            if (seeds := [seed for of, seed in self.runs if of == name and self._has_diverged((of, seed))])
+        }
+        return Measured(f"{recipes.model} on {Path(recipes.corpus).name}", recipes.metric, titles, runs, diverged)
+
+    def _has_diverged(self, key: Key) -> bool:
+        request = self.runs[key]
+        assert request.out is not None
+        try:
+            check_diverged(request.out, fingerprint_of_pretraining(request, self.data))
+        except Diverged:
+            return True
+        return False
 
     def missing(self) -> str:
         """A line for each recipe: how many of its runs have ended.

@@ -87,7 +87,8 @@ def measure(
         "without_prompt": max(answers[name] for name in ("zeroshot/chance", "zeroshot/majority") if name in answers),
         "finetuned": {str(n): scores for n, scores in line.items()},
     }
-    figures["labels"] = crossing({n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}, prompt)
+    means = {n: metrics.mean_and_deviation(scores)[0] for n, scores in line.items()}
+    figures["labels"] = crossing(means, prompt) if is_certain(figures) else None
     write_json(out / "worth.json", figures)
     plot(line, prompt, figures["labels"], out / "worth.png", title=f"{request.model} on {file.stem}")
     return figures
@@ -102,10 +103,15 @@ def accuracy_of(name: str, request: Any, made_of: Fingerprint, run: Callable[...
     return run_once(request, made_of, run, taken=lambda metrics: {name: finite(metrics, name, most=1)}, **how)[name]
 
 
+def is_certain(figures: dict[str, Any]) -> bool:
+    """Whether the prompt is certainly better than a guess and the most frequent label."""
+    return figures["zeroshot"] - CERTAIN * figures["standard_error"] > figures["without_prompt"]
+
+
 def verdict(figures: dict[str, Any]) -> str:
     """In a sentence; of a prompt that may be no better than a guess nothing."""
     labels, finetuned = figures["labels"], figures["finetuned"]
-    if figures["zeroshot"] - CERTAIN * figures["standard_error"] <= figures["without_prompt"]:
+    if not is_certain(figures):
         guess = f"{figures['without_prompt']:.3f}, a guess or the most frequent label"
         return f"zero-shot {figures['zeroshot']:.3f} is not certainly above {guess}: the prompt may be worth no labels"
     most, least = max(map(int, finetuned)), min(map(int, finetuned))
@@ -116,13 +122,18 @@ def verdict(figures: dict[str, Any]) -> str:
 
 
 def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file: Path, *, title: str) -> None:
-    """Accuracy over labels, the prompt as a horizontal line."""
+    """Accuracy over labels, the prompt as a horizontal line.
+
+    Args:
+        labels: where the two meet, which is marked between the numbers that were tried; None: nowhere.
+    """
     figure, axes = plots.subplots(figsize=(6.5, 4))
     numbers = sorted(line)
     means, deviations = zip(*(metrics.mean_and_deviation(line[number]) for number in numbers), strict=True)
-    axes.errorbar(numbers, means, yerr=deviations, marker="o", capsize=3, label="fine-tuned (mean ± std over seeds)")
+    spread = " (mean ± std over seeds)" * any(len(scores) > 1 for scores in line.values())
+    axes.errorbar(numbers, means, yerr=deviations, marker="o", capsize=3, label=f"fine-tuned{spread}")
     axes.axhline(prompt, color=plots.COLORS[1], linestyle="--", label="zero-shot (mean of the templates)")
-    if labels is not None:
+    if labels is not None and labels > numbers[0]:
         axes.axvline(labels, color=plots.GREY, linewidth=0.8, label=f"equal at about {labels:,.0f} labels")
     axes.set_xscale("log")
     axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
