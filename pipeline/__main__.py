@@ -47,7 +47,7 @@ def outlasting(stream: Any) -> Any:
     stream.flush()
     options = {"encoding": stream.encoding, "errors": stream.errors, "line_buffering": stream.line_buffering}
     options["write_through"] = stream.write_through  # of python -u
-    return io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), **options)  # type: ignore[arg-type]
+    return io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), **options)
 
 
 def main() -> int:
@@ -108,7 +108,7 @@ def let_threads_give_way(environment: MutableMapping[str, str]) -> None:
 
 def in_plain_words(error: BaseException, args: list[str]) -> str | None:
     """What the user can do about an error of the system or of Weights & Biases; None: a bug of the program."""
-    from pipeline.storage.atomic import is_disk_full, reason
+    from pipeline.storage.atomic import first_line, is_disk_full, reason
 
     if isinstance(error, (MemoryError, RuntimeError, OSError)) or type(error).__name__ == "PanicException":
         message = repr(error)
@@ -117,7 +117,7 @@ def in_plain_words(error: BaseException, args: list[str]) -> str | None:
         if any(sign in message for sign in THREADS) and getattr(error, "filename", None) is None:
             return "No further thread or process can be started. Raise the limit (ulimit -u), or end other programs."
         if any(sign in message for sign in NODES):
-            first = str(error).splitlines()[0].rstrip(".")
+            first = first_line(error)
             return f"Not all nodes of the run could be reached ({first}). PIPELINE_NODE_TIMEOUT=MINUTES waits longer."
     if isinstance(error, OSError):
         name = str(error.filename or "")

@@ -101,7 +101,7 @@ class DataSet:
     prompts: list[Prompt] = field(default_factory=list)
     language: str | None = None
 
-    roles: ClassVar[tuple[str, ...]] = ()
+    roles: tuple[str, ...] = ()
     ignores: ClassVar[str] = "without a label"
     parallel: ClassVar[bool] = False
     head: ClassVar[str | None] = None

@@ -18,7 +18,7 @@ class Entailment(Classification):
     )
 
     kind: ClassVar[str | None] = "pair"
-    roles: ClassVar[tuple[str, ...]] = ("premise", "hypothesis")
+    roles: tuple[str, ...] = ("premise", "hypothesis")
 
     @classmethod
     def guess_columns(cls, table: Table) -> dict[str, str] | None:

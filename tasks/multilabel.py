@@ -38,7 +38,7 @@ class MultiLabel(NamedLabels, Task):
 
     kind: ClassVar[str | None] = "multilabel"
     head: ClassVar[str | None] = "multilabel"
-    roles: ClassVar[tuple[str, ...]] = ("text",)
+    roles: tuple[str, ...] = ("text",)
     pictures: ClassVar[tuple[str, ...]] = ("labels",)
     template: ClassVar[str] = """\
 separator: "," # between the labels of a text; lists need none

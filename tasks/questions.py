@@ -66,7 +66,7 @@ class Questions(Task):
     head: ClassVar[str | None] = "span"
     answers: ClassVar[str] = "answers"
     pictures: ClassVar[tuple[str, ...]] = ("questions",)
-    roles: ClassVar[tuple[str, ...]] = ("question", "context")
+    roles: tuple[str, ...] = ("question", "context")
     ignores: ClassVar[str] = "without an answer"
 
     @classmethod

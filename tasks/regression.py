@@ -58,7 +58,7 @@ class Regression(Task):
 
     def take_columns(self, columns: dict[str, str]) -> None:
         super().take_columns(columns)
-        self.roles = tuple(role for role in columns if role != self.target)  # type: ignore[misc]
+        self.roles = tuple(role for role in columns if role != self.target)
 
     @classmethod
     def guess_columns(cls, table: Table) -> dict[str, str] | None:

@@ -16,7 +16,7 @@ class Sentiment(Classification):
     columns: dict[str, str] = field(default_factory=lambda: {"text": "text", "label": "label"})
 
     kind: ClassVar[str | None] = "sentence"
-    roles: ClassVar[tuple[str, ...]] = ("text",)
+    roles: tuple[str, ...] = ("text",)
 
     @classmethod
     def guess_columns(cls, table: Table) -> dict[str, str] | None:

@@ -41,7 +41,7 @@ class Tagging(NamedLabels, Task):
     head: ClassVar[str | None] = "token"
     answers: ClassVar[str] = "tags"
     pictures: ClassVar[tuple[str, ...]] = ("types", "confusion")
-    roles: ClassVar[tuple[str, ...]] = ("words",)
+    roles: tuple[str, ...] = ("words",)
     formats: ClassVar[str] = ".tsv or .csv with a header, .jsonl, .parquet, CoNLL columns"
     template: ClassVar[str] = """\
 conll: {words: 0, tags: 1} # in files of CoNLL columns: their numbers, from 0
@@ -196,7 +196,7 @@ spans: true # tags of spans (B-, I-, O), scored by F1 of spans; false: plain tag
         wrong.sort(key=lambda pair: -pair[0])
         columns = ("words", "gold", "tags")
         cells = [[" ".join(row[name]) for name in columns] for count, row in wrong if count]
-        return ["words", "gold", "tags"], cells
+        return list(columns), cells
 
     def plots(self, examples: Sequence[Example], predicted: Sequence[list[int]]) -> dict[str, Figure]:
         gold = [example.label for example in examples]

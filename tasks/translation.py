@@ -52,7 +52,7 @@ class Translation(Task):
 
     kind: ClassVar[str | None] = "translation"
     head: ClassVar[str | None] = "translation"
-    roles: ClassVar[tuple[str, ...]] = ("source",)
+    roles: tuple[str, ...] = ("source",)
     answers: ClassVar[str] = "translations"
     ignores: ClassVar[str] = "with an empty side"
     parallel: ClassVar[bool] = True

@@ -15,15 +15,14 @@ from pipeline.errors import UserError
 from pipeline.models import registry
 from pipeline.models.generation import Search, select
 from pipeline.models.inputs import Inputs
-from pipeline.models.layers.recurrent_decoder import Cell
-from pipeline.models.layers.source_attention import ATTENTIONS
+from pipeline.models.layers.recurrent_decoder import AttentionKind, Cell
 from pipeline.models.rnn_seq2seq import RnnSeq2Seq
 from pipeline.tokenization import registry as tokenizers
 from pipeline.tokenization.base import Tokenizer
 
 SOURCES = ["the soup was good", "Anna", "the strawberries were hot and good and Anna adored them"]
 TARGETS = ["Suppe gut", "und so weiter und so fort", "Anna"]
-KINDS = list(itertools.product(get_args(Cell), ATTENTIONS))
+KINDS = list(itertools.product(get_args(Cell), get_args(AttentionKind)))
 Array = np.ndarray
 
 

@@ -15,7 +15,7 @@ from pipeline.finetuning.options import PLAIN
 from pipeline.metrics import WITH_ERROR, mean_and_deviation
 from pipeline.presets.arms import FRESH
 from pipeline.tracking.lineage import tasks_of
-from pipeline.tracking.metric_names import baselines_of
+from pipeline.tracking.metric_names import baselines_of, readable
 from pipeline.tracking.tables import escaped, markdown_table
 from tasks.metrics import shown
 
@@ -146,7 +146,7 @@ def scores(metrics: Any, metric: str, scratch: Sequence[float] = (), *, fresh: b
         scratch: the metric of runs of the arm `scratch` on the same rows.
         fresh: whether this model has begun with fresh weights itself.
     """
-    title = metric.replace("_", " ")
+    title = readable(metric)
     value, error = metrics.get(f"test/{metric}"), metrics.get("test/standard_error")
     own = shown(value, 4) + (f" ± {error:.4f} (standard error)" if error and metric in WITH_ERROR else "")
     rows = [["this model", own]]

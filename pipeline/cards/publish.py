@@ -9,11 +9,13 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
+from pipeline import metrics
 from pipeline.cards import sections
 from pipeline.cards.finetuned import scores
 from pipeline.cards.loading import loading
 from pipeline.errors import UserError
 from pipeline.presets.arms import FRESH
+from pipeline.storage.atomic import first_line
 from pipeline.storage.checksums import SUMS
 from pipeline.storage.validation import read_json, read_text, read_yaml
 from pipeline.tracking import lineage
@@ -62,9 +64,7 @@ def published_card(folder: Path, repo: str, about: Mapping[str, str | None], bra
     try:
         card = ModelCard(read_text(folder / CARD), ignore_metadata_errors=False)
     except ValueError as error:
-        raise UserError(
-            f"{folder / CARD} has a front matter that cannot be read ({str(error).splitlines()[0]})."
-        ) from None
+        raise UserError(f"{folder / CARD} has a front matter that cannot be read ({first_line(error)}).") from None
     data: Any = card.data  # whatever keys it has
     for name, value in about.items():
         if value is not None:
@@ -112,7 +112,7 @@ def scratch_runs(run: Path) -> list[dict[str, Any]]:
 
 def _seeds_and_validation(runs: list[dict[str, Any]]) -> tuple[int, float]:
     """How many runs there are, and their best validation, more of which is better."""
-    sign = -1 if runs[0].get("mode") == "min" else 1
+    sign = metrics.sign(runs[0].get("mode"))
     best = [sign * value for run in runs for name, value in run.items() if name.startswith("val/best_")]
     return len(runs), max(best, default=0.0)
 

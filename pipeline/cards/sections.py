@@ -12,6 +12,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from pipeline.tracking import lineage
 from pipeline.tracking.amounts import rounded
 from pipeline.tracking.lineage import Stage
+from pipeline.tracking.metric_names import readable
 from pipeline.tracking.tables import markdown_table
 from pipeline.version import __version__
 
@@ -76,7 +77,7 @@ def result(record: TrainingRecord, kind: str, *, split: str, metric: str, value:
         dataset_name=name,
         dataset_split=split,
         metric_type=metric,
-        metric_name=metric.replace("_", " "),
+        metric_name=readable(metric),
         metric_value=round(value, 6),
     )
 

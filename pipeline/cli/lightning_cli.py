@@ -21,6 +21,7 @@ from pipeline.console.messages import Level, inform, level
 from pipeline.errors import UserError
 from pipeline.presets import former_names
 from pipeline.presets.files import CLASSES, content_of, flat
+from pipeline.storage.atomic import first_line
 from pipeline.storage.paths import path_of
 from pipeline.tracking.wandb import WandbOptions
 from pipeline.tracking.words_seen import Points
@@ -161,7 +162,7 @@ def parse(model: type[Training], data: type, files: list[Path], flags: list[str]
             if isinstance(cause, UserError):
                 raise cause from None
             if isinstance(cause, ModuleNotFoundError) and (named := CLASS_OF_OTHERS.search(str(error))):
-                raise UserError(f"{named[1]} needs a package: {str(cause).splitlines()[0]}") from None
+                raise UserError(f"{named[1]} needs a package: {first_line(cause)}.") from None
             cause = cause.__cause__ or cause.__context__
         if not isinstance(error, ArgumentError):
             raise

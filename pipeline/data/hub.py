@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pipeline.console import typed
 from pipeline.errors import UserError
+from pipeline.storage.atomic import first_line
 from tasks.dataset import listed
 
 RETRIES = 5  # in a row, without a row between them
@@ -107,7 +108,7 @@ def _reading(path: str, *, streaming: bool = False) -> Iterator[Any]:
         yield datasets
     except (OSError, ValueError, ImportError, datasets.exceptions.DatasetNotFoundError) as error:
         # An ImportError: a proxy of SOCKS needs a package.
-        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        reason = first_line(error)
         raise UserError(f"'{path}' cannot be read from the hub ({reason}); {local_instead()}") from None
 
 

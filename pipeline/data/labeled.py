@@ -199,9 +199,11 @@ def _learn_labels(task: Task, rows: Sequence[Row]) -> None:
 
     def has_names(row: Row) -> bool:
         try:
-            return task.is_ignored(row) or bool(task.names(row)) or True
+            if not task.is_ignored(row):
+                task.names(row)
         except UserError:
             return False  # noted when it is made an example
+        return True
 
     task.learn_labels([row for row in rows if has_names(row)])
 

@@ -111,7 +111,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
         command=replace(request, encoder=encoder_folder).command("finetune"),
         pictures=[f"{name}.png" for name in data.task.pictures],
     )
-    run = Run(configuration, out, record, resume=resume and not overwrite)
+    run = Run(configuration, out, record, resume=resume)
     run.begin()
     if is_main():
         write_atomically(out / "load_report.txt", load_report + "\n")

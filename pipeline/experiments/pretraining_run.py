@@ -20,6 +20,7 @@ from pipeline.storage.paths import path_of
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.amounts import count
 from pipeline.tracking.history import WALL_CLOCK
+from pipeline.tracking.metric_names import readable
 from pipeline.tracking.tables import markdown_table
 from pipeline.tracking.words_seen import FOLDER, saved_in
 from pipeline.training import advice
@@ -132,12 +133,12 @@ def curve_panels(metrics: Iterable[str], compared: Sequence[str], baselines: dic
     """
     losses = [name[4:] for name in metrics if re.fullmatch(r"val/.+_loss", name)]
     main = [name for name in losses if name.removesuffix("_loss") in compared]
-    label = f"{plots.readable(main[0])} (nats)" if len(main) == 1 else "loss (nats)"
+    label = f"{readable(main[0])} (nats)" if len(main) == 1 else "loss (nats)"
     panels = [plots.Panel(label, main, baselines, height=4.0)]
     for name in losses:
         if name not in main:
             unit = UNITS.get(name, "nats")
-            panels.append(plots.Panel(f"{plots.readable(name)} ({unit})", [name], height=1.8))
+            panels.append(plots.Panel(f"{readable(name)} ({unit})", [name], height=1.8))
     accuracies = [name[4:] for name in metrics if re.fullmatch(r"val/.+_accuracy", name)]
     return [*panels, plots.Panel("accuracy", accuracies, height=1.8)]
 
@@ -188,9 +189,10 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     uniform, unigram = module.baselines["baseline/uniform"], module.baselines["baseline/unigram"]
     size = f"{module.parameter_count:,} parameters" if module.parameter_count else "no parameters, it counts"
     inform(f"{request.model}: {size}; baselines: uniform {uniform:.2f}, unigram {unigram:.2f} nats")
-    if not module.is_counting:
-        note = advice.many_passes(trainer.max_steps, rows=data.batch_size, there=module.rows_there)
-        inform(*([note] if note else []))
+    if not module.is_counting and (
+        note := advice.many_passes(trainer.max_steps, rows=data.batch_size, there=module.rows_there)
+    ):
+        inform(note)
     before = [] if origin is None else lineage.read(origin)
     load_report = "" if origin is None else format_continued(origin, module.loaded, before)
     if load_report:
@@ -208,7 +210,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         uses=[folder for folder in dict.fromkeys((origin, teacher)) if folder is not None],
         command=request.command(stage),
     )
-    run = Run(configuration, out, record, resume=resume and not overwrite)
+    run = Run(configuration, out, record, resume=resume)
     run.begin()
     if is_main():
         write_atomically(out / "data.txt", report + "\n")

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning
 import torch
@@ -35,7 +35,7 @@ from pipeline.training.run_folder import check_place
 
 TrainRequest = PretrainRequest | FineTuneRequest
 
-MOMENTS = ("step", "save", "validation")  # between two steps, while a checkpoint is written, amid a validation
+Moment = Literal["step", "save", "validation"]  # between two steps, while a checkpoint is written, amid a validation
 CLOCKS = ("Energy", "Timer")  # callbacks whose state is the time or the energy that a run has taken
 
 
@@ -66,10 +66,10 @@ class Kill(lightning.Callback):
 
     Args:
         step: how many optimizer steps are done then.
-        moment: one of MOMENTS.
+        moment: when in that step.
     """
 
-    def __init__(self, step: int, moment: str) -> None:
+    def __init__(self, step: int, moment: Moment) -> None:
         self.step, self.moment = step, moment
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
@@ -99,7 +99,7 @@ class Killed:
     """Where a run was killed."""
 
     step: int
-    moment: str
+    moment: Moment
 
     def __str__(self) -> str:
         place = {"step": "after step", "save": "saving at step", "validation": "validating at step"}[self.moment]

@@ -89,7 +89,7 @@ class FineTunedModel(nn.Module):
         texts = self.check(texts)
         read = [self.head.read(text) for text in texts]
         features = self.features(read)
-        predictions = self._of_features(features, read, batch_size)
+        predictions = self.of_features(features, read, batch_size)
         cut = {feature.text for feature in features if feature.was_cut}
         return [
             self.head.answer(text, prediction, self.labels) | ({"cut": True} if number in cut else {})
@@ -98,7 +98,7 @@ class FineTunedModel(nn.Module):
 
     def predictions(self, texts: Sequence[Any], *, batch_size: int = 64) -> list[Prediction]:
         """As `predict`, of texts as the task reads them: labels as those of its examples."""
-        return self._of_features(self.features(texts), texts, batch_size)
+        return self.of_features(self.features(texts), texts, batch_size)
 
     def plots(self, texts: Sequence[Any]) -> dict[str, Figure]:
         """What the head shows of some texts, by the names of the plots."""
@@ -115,7 +115,7 @@ class FineTunedModel(nn.Module):
         return listed
 
     @torch.no_grad()
-    def _of_features(self, features: Sequence[Feature], texts: Sequence[Any], batch_size: int) -> list[Prediction]:
+    def of_features(self, features: Sequence[Feature], texts: Sequence[Any], batch_size: int) -> list[Prediction]:
         """The prediction of each text, in batches of similar length."""
         check_batch_size(batch_size)
         order = sorted(range(len(features)), key=lambda i: len(features[i]))

@@ -52,11 +52,12 @@ def score(model: FineTunedModel, task: Task, examples: Sequence[Example], *, bat
     """
     texts = [example.text for example in examples]
     model.check(texts)
-    predictions = model.predictions(texts, batch_size=batch_size)
+    features = model.features(texts)
+    predictions = model.of_features(features, texts, batch_size)
     gold, predicted = [example.label for example in examples], [prediction.label for prediction in predictions]
     return Scored(
         predictions=predictions,
         scores=task.scores(gold, predicted),
-        cut=len({feature.text for feature in model.features(texts) if feature.was_cut}),
+        cut=len({feature.text for feature in features if feature.was_cut}),
         degenerate=task.has_one_answer(gold, predicted),
     )

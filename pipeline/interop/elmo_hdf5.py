@@ -57,7 +57,7 @@ class Options(TypedDict):
     lstm: Layers
 
 
-def import_elmo(options_file: Path, weights_file: Path, *, state: str = "reset") -> Elmo:
+def import_elmo(options_file: Path, weights_file: Path, *, state: Literal["reset", "carry"] = "reset") -> Elmo:
     """The encoder of a published pair of files, with the same activations.
 
     Args:
@@ -115,7 +115,7 @@ def _check_sizes(options: Options, file: Any, name: Path) -> None:
             raise UserError(f"{key} in {name} has shape {there}, which contradicts the options: they ask for {shape}.")
 
 
-def _encoder(options: Options, state: str) -> Elmo:
+def _encoder(options: Options, state: Literal["reset", "carry"]) -> Elmo:
     characters, lstm = options["char_cnn"], options["lstm"]
     return Elmo(
         SpelledWords.from_words([]),
@@ -133,7 +133,7 @@ def _encoder(options: Options, state: str) -> Elmo:
         cell_clip=lstm.get("cell_clip") or None,
         projection_clip=lstm.get("proj_clip") or None,
         skip_connections=lstm.get("use_skip_connections") or False,
-        state=state,  # type: ignore[arg-type]
+        state=state,
     )
 
 

@@ -23,6 +23,7 @@ from pipeline.models.base import Encoder
 from pipeline.prompting.causal import CausalScorer
 from pipeline.prompting.requests import Request, beginning
 from pipeline.prompting.scoring import score, scorer_of
+from pipeline.storage.atomic import first_line
 from pipeline.tracking.tables import markdown_table
 
 MOST_TOKENS = 256  # that a text is generated to, where a task does not say: as lm-eval's own models
@@ -98,7 +99,7 @@ def run(encoder: Encoder, tasks: list[str], *, limit: int, include: Path | None)
     try:
         results = simple_evaluate(model=PipelineLM(encoder), tasks=tasks, **options)
     except (OSError, ValueError) as error:
-        raise UserError(f"lm-eval cannot run this: {(str(error) or type(error).__name__).splitlines()[0]}") from None
+        raise UserError(f"lm-eval cannot run this: {first_line(error)}.") from None
     return table(results)
 
 

@@ -1,1 +1,1 @@
-"""Language models, one file each, with Hugging Face's layouts. torch only."""
+"""Language models, one file each, with Hugging Face's layouts. Nothing here imports Lightning."""

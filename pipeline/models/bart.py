@@ -101,7 +101,7 @@ class Bart(TransformerEncoderDecoder):
             "decoder_start_token_id": tokenizer.id("eos") if decoder_start is None else decoder_start,
         }
         if self.names_languages:
-            self.special = SpecialTokens(prefix=0, between=1, suffix=2)  # type: ignore[misc]
+            self.special = SpecialTokens(prefix=0, between=1, suffix=2)
             first = next(iter(languages_of(tokenizer).values()))
             given = (source_language, decoder_start)
             self._set_languages(*(first if language is None else language for language in given))

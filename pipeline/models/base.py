@@ -45,7 +45,8 @@ class Encoder(nn.Module, ABC):
         offers: further capabilities: `next_sentence`, `packing` (reads `documents` in a batch), `positions` (reads
             `positions` (B, T)), `attend` (reads these and `attend` (B, T, T): what a token may see), `state` (gives one
             without being handed one, and of one size: rows may continue those of the batch before), `top_positions`
-            (see `asked`).
+            (see `asked`), `causal_rows` (reads rows from left to right where a batch says so), `alignment` (a decoder
+            whose attention can be drawn).
         token_input: the input that says which token is where (B, T).
         shared_inputs: inputs that do not have a row for each row of the batch.
         shardable: whether each process may hold a part of the weights only.
@@ -70,8 +71,8 @@ class Encoder(nn.Module, ABC):
     scoring: ClassVar[Scoring]
     learning: ClassVar[Learning] = "gradient"
     context: ClassVar[tuple[Side, ...]]
-    special: ClassVar[SpecialTokens]
-    offers: ClassVar[tuple[str, ...]] = ()
+    special: SpecialTokens
+    offers: tuple[str, ...] = ()
     token_input: ClassVar[str] = "input_ids"
     shared_inputs: ClassVar[tuple[str, ...]] = ()
     shardable: ClassVar[bool] = True
@@ -324,7 +325,7 @@ class Encoder(nn.Module, ABC):
         settings.pop("vocab_size", None)
         if "dropout_prob" in settings:
             settings["dropout"] = settings.pop("dropout_prob")
-        return cls(tokenizer, **settings)  # type: ignore[call-arg]
+        return cls(tokenizer, **settings)
 
     @classmethod
     @abstractmethod

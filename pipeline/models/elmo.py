@@ -7,6 +7,7 @@ direction, D = 2 P model size, V output words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
@@ -156,9 +157,9 @@ class Elmo(Encoder):
             projection=projection,
             activation=activation,
         )
-        sizes = {"size": projection, "cell": cell, "cell_clip": cell_clip, "projection_clip": projection_clip}
-        self.forwards = nn.ModuleList(Lstm(**sizes) for _ in range(layers))  # type: ignore[arg-type]
-        self.backwards = nn.ModuleList(Lstm(**sizes) for _ in range(layers))  # type: ignore[arg-type]
+        lstm = partial(Lstm, size=projection, cell=cell, cell_clip=cell_clip, projection_clip=projection_clip)
+        self.forwards = nn.ModuleList(lstm() for _ in range(layers))
+        self.backwards = nn.ModuleList(lstm() for _ in range(layers))
         self.dropout = Dropout(dropout)
         self.output = None if cutoffs is None else _adaptive_softmax(projection, outputs, cutoffs)
 

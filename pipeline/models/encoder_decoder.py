@@ -46,9 +46,9 @@ class EncoderDecoder(Encoder):
         return padded(rows, pad=self.tokenizer.id("pad"))
 
     @property
-    @abstractmethod
     def decoder_start(self) -> int:
-        """The id with which each target begins in the decoder; it is not predicted."""
+        """The id with which each target begins in the decoder, and which is not predicted: padding, as in T5."""
+        return self.tokenizer.id("pad")
 
     @property
     def target_prefix(self) -> tuple[int, ...]:

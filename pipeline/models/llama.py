@@ -365,7 +365,7 @@ class LlamaBlock(Recomputable):
         """
         return self.run(x, rotation, bias, past, layer, only)
 
-    def compute(  # type: ignore[override]
+    def compute(
         self,
         x: Tensor,
         rotation: Rotation,

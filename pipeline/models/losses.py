@@ -129,7 +129,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total, correct
 
     @staticmethod
-    def backward(ctx: Any, d_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight, d_bias = ctx.saved_tensors
         d_bias = None if d_bias is None else (d_bias * d_total).to(ctx.weight_dtype)
         d_weight = (d_weight * d_total).to(ctx.weight_dtype)

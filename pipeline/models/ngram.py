@@ -108,9 +108,15 @@ class Ngram(CausalEncoder):
         """
         self._check_used()
         end = self.tokenizer.id("eos")
-        options: dict[str, Any] = {"order": self.order, "vocab_size": self.config["vocab_size"], "end": end}
-        options["passes"] = partial(progress, desc="count", unit="order", leave=False, delay=1)
-        self._hold(count(stream_of(tokens, starts, end), neighbors="kneser-ney" in self.smoothing, **options))
+        levels = count(
+            stream_of(tokens, starts, end),
+            order=self.order,
+            vocab_size=self.config["vocab_size"],
+            end=end,
+            neighbors="kneser-ney" in self.smoothing,
+            passes=partial(progress, desc="count", unit="order", leave=False, delay=1),
+        )
+        self._hold(levels)
         return sum(int((level.counts > 0).sum()) for level in self.levels)
 
     def _check_used(self) -> None:

@@ -157,7 +157,8 @@ def arguments(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: no encoder folder, or a damaged one.
     """
-    kind, config, found = class_of(folder), read_config(folder), dict[str, Any]()
+    config, found = read_config(folder), dict[str, Any]()
+    kind = encoder_class(config["model_type"])
     checked(kind.schema, config, folder / "config.json")
 
     class Noted(kind):  # type: ignore[misc, valid-type]

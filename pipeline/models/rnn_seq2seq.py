@@ -7,7 +7,7 @@ D model size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
 from pipeline.models.layers.recurrent import CELLS, GATES, initialize, run_padded
 from pipeline.models.layers.recurrent_decoder import AttentionKind, Cell, RecurrentDecoder
-from pipeline.models.layers.source_attention import ATTENTIONS, memory_of
+from pipeline.models.layers.source_attention import memory_of
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -62,7 +62,7 @@ class RnnSeq2Seq(EncoderDecoder):
     """
 
     model_type = "rnn-seq2seq"
-    offers: ClassVar[tuple[str, ...]] = ("alignment",)
+    offers: tuple[str, ...] = ("alignment",)
     shardable = False  # torch's layers read their weights where these were when they were made
     schema = RnnSeq2SeqConfig
     heads = lm_head = ("decoder.", "output.")
@@ -87,8 +87,8 @@ class RnnSeq2Seq(EncoderDecoder):
             raise UserError(f"size is {size}; it must be even: half of it reads from either side.")
         if not 1 <= width <= size:
             raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")
-        for name, value, known in (("cell", cell, get_args(Cell)), ("attention", attention, ATTENTIONS)):
-            check_choice(name, value, known)
+        check_choice("cell", cell, get_args(Cell))
+        check_choice("attention", attention, get_args(AttentionKind))
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         self.scale = width**0.5
         self.config = {
@@ -106,7 +106,7 @@ class RnnSeq2Seq(EncoderDecoder):
             "is_encoder_decoder": True,
         }
         if attention == "none":
-            self.offers = ()  # type: ignore[misc]  # nothing to align
+            self.offers = ()  # nothing to align
         self.word_embedding = nn.Embedding(len(tokenizer), width)
         nn.init.normal_(self.word_embedding.weight, std=width**-0.5)
         self.layers = nn.ModuleList(
@@ -120,11 +120,6 @@ class RnnSeq2Seq(EncoderDecoder):
             cell, attention, size=size, embedding_size=width, layers=layers, dropout=self.dropout
         )
         self.output = Output(output, size=size, embedding_size=width, vocab_size=len(tokenizer))
-
-    @property
-    def decoder_start(self) -> int:
-        """As in the Transformer: padding."""
-        return self.tokenizer.id("pad")
 
     # ------------------------------------------------------------------ reading and writing
 

@@ -133,10 +133,6 @@ class T5(EncoderDecoder):
 
     # ------------------------------------------------------------------ reading and writing
 
-    @property
-    def decoder_start(self) -> int:
-        return self.tokenizer.id("pad")
-
     def read(self, batch: Inputs) -> Encoded:
         ids, mask = batch["input_ids"], batch["mask"]
         bias, padding = self.encoder.position_bias(0, ids.shape[1]), padding_bias(mask)
@@ -322,7 +318,7 @@ class T5Block(Recomputable):
         """(B, T, D) -> (B, T, D). Block `number` of its stack."""
         return self.run(x, bias, memory, past, number)
 
-    def compute(  # type: ignore[override]
+    def compute(
         self, x: Tensor, bias: Tensor | None, memory: Memory | None, past: KeyValues | None, number: int
     ) -> Tensor:
         own, last = (cast(Any, self.layer[i]) for i in (0, -1))

@@ -299,11 +299,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
 
 def check_config(config: Mapping[str, Any], allowed: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raises UserError for a `config.json` that asks for what this family lacks.
-
-    Args:
-        allowed: key -> values; the first one is the default.
-    """
+    """As `check_supported`; raises UserError also where encoder and decoder have other heads or widths."""
     check_supported(config, allowed)
     for key in ("attention_heads", "ffn_dim"):
         both = [config[f"{side}_{key}"] for side in SIDES]

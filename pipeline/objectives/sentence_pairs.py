@@ -50,8 +50,7 @@ class PairRows:
     @property
     def predictions_per_byte(self) -> float:
         """Tokens of the text, each once, per UTF-8 byte."""
-        store = self.windows.store
-        return store.meta["tokens"] / store.raw_bytes
+        return self.windows.store.tokens_per_byte
 
     def draw(self, index: np.ndarray, rng: np.random.Generator) -> list[Pair]:
         """The pairs of rows `index` (B,)."""

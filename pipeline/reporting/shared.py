@@ -14,7 +14,7 @@ from pipeline.reporting.page import Block, Chart, Code, Node, Section, Table, Te
 from pipeline.reporting.run_record import RunRecord
 from pipeline.tracking import lineage
 from pipeline.tracking.amounts import duration
-from pipeline.tracking.plots import readable
+from pipeline.tracking.metric_names import readable
 from pipeline.tracking.public import public, without_secrets
 
 Z = 1.96  # of a 95 % interval of a normal distribution
@@ -254,7 +254,7 @@ def command_of(run: RunRecord) -> str:
     if run.kind == "zeroshot":
         names = {"task": "task", "encoder": "from", "seed": "seed", "limit": "limit", "files": "data"}
         given = {flag: run.config.get(name) for name, flag in names.items()}
-        shots = ",".join(str(count) for count in run.config.get("shots") or [0])
+        shots = ",".join(map(str, shots_of(run)))
         return typed.line("zeroshot", **given, shots=shots)
     given = {"seed": str(run.seed), **({"task": run.task} if run.task else {"corpus": run.corpus})}
     given |= {"arm": run.arm, "from": "ENCODER"} if run.kind == "finetune" else {}

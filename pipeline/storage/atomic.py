@@ -74,5 +74,10 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """The operating system's message for an error, else the first line of the library's."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0].rstrip(".")
+    """The operating system's message for an error, else the first line of the library's, else the name of its class."""
+    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its class where it has none; without a full stop."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

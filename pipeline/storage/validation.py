@@ -18,6 +18,8 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from pipeline.errors import UserError
+from pipeline.storage.atomic import first_line
+from tasks.dataset import shortened
 
 Name = Annotated[str, Field(min_length=1)]
 MAX_NODES = 100_000  # values of a YAML file, aliases counted each time
@@ -104,8 +106,7 @@ def checked(kind: Any, value: Any, place: Path | str) -> Any:
             raise UserError(f"{place} has no {key}.") from None
         if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             raise UserError(f"{place} has an unknown key: {key}.") from None
-        shown = repr(first["input"])
-        shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
+        shown = shortened(repr(first["input"]))
         message = f"{message[0].lower()}{message[1:]}".rstrip(".")
         raise UserError(f"{place}: {key or 'its content'} is {shown}; {message}.") from None
 
@@ -168,7 +169,7 @@ def read_yaml(file: Path, kind: Any = Any) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1},"
-        message = getattr(error, "problem", None) or str(error).splitlines()[0]
+        message = getattr(error, "problem", None) or first_line(error)
         raise UserError(f"{file}{line} is not valid YAML: {message}.") from None
     return checked(kind, content, file)
 

@@ -162,3 +162,11 @@ def meaning(key: str) -> str | None:
 def baselines_of(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The baselines in the metric of the task, as baseline/NAME; one in another metric has a second slash."""
     return {name: value for name, value in metrics.items() if re.fullmatch(r"baseline/[^/]+", name)}
+
+
+def readable(name: str) -> str:
+    """A metric's or baseline's name in words: `baseline/bag_of_words` is `bag of words`."""
+    words = name.rpartition("/")[2].split("_")
+    abbreviations = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "f1": "F1", "mse": "squared error", "chrf": "chrF"}
+    abbreviations |= {name.lower(): name for name in ("Pearson", "Spearman", "Matthews", "BLEU")}
+    return " ".join(abbreviations.get(word, word) for word in words)

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.storage.atomic import open_atomically
 from pipeline.tracking.amounts import rounded
 from pipeline.tracking.history import History
+from pipeline.tracking.metric_names import readable
 
 # Colors that stay apart for the color-blind (Okabe and Ito 2008), from the darkest.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
@@ -180,14 +181,6 @@ def _add_token_axis(place: Any, history: History) -> None:
     above.set_xlabel(word, fontsize="small")
     above.tick_params(labelsize="small")
     above.spines["top"].set_visible(False)
-
-
-def readable(name: str) -> str:
-    """A metric's or baseline's name in words: `baseline/bag_of_words` is `bag of words`."""
-    words = name.rpartition("/")[2].split("_")
-    abbreviations = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "f1": "F1", "mse": "squared error", "chrf": "chrF"}
-    abbreviations |= {name.lower(): name for name in ("Pearson", "Spearman", "Matthews", "BLEU")}
-    return " ".join(abbreviations.get(word, word) for word in words)
 
 
 # ---------------------------------------------------------------------- other plots of a run

@@ -15,6 +15,7 @@ from pipeline.presets.arms import FRESH
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
+from pipeline.tracking.metric_names import readable
 from pipeline.tracking.wandb_charts import charts_of
 from pipeline.training import advice, checkpoints
 from pipeline.training.finetuning import FineTuning
@@ -117,7 +118,7 @@ def finish(run: Run, module: FineTuning, data: TaskData) -> None:
     tables = {"wrong_answers": (columns, wrong[:WRONG])}
     run.finish(metrics, artifact=("model", saved), tables=tables, charts=charts, texts=shown)
     if not module.is_counting:
-        best_of = f"{plots.readable(task.metric)} {metrics[f'val/best_{task.metric}']:.4f}"
+        best_of = f"{readable(task.metric)} {metrics[f'val/best_{task.metric}']:.4f}"
         print(f"checkpoint: step {chosen:,} of {run.steps:,}, the best on the validation part ({best_of})")
     print("\n".join([headline, *result_lines(task, scores.figures, baselines, beginnings, metrics["degenerate"])]))
     print(advice.saved(run.out, saved))
@@ -178,7 +179,7 @@ def plot_training(
     same = {f"{name}, test": value for name, value in same_metric(baselines).items()}
     better = {"max": "", "min": ", lower is better"}[data.task.mode]
     panels = [
-        plots.Panel(f"{plots.readable(metric)} (validation{better})", [metric], same),
+        plots.Panel(f"{readable(metric)} (validation{better})", [metric], same),
         plots.Panel("loss", ["loss"], training={"loss": "task_loss"}),
     ]
     plots.plot_curves(run.history, run.out / "curves.png", title=title, panels=panels, chosen=chosen)
@@ -217,7 +218,7 @@ def test_beginnings(run: Run, module: FineTuning, data: TaskData, whole: float) 
         predictions = module.model.predictions([beginning(example.text, number) for example in examples])
         labels = [example.label for example in examples], [prediction.label for prediction in predictions]
         scores[number] = data.task.scores(*labels).figures[data.task.metric]
-    label, title = f"{plots.readable(data.task.metric)} on the test part", title_of(run)
+    label, title = f"{readable(data.task.metric)} on the test part", title_of(run)
     plots.plot_characters(scores, whole, run.out / "characters.png", label=label, title=title)
     return scores
 

@@ -20,6 +20,7 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch.loggers import Logger
 
 from pipeline.errors import UserError
+from pipeline.storage.atomic import first_line
 
 FOLDER = "loggers"  # of a run folder
 OUT = "{out}"
@@ -70,8 +71,8 @@ def make_loggers(configured: Any, out: Path) -> list[Logger]:
         cause = error.__cause__ or error.__context__ or error
         names = ", ".join(str(logger["class_path"]) for logger in named)
         if isinstance(cause, ModuleNotFoundError):
-            raise UserError(f"{names} needs a package: {_first_line(cause)}.") from None
-        raise UserError(f"trainer.logger {names} cannot be made: {_first_line(cause)}.") from None
+            raise UserError(f"{names} needs a package: {first_line(cause)}.") from None
+        raise UserError(f"trainer.logger {names} cannot be made: {first_line(cause)}.") from None
 
 
 def log_configuration(loggers: Iterable[Logger], config: Mapping[str, Any]) -> None:
@@ -84,7 +85,7 @@ def log_configuration(loggers: Iterable[Logger], config: Mapping[str, Any]) -> N
         try:
             logger.log_hyperparams(dict(config))
         except Exception as error:
-            raise UserError(f"trainer.logger {type(logger).__name__} cannot log: {_first_line(error)}.") from None
+            raise UserError(f"trainer.logger {type(logger).__name__} cannot log: {first_line(error)}.") from None
 
 
 def log_final(loggers: Iterable[Logger], metrics: Mapping[str, Any], step: int) -> None:
@@ -103,7 +104,3 @@ def _for_run(value: Any, out: Path) -> Any:
     if isinstance(value, list):
         return [_for_run(part, out) for part in value]
     return value.replace(OUT, str(out)) if isinstance(value, str) else value
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")

@@ -138,7 +138,7 @@ class Muon(torch.optim.AdamW):
         self.dtype, self.cautious = dtype, cautious
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         with torch.enable_grad():
             loss = None if closure is None else closure()
         groups = self.param_groups

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline import metrics
 from pipeline.presets.arms import ARMS
-from pipeline.tracking.metric_names import baselines_of
+from pipeline.tracking.metric_names import baselines_of, readable
 from tasks.metrics import shown
 
 Rows = list[dict[str, Any]]  # fine-tunes: model, task, arm, seed, metric, score, ... (see runs.summary)
@@ -77,7 +77,7 @@ class Line:
     @property
     def metric(self) -> str:
         """Its name in words."""
-        return self.rows[0]["metric"].replace("_", " ").replace(" f1", " F1")
+        return readable(self.rows[0]["metric"])
 
     @property
     def sign(self) -> int:

@@ -103,7 +103,7 @@ class Mixed(Claim):
         partners = selected(ladder["models"], self.partner)
         if not partners:
             return None
-        best = min(partners, key=lambda row: figure(row, "bits_per_byte"))["name"]
+        best = min(partners, key=lambda row: figure(row))["name"]
         names = {row["name"] for row in selected(ladder["models"], self.mixed)} - {best}
         found = [
             mixture for mixture in ladder["mixtures"] if best in mixture["models"] and names & {*mixture["models"]}
@@ -146,8 +146,8 @@ class History(Claim):
         return Verdict(holds, by, f"{int(holds)} of 1")
 
     def _needed(self, rows: Sequence[Row]) -> int:
-        least = min(figure(row, "bits_per_byte") for row in rows)
-        enough = [row for row in rows if figure(row, "bits_per_byte") <= least * (1 + ENOUGH)]
+        least = min(figure(row) for row in rows)
+        enough = [row for row in rows if figure(row) <= least * (1 + ENOUGH)]
         return min(int(row["axes"][self.history]) for row in enough)
 
 
@@ -268,6 +268,7 @@ def figures(row: Row, measure: str) -> list[float]:
     return [math.inf if value is None else value for value in values]
 
 
-def figure(row: Row, measure: str) -> float:
-    values = figures(row, measure)
+def figure(row: Row) -> float:
+    """Bits per byte, the mean of the seeds."""
+    values = figures(row, "bits_per_byte")
     return sum(values) / len(values)

@@ -16,6 +16,7 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking import plots
 from pipeline.tracking.amounts import count
+from pipeline.tracking.metric_names import readable
 from pipeline.tracking.tables import markdown_table
 
 BASE = "base"
@@ -156,7 +157,7 @@ def plot(measured: Measured, file: Path) -> None:
     axes.set_yticks(range(len(names)), labels, parse_math=False)
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.grid(axis="y", visible=False)
-    metric = plots.readable(measured.metric.removeprefix("val/"))
+    metric = readable(measured.metric)
     unit = " (nats)" * measured.metric.endswith("loss")
     orange = "orange squares: worse, " * any(change.is_loss for change in measured.changes.values())
     notes = f"n: seeds, bars: 95 % intervals over them;\n{orange}hollow: uncertain, or one seed"

@@ -10,6 +10,7 @@ from typing import Any
 from pipeline import metrics
 from pipeline.experiments.worth.labels_saved import LabelsSaved
 from pipeline.tracking import plots
+from pipeline.tracking.metric_names import readable
 
 NAMES = {"full": "pretrained (full)", "scratch": "fresh weights (scratch)"}
 
@@ -47,7 +48,7 @@ def draw_scores(axes: Any, found: LabelsSaved) -> None:
     for number, (arm, name) in enumerate(NAMES.items()):
         means, spread = zip(*(metrics.mean_and_deviation(found.arms[arm][size]) for size in found.sizes), strict=True)
         axes.errorbar(found.sizes, means, yerr=spread, marker="o", capsize=3, color=plots.COLORS[number], label=name)
-    axes.set_ylabel(f"{plots.readable(found.metric)} on the test part")
+    axes.set_ylabel(f"{readable(found.metric)} on the test part")
 
 
 def draw_needs(axes: Any, found: LabelsSaved) -> None:

@@ -13,6 +13,7 @@ from pipeline.experiments.worth import plot as worth_plot
 from pipeline.experiments.worth.labels_saved import FULL, RUN, SCRATCH, LabelsSaved, Need
 from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.csv_table import csv_table
+from pipeline.tracking.metric_names import readable
 from pipeline.tracking.tables import markdown_table
 
 HEAD = ["labels", FULL, SCRATCH, "best baseline", f"labels that {SCRATCH} needs for the score of {FULL}"]
@@ -50,7 +51,7 @@ def _or_none(value: float) -> float | None:
 
 def table(found: LabelsSaved) -> str:
     """Markdown: a line for each number of labels, and what it comes to."""
-    return f"{markdown_table(HEAD, lines(found))}\n{found.metric.replace('_', ' ')} {note(found)} {verdict(found)}\n"
+    return f"{markdown_table(HEAD, lines(found))}\n{readable(found.metric)} {note(found)} {verdict(found)}\n"
 
 
 def note(found: LabelsSaved) -> str:

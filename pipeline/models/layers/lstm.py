@@ -162,7 +162,7 @@ class _Recurrence(torch.autograd.Function):
         return hs[1:].to(gates.dtype), cells[1:]
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor, d_cells: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor, d_cells: Tensor | None) -> tuple[Tensor | None, ...]:
         acts, hs, cells, squashed, ms, u, r = ctx.saved_tensors
         dtype, through_tanh, through_sigmoid = ctx.dtype, torch.ops.aten.tanh_backward, torch.ops.aten.sigmoid_backward
         u_, r_ = u.to(dtype), r.to(dtype)

@@ -7,8 +7,6 @@ target, D model size.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -50,7 +48,10 @@ class AdditiveAttention(nn.Module):
 
 
 Attention = DotAttention | AdditiveAttention
-ATTENTIONS: dict[str, Any] = {"none": None, "dot": DotAttention, "additive": AdditiveAttention}
+ATTENTIONS: dict[str, type[Attention]] = {
+    "dot": DotAttention,
+    "additive": AdditiveAttention,
+}
 
 
 def memory_of(attention: Attention, source: Tensor, mask: Tensor) -> Memory:

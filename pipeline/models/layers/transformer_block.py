@@ -136,7 +136,7 @@ class Block(Recomputable):
         """
         return self.run(x, bias, causal, past, memory, layer, only)
 
-    def compute(  # type: ignore[override]
+    def compute(
         self,
         x: Tensor,
         bias: Tensor | None,
