@@ -125,7 +125,7 @@ def in_plain_words(error: BaseException, args: list[str]) -> str | None:
         if not (is_disk_full(error) or error.errno in WRONG_PLACE or (error.errno == errno.ENOENT and given)):
             return None
         what = "written" if is_disk_full(error) or error.errno == errno.EEXIST else "read or written"
-        return f"{shortened(name) or 'A file'} could not be {what}: {reason(error)}."
+        return f"{short_place(name) or 'A file'} could not be {what}: {reason(error)}."
     if type(error).__module__.partition(".")[0] == "wandb":
         return (
             f"Weights & Biases says: {' '.join(str(error).split())}\n"
@@ -141,7 +141,7 @@ def is_given(path: Path, args: list[str]) -> bool:
     return any(path == place or path in place.parents or place in path.parents for place in places)
 
 
-def shortened(name: str) -> str:
+def short_place(name: str) -> str:
     return name if len(name) <= 100 else f"{name[:60]}... ({len(name)} characters)"
 
 

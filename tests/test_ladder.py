@@ -254,9 +254,9 @@ def test_a_rate_that_diverges_does_not_end_the_ladder(tmp_path: Path, capsys: py
     for rates in ([1e30, 2e30], [1e30]):  # with one there is no trial
         none = tmp_path / f"none-{len(rates)}"
         with pytest.raises(UserError, match="1 of 2 rungs failed: gpt: No rate of the rung gpt leads to a model"):
-            run("ladder", "--name", write(tmp_path, rates=rates, rungs=[GPT, UNIFORM]), "--out", str(none))
+            run("ladder", "--name", write(tmp_path, rates=rates, rungs=[GPT, TRIGRAM]), "--out", str(none))
         models = json.loads((none / "ladder.json").read_text())["models"]
-        assert [row["name"] for row in models] == ["uniform"]  # the others are run all the same
+        assert [row["name"] for row in models] == ["trigram"]  # the others are run all the same
 
 
 def test_rates_are_tried_on_a_share_of_the_tokens(tmp_path: Path) -> None:

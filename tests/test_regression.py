@@ -179,7 +179,9 @@ def test_a_grid_takes_the_smallest_error(similar: Path, pretrained: Path, tmp_pa
         "  scratch: {seeds: 1}\n"
     )
     run("compare", "--name", "grid.yaml", "--out", "out", *SMALL)
-    [row] = [line for line in Path("out/compare.md").read_text().splitlines() if line.startswith("| error (mse)")]
+    [row] = [
+        line for line in Path("out/compare.md").read_text().splitlines() if line.startswith("| error (squared error)")
+    ]
     runs = {path.parent.name: figures(path.parent) for path in Path("out/runs").glob("*/metrics.json")}
     full = min((end for name, end in runs.items() if "full" in name), key=lambda end: end["val/best_mse"])
     gain = runs["bert-error-scratch-0"]["test/mse"] - full["test/mse"]

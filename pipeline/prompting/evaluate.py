@@ -13,10 +13,8 @@ from pipeline.prompting.few_shot import fit_right, with_examples
 from pipeline.prompting.metrics import Answer, metrics_of
 from pipeline.prompting.requests import Progress, Request, Scorer
 from pipeline.prompting.scoring import score_with, scorer_of
-from tasks.dataset import DataSet, Row
+from tasks.dataset import DataSet, Row, shortened
 from tasks.prompts import Prompt, Question, fill
-
-SHOWN = 60  # characters of a text in a message
 
 
 @dataclass
@@ -122,7 +120,7 @@ def check(scorer: Scorer, prompt: Prompt, number: int, questions: Sequence[Quest
     """
     for question in questions:
         if not all(candidate.strip() for candidate in question.candidates):
-            raise UserError(f"Prompt {number} has an empty candidate for '{question.left[:SHOWN]}'.")
+            raise UserError(f"Prompt {number} has an empty candidate for '{shortened(question.left)}'.")
     if not isinstance(prompt.candidates, dict):
         return
     names: dict[tuple[Any, ...], str] = {}

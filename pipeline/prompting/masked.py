@@ -19,6 +19,7 @@ from pipeline.prompting.requests import (
     log_probs_of,
     split,
 )
+from tasks.dataset import shortened
 
 
 class MaskedScorer(Scorer):
@@ -78,14 +79,14 @@ class MaskedScorer(Scorer):
         for request, (left, rest), right in zip(requests, pairs, behind, strict=True):
             size = len(rest) - len(right)
             if size < 1 or rest[size:] != list(right):
-                target, following = request.target[:60], request.right[:30]
+                target, following = shortened(request.target), request.right[:30]
                 raise UserError(f"'{target}' cannot be scored before '{following}': it needs a space after it.")
             cut = max(0, len(left) + len(rest) - self.room)
             text = [*left, *rest][cut:][: self.room]
             first = max(0, len(left) - cut)
             if len(left) + size <= cut:
                 raise UserError(
-                    f"'{request.target[:60]}' cannot be scored: the {len(right)} tokens behind it fill a row."
+                    f"'{shortened(request.target)}' cannot be scored: the {len(right)} tokens behind it fill a row."
                 )
             yield text, first, min(len(text), len(left) + size - cut), cut
 

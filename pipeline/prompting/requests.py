@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
+from tasks.dataset import shortened
 
 BUDGET = {"cpu": 2_048}  # positions of a batch: what stays in the cache
 LARGE_BUDGET = 65_536  # elsewhere
@@ -166,7 +167,7 @@ def _cut_at_context(
         return list(context), rest
     bare = not request.left or not target.strip()
     why = ": it has no tokens" if bare else f" after '{request.left[-30:]}': it needs a space in front"
-    raise UserError(f"'{target[:60]}' cannot be scored{why}.")
+    raise UserError(f"'{shortened(target)}' cannot be scored{why}.")
 
 
 def common_prefix(rows: Sequence[list[Any]]) -> int:

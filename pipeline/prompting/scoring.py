@@ -18,6 +18,7 @@ from pipeline.prompting.causal import CausalScorer
 from pipeline.prompting.masked import MaskedScorer
 from pipeline.prompting.requests import Progress, Request, Scored, Scorer
 from pipeline.prompting.seq2seq import Seq2SeqScorer
+from tasks.dataset import shortened
 
 SCORERS: dict[str, type[Scorer]] = {
     "causal": CausalScorer,
@@ -89,12 +90,12 @@ def score_with(scorer: Scorer, requests: Sequence[Request], progress: Progress =
     for request, scored in zip(requests, results, strict=True):
         if scored.total == -math.inf and scorer.encoder.learning == "counting":
             raise UserError(
-                f"'{request.target[:60]}' has probability 0: the counted text does not have it, and this model has no "
-                "smoothing. Count with another model.encoder.init_args.smoothing."
+                f"'{shortened(request.target)}' has probability 0: the counted text does not have it, and this model "
+                "has no smoothing. Count with another model.encoder.init_args.smoothing."
             )
         if not math.isfinite(scored.total):
             raise UserError(
-                f"The encoder gives '{request.target[:60]}' a score that is not finite: its weights are damaged."
+                f"The encoder gives '{shortened(request.target)}' a score that is not finite: its weights are damaged."
             )
     return results
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pipeline.errors import UserError
+from tasks.dataset import shortened
 
 
 def wandb_mode() -> str:
@@ -41,12 +42,13 @@ def check_environment() -> None:
     if mode == "online" and not has_key():
         raise UserError("WANDB_MODE is online, but there is no key: set WANDB_API_KEY, or leave WANDB_MODE out.")
     if mode != "disabled" and name and not RUN_ID.fullmatch(name):
-        shown = name if len(name) <= 60 else f"{name[:60]}..."
-        raise UserError(f"WANDB_RUN_ID is {shown!r}; it may have up to 128 characters, and none of :;,#?/'\\.")
+        raise UserError(
+            f"WANDB_RUN_ID is {shortened(name)!r}; it may have up to 128 characters, and none of :;,#?/'\\."
+        )
     project = os.environ.get("WANDB_PROJECT")
     if mode != "disabled" and project and not PROJECT.fullmatch(project):
         raise UserError(
-            f"WANDB_PROJECT is {project[:60]!r}; it may have up to 128 characters, and none of /\\#?%: "
+            f"WANDB_PROJECT is {shortened(project)!r}; it may have up to 128 characters, and none of /\\#?%: "
             "(WANDB_ENTITY names the team)."
         )
     if mode != "disabled":

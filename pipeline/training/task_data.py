@@ -109,8 +109,8 @@ class TaskData(lightning.LightningDataModule):
         name = head_for(self.head_name, encoder.learning)
         if name is None:
             raise UserError(
-                f"A model of type {encoder.model_type} counts the texts of each label, and this task has no labels of "
-                "whole texts; take a model that is trained in steps."
+                f"A model of type {encoder.model_type} counts the texts of each label, and this task does not have "
+                "one label for each text; take a model that is trained in steps."
             )
         self.encoder, self.head_name, self.head = encoder, name, head_class(name)
         self.examples = self.examples or self.read()

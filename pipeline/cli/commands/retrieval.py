@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"{name} has no translations: retrieval needs a task of translation, as {DEFAULT}.")
     folder = encoder_folder(options.model, options.encoder)
     encoder = encoders.load(folder)
-    parts = labeled.read(task, options.data, splits=("train", "valid", "test")).parts
+    parts = labeled.read(task, options.data).parts
     training = _sides(parts["train"].examples)
     validation, test = (_sides(parts[part].examples[: options.texts]) for part in ("valid", "test"))
     source, target = (task.columns[role] for role in ("source", "target"))

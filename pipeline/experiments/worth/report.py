@@ -103,8 +103,5 @@ def verdict(found: LabelsSaved) -> str:
     if least == math.inf:
         return f"{begin}, and {SCRATCH} does not with {most:,}: pretraining is worth more than {most - size:,} labels."
     reached = needed_text(need, found.sizes)
-    if need.labels == math.inf:
-        worth = f"pretraining is worth more than {least - size:,.0f} labels"
-        return f"{begin}; {SCRATCH} needs {reached} labels for that: {worth}."
-    worth = f"pretraining is worth {need.labels - size:,.0f} labels"
-    return f"{begin}; {SCRATCH} needs {reached} labels for that: {worth}."
+    worth = f"more than {least - size:,.0f}" if need.labels == math.inf else f"{need.labels - size:,.0f}"
+    return f"{begin}; {SCRATCH} needs {reached} labels for that: pretraining is worth {worth} labels."
