@@ -257,6 +257,7 @@ def test_a_rate_that_diverges_does_not_end_the_ladder(tmp_path: Path, capsys: py
             run("ladder", "--name", write(tmp_path, rates=rates, rungs=[GPT, TRIGRAM]), "--out", str(none))
         models = json.loads((none / "ladder.json").read_text())["models"]
         assert [row["name"] for row in models] == ["trigram"]  # the others are run all the same
+        run("ladder", "--name", str(tmp_path / "toy.yaml"), "--out", str(none), "--models", "trigram")  # nothing fails
 
 
 def test_rates_are_tried_on_a_share_of_the_tokens(tmp_path: Path) -> None:

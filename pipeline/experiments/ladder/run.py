@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.console.messages import inform
 from pipeline.console.progress import progress, write
-from pipeline.errors import Diverged, UserError
+from pipeline.errors import UserError
 from pipeline.experiments.ladder.plan import Plan, plans
 from pipeline.experiments.ladder.results import Found, Results
 from pipeline.experiments.ladder.rungs import Ladder
@@ -118,8 +118,8 @@ class LadderRun:
                 except Unfinished:
                     continue
                 except UserError as error:
-                    failed.append(f"{name}: {error}")
-                    if not isinstance(error, Diverged):  # of which it has been said
+                    if wanted:
+                        failed.append(f"{name}: {error}")
                         write(failed[-1])
                     continue
                 row = found.add(plan, trained)

@@ -106,13 +106,13 @@ def table(measured: Measured) -> str:
     lines = [list(measured.runs[name].values()) for name in found]
     conditions = differing(lines)
     rows = []
-    for name in found:
+    for name, metrics in zip(found, lines, strict=True):
         title, source = measured.titles[name]
         change = measured.changes.get(name)
         seeds = len(measured.runs[name])
         said = ["", "", ""] if change is None else [change.text, p_text(change), change.verdict]
         cells = [f"{title} ({source})" if source else title, format_score(measured.scores(name)), *said]
-        made = (value_of(list(measured.runs[name].values()), condition) for condition in conditions)
+        made = (value_of(metrics, condition) for condition in conditions)
         rows.append([*cells, str(seeds), f"{measured.seconds(name):,.0f}", *made])
     head = ["recipe", f"{measured.metric} (less is better)", "change", "p", "", "seeds", "seconds", *conditions]
     tokens = sorted(metrics["tokens"] for runs in measured.runs.values() for metrics in runs.values())
