@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pydoc import locate
 from typing import Any
 
-from pipeline.cli.short_names import KEYS
+from pipeline.cli.short_names import KEYS, Stage
 from pipeline.console.similar import similar
 from pipeline.presets.parsing import first_sentence
 
@@ -22,10 +22,11 @@ ELSEWHERE = {  # what other programs call it
     },
     **{"bf16": "precision", "fp16": "precision", "num_workers": "data.workers", "output_dir": "out"},
 }
-FLAGS = (  # of pretrain and finetune, which are no settings
+FLAGS = (  # which are no settings
     *("model", "data", "seed", "corpus", "task", "from", "teacher", "arm", "seeds", "out", "overwrite", "resume"),
     *("quiet", "verbose"),
 )
+ONLY: Mapping[Stage, tuple[str, ...]] = {"pretrain": ("corpus",), "finetune": ("task", "arm", "seeds")}  # has them
 KINDS = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "a text"}
 KINDS["list[int]"] = "a list of whole numbers, as [10, 20]"
 NOT_KNOWN = (  # what names a key that there is not
@@ -99,7 +100,8 @@ def _not_known(found: Mapping[str, str], keys: list[str], classes: Mapping[str, 
         word = named[meant] if meant else None
         if word == flag:  # a short name that others have
             word = next((names[word] for names in KEYS.values() if names.get(word) in keys), None)
-        hint = f" Did you mean --{word}?" if word else ""
+        others = [stage for stage, names in KEYS.items() if flag in (*names, *ONLY[stage])]
+        hint = f" Did you mean --{word}?" if word else f" It is one of {others[0]}." if len(others) == 1 else ""
         return f"There is no setting or flag --{flag.rstrip('.')}.{hint}"
     if parent := found.get("parent"):
         prefix, name = f"{parent}.init_args", found["argument"]
