@@ -35,7 +35,7 @@ from tests.fork_server import python
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]  # written for users
 
-look_up, draw = socket.getaddrinfo, plots.save_figure
+look_up, draw, draw_curves = socket.getaddrinfo, plots.save_figure, plots.plot_curves
 # Files of tests, by the time that they take: workers begin with them.
 LONGEST = [
     "test_readme_commands",
@@ -111,18 +111,28 @@ def _surroundings(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", "/dev/null")
     monkeypatch.setattr("socket.getaddrinfo", no_network)
-    monkeypatch.setattr(plots, "save_figure", save_some_figures)
+    draw_less(monkeypatch)
     monkeypatch.chdir(tmp_path)
 
 
+def draw_less(patch: pytest.MonkeyPatch) -> None:
+    """Plots of every run are drawn by the runs that tests share alone: for each they take a third of the time."""
+    patch.setattr(plots, "save_figure", save_some_figures)
+    for name in ("plot_curves", "plot_mix"):
+        patch.setattr(plots, name, lambda history, file, **options: save_pixel(file))
+
+
 def save_some_figures(figure: Any, file: Path) -> None:
-    """Plots of every run are drawn by the runs that tests share alone: for each they take a fifth of the time."""
-    if file.name not in ("curves.png", "confusion.png", "types.png", "mix.png"):
+    if file.name not in ("confusion.png", "types.png"):
         draw(figure, file)
         return
+    save_pixel(file)
+    pyplot.close(figure)
+
+
+def save_pixel(file: Path) -> None:
     with open_atomically(file, "wb") as stream:
         matplotlib.image.imsave(stream, np.zeros((1, 1, 3)), format="png")
-    pyplot.close(figure)
 
 
 def no_network(host: Any, *args: Any, **options: Any) -> Any:
@@ -201,6 +211,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             if not (folder / "metrics.json").exists():
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(plots, "save_figure", draw)
+                    patch.setattr(plots, "plot_curves", draw_curves)
                     run("pretrain", "--out", str(folder), *conformance.pretraining(model))
         return folder
 

@@ -56,9 +56,9 @@ with open({file!r}, "a") as file:
 REPLAY = """\
 import contextlib, io, json, os, sys, time, traceback
 from pipeline.__main__ import main
-from pipeline.tracking import plots
-from tests.conftest import save_some_figures
-plots.save_figure = save_some_figures  # for time: tests of their own draw all
+import pytest
+from tests.conftest import draw_less
+draw_less(pytest.MonkeyPatch())  # for time: tests of their own draw all
 # What libraries set once for a process, whatever runs in it.
 PROCESS = ("WANDB_SERVICE", "TOKENIZERS_PARALLELISM", "GOMP_SPINCOUNT", "KMP_", "PYTORCH_", "TORCHINDUCTOR_")
 file, results = sys.argv[1:3]
@@ -179,10 +179,17 @@ def toy_grid(file: Path, lines: list[str]) -> None:
 
 
 def toy_constants(folder: Path) -> None:
-    """What of a long command no configuration sets: the sizes and steps of `worth`."""
-    for name, constant, value in (("prompt", "MOST", 24), ("few_rows", "STEPS", 2)):
-        file = folder / f"pipeline/experiments/worth/{name}.py"
-        changed = re.sub(rf"^{constant} = \d+", f"{constant} = {value}", file.read_text(), flags=re.M)
+    """What of a long command no configuration sets: the sizes and steps of `worth`, and the rows of the sample."""
+    worth, sample = "experiments/worth", "data/synthetic/tasks"
+    rows = '{"train": 48, "valid": 24, "test": 48}'
+    for name, constant, value in (
+        (f"{worth}/prompt", "MOST", "24"),
+        (f"{worth}/few_rows", "STEPS", "2"),
+        (sample, "SPLIT_ROWS", rows),
+        (sample, "PARALLEL_ROWS", rows),
+    ):
+        file = folder / f"pipeline/{name}.py"
+        changed = re.sub(rf"^{constant} = [^#\n]+", f"{constant} = {value}", file.read_text(), flags=re.M)
         assert changed != file.read_text()
         file.write_text(changed)
 
