@@ -103,9 +103,15 @@ def finished(folder: Path, made_of: Fingerprint, taken: Taken) -> tuple[dict[str
         return None, f"{metrics} has no {error.args[0]}."
 
 
-def has_ended(folder: Path | None) -> bool:
+def folder_of(request: R) -> Path:
+    """The folder of a run that an experiment asks for."""
+    assert request.out is not None
+    return request.out
+
+
+def has_ended(folder: Path) -> bool:
     """Whether a run has ended there, with metrics or without a finite loss, of whatever it was made."""
-    return folder is not None and any((folder / name).is_file() for name in ("metrics.json", DIVERGED))
+    return any((folder / name).is_file() for name in ("metrics.json", DIVERGED))
 
 
 def check_diverged(folder: Path, made_of: Fingerprint) -> None:
@@ -116,8 +122,7 @@ def check_diverged(folder: Path, made_of: Fingerprint) -> None:
 
 
 def run_once(request: R, made_of: Fingerprint, run: Callable[[R], object], **how: Any) -> dict[str, Any]:
-    """`once`, of a request in its folder `out`, begun anew or resumed."""
-    assert request.out is not None
+    """`once`, of a request in its folder, begun anew or resumed."""
 
     def begin(*, resume: bool) -> None:
         again: dict[str, Any] = {"overwrite": not resume}
@@ -125,7 +130,7 @@ def run_once(request: R, made_of: Fingerprint, run: Callable[[R], object], **how
             again["resume"] = resume
         run(replace(request, **again))
 
-    return once(request.out, made_of, begin, **how)
+    return once(folder_of(request), made_of, begin, **how)
 
 
 def once(

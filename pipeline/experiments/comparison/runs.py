@@ -31,6 +31,7 @@ from pipeline.experiments.run_cache import (
     fingerprint_of_finetune,
     finished,
     finite,
+    folder_of,
     has_ended,
     run_once,
 )
@@ -51,8 +52,7 @@ class GridRun:
 
     @property
     def folder(self) -> Path:
-        assert self.request.out is not None
-        return self.request.out
+        return folder_of(self.request)
 
 
 def run_of(grid: Grid, cell: Cell, out: Path, *, seed: int, setting: int) -> GridRun:

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.experiments.ladder.rungs import Ladder, Rung
-from pipeline.experiments.run_cache import has_ended
+from pipeline.experiments.run_cache import folder_of, has_ended
 from pipeline.experiments.token_runs import EVERY, STEPS, WARMUP, Configure, check_not_derived, of_steps
 from pipeline.tracking.history import read_metrics
 from pipeline.training.configuration import Configuration
@@ -171,7 +171,7 @@ def what_is_missing(found: Iterable[Plan], *, overwrite: bool) -> str:
 def _missing(plan: Plan, *, overwrite: bool) -> str:
     trials, whole = plan.trials(), plan.whole(0)
     runs = [*trials, *(request for request in whole if request not in trials)]
-    folders = [] if overwrite else [request.out for request in runs if request.out is not None]
+    folders = [] if overwrite else [folder_of(request) for request in runs]
     made = [folder for folder in folders if (folder / "metrics.json").is_file()]
     if sum(map(has_ended, folders)) == len(runs):
         return "finished"

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.errors import Diverged, UserError
 from pipeline.experiments.ladder.plan import BITS, Plan
-from pipeline.experiments.run_cache import check_diverged, finished, finite, run_once
+from pipeline.experiments.run_cache import check_diverged, finished, finite, folder_of, run_once
 from pipeline.experiments.token_runs import Configure, fingerprint_of_pretraining, training_of
 from pipeline.training.requests import PretrainRequest
 
@@ -64,14 +64,14 @@ def train(
     done: dict[Path, dict[str, Any]] = {}  # a trial on all tokens is the whole run too
 
     def run(request: PretrainRequest) -> dict[str, Any]:
-        assert request.out is not None
-        if request.out in done:
-            return done[request.out]
+        folder = folder_of(request)
+        if folder in done:
+            return done[folder]
         made_of = fingerprint_of_pretraining(request, plan.data)
-        before = not overwrite and finished(request.out, made_of, validated)[0] is not None
+        before = not overwrite and finished(folder, made_of, validated)[0] is not None
         if only_finished and not before:
-            check_diverged(request.out, made_of)
-            raise Unfinished(request.out.name)
+            check_diverged(folder, made_of)
+            raise Unfinished(folder.name)
         try:
             metrics = run_once(request, made_of, begin, overwrite=overwrite, taken=validated)
         except LookupError:
@@ -80,7 +80,7 @@ def train(
                 "byte are infinite: choose a smoothing, or leave the rung out."
             ) from None
         advance(0 if plan.is_counting else int(metrics["tokens"]), before)
-        done[request.out] = metrics
+        done[folder] = metrics
         return metrics
 
     def attempt(request: PretrainRequest) -> float:
@@ -102,7 +102,7 @@ def train(
     except Diverged:  # no trial did, or there was none
         raise UserError(diverges) from None
     return Trained(
-        folders=[request.out for request in whole if request.out is not None],
+        folders=[folder_of(request) for request in whole],
         metrics=metrics[0],
         rate=None if plan.is_counting else plan.rate(factors[best]),
         rates=[

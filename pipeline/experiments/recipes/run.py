@@ -16,7 +16,7 @@ from pipeline.errors import Diverged, UserError
 from pipeline.experiments.recipes import report as recipes_report
 from pipeline.experiments.recipes.ingredients import Recipes
 from pipeline.experiments.recipes.report import BASE, Measured
-from pipeline.experiments.run_cache import check_diverged, finished, has_ended, run_once
+from pipeline.experiments.run_cache import check_diverged, finished, folder_of, has_ended, run_once
 from pipeline.experiments.token_runs import (
     EVERY,
     STEPS,
@@ -174,8 +174,7 @@ class RecipesRun:
 
     def _finished(self, key: Key) -> dict[str, Any] | None:
         request = self.runs[key]
-        assert request.out is not None
-        metrics = finished(request.out, fingerprint_of_pretraining(request, self.data), dict)[0]
+        metrics = finished(folder_of(request), fingerprint_of_pretraining(request, self.data), dict)[0]
         return None if metrics is None else self._taken(metrics)
 
     def _taken(self, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -199,9 +198,8 @@ class RecipesRun:
 
     def _has_diverged(self, key: Key) -> bool:
         request = self.runs[key]
-        assert request.out is not None
         try:
-            check_diverged(request.out, fingerprint_of_pretraining(request, self.data))
+            check_diverged(folder_of(request), fingerprint_of_pretraining(request, self.data))
         except Diverged:
             return True
         return False
@@ -217,9 +215,8 @@ class RecipesRun:
         for name, one in self.recipes.all().items():
             if self.chosen and name not in self.chosen:
                 continue
-            folders = [request.out for (of, _), request in self.runs.items() if of == name]
-            made = (folder for folder in folders if folder is not None and not self.overwrite)
-            ended = sum(map(has_ended, made))
+            folders = [folder_of(request) for (of, _), request in self.runs.items() if of == name]
+            ended = 0 if self.overwrite else sum(map(has_ended, folders))
             settings = (flag.removeprefix("--") for flag in overrides_of(one.settings))
             rows.append([name, f"{ended} of {len(folders)}", ", ".join(settings)])
         return markdown_table(["recipe", "finished", "settings"], rows)
