@@ -31,7 +31,7 @@ from pipeline.training.checkpoints import Latest
 from pipeline.training.pretraining import Pretraining
 from pipeline.training.schedules import rate_at
 from pipeline.training.throughput import Speed
-from tests.conftest import SMALL, assert_plot, figures, run, surroundings
+from tests.conftest import SMALL, assert_plot, figures, run, several, surroundings
 
 pytestmark = pytest.mark.slow
 
@@ -189,10 +189,9 @@ def test_same_seed_same_run_other_seed_another(tmp_path: Path, monkeypatch: pyte
 def test_the_threads_that_users_have_give_equal_weights(tmp_path: Path) -> None:
     """As many as the machine has cores: all other tests have one."""
     environment = {name: value for name, value in surroundings().items() if name != "OMP_NUM_THREADS"}
-    for name in "ab":
-        flags = [*SHORT, "--trainer.max_steps=4", "--out", str(tmp_path / name)]
-        command = [sys.executable, "-m", "pipeline", "pretrain", *flags]
-        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    runs = [["pretrain", *SHORT, "--trainer.max_steps=4", "--out", str(tmp_path / name)] for name in "ab"]
+    _, *script = several(*runs)
+    subprocess.run([sys.executable, *script], env=environment, check=True, capture_output=True, timeout=300)
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(a[name], b[name]) for name in a)
 
