@@ -116,7 +116,7 @@ def _surroundings(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def draw_less(patch: pytest.MonkeyPatch) -> None:
-    """Plots of every run are drawn by the runs that tests share alone: for each they take a third of the time."""
+    """Plots of every run are drawn by the runs that tests share alone: for each they take a fifth of the time."""
     patch.setattr(plots, "save_figure", save_some_figures)
     for name in ("plot_curves", "plot_mix"):
         patch.setattr(plots, name, lambda history, file, **options: save_pixel(file))
