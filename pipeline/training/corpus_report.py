@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.data import files
-from pipeline.data import store_builder as store
 from pipeline.data.seen_lines import shared_lines
+from pipeline.data.store_builder import LONG_SENTENCE
 from pipeline.data.token_store import TokenStore
 from pipeline.tokenization.overlong_words import OVERLONG
 from pipeline.tokenization.spelled_words import LONGEST_WORD
@@ -24,6 +24,12 @@ BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens
 
 def corpus_report(data: CorpusData) -> str:
     """What a corpus holds, as `make data` prints it."""
+    parts = (("train", data.train), ("validation", data.valid))
+    about_parts = [line for name, part in parts for line in _part_lines(name, part, data)]
+    return "\n".join([*_tokenizer_lines(data), *about_parts, *_split_lines(data)])
+
+
+def _tokenizer_lines(data: CorpusData) -> list[str]:
     lines = [f"tokenizer   {len(data.tokenizer):,} pieces, hash {data.tokenizer.hash[:12]}"]
     if not data.options.file:
         where = "spread over the corpus" if data.hub is None else "at its beginning"  # a stream has no size
@@ -33,29 +39,38 @@ def corpus_report(data: CorpusData) -> str:
                 f"            Note: data.tokenizer.vocab_size is {data.options.vocab_size:,}; special tokens and the "
                 "characters or bytes of the text alone are more."
             )
-    for name, part in (("train", data.train), ("validation", data.valid)):
-        meta = part.meta
-        lines += [
-            f"{name:<11} {meta['documents']:,} documents, {meta['sentences']:,} sentences, "
-            f"{meta['tokens']:,} {'bytes of words' if data.tokenizer.spells else 'tokens'}",
-            f"            {meta['words']:,} words, {meta['tokens'] / max(1, meta['words']):.2f} "
-            f"{'bytes' if data.tokenizer.spells else 'tokens'} per word, "
-            f"{data.objective.unknown(part, data.tokenizer):.3%} unknown",
-            f"            {meta['lines']:,} lines, about {meta['duplicate_lines']:,} of them repeated, "
-            f"{meta['long_sentences']:,} sentences over {store.LONG_SENTENCE:,} characters",
-            f"            {part.raw_bytes / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
-            f"            {part.unpredicted_bytes / part.raw_bytes:.2%} of the text is not predicted: blank lines, "
-            f"spaces around sentences{'' if data.tokenizer.generative else '; nor are the spaces between words'}",
-        ]
-        if meta["long_words"]:
-            lines.append(f"            {meta['long_words']:,} words over {LONGEST_WORD} bytes are cut there")
-        if meta["endless_words"]:
-            lines.append(
-                f"            {meta['endless_words']:,} words over {OVERLONG:,} characters are cut into "
-                f"pieces of at most {data.tokenizer.longest_piece:,}"
-            )
-        if meta["duplicate_lines"] > 0.3 * meta["lines"]:
-            lines.append("            Note: many lines are repeated; a model learns to copy these first.")
+    return lines
+
+
+def _part_lines(name: str, part: TokenStore, data: CorpusData) -> list[str]:
+    meta = part.meta
+    units, unit = ("bytes of words", "bytes") if data.tokenizer.spells else ("tokens", "tokens")
+    between = "" if data.tokenizer.generative else "; nor are the spaces between words"
+    lines = [
+        f"{name:<11} {meta['documents']:,} documents, {meta['sentences']:,} sentences, {meta['tokens']:,} {units}",
+        f"            {meta['words']:,} words, {meta['tokens'] / max(1, meta['words']):.2f} {unit} per word, "
+        f"{data.objective.unknown(part, data.tokenizer):.3%} unknown",
+        f"            {meta['lines']:,} lines, about {meta['duplicate_lines']:,} of them repeated, "
+        f"{meta['long_sentences']:,} sentences over {LONG_SENTENCE:,} characters",
+        f"            {part.raw_bytes / 1e6:.1f} MB of text, {part.tokens.nbytes / 1e6:.1f} MB of tokens",
+        f"            {part.unpredicted_bytes / part.raw_bytes:.2%} of the text is not predicted: blank lines, "
+        f"spaces around sentences{between}",
+    ]
+    if meta["long_words"]:
+        lines.append(f"            {meta['long_words']:,} words over {LONGEST_WORD} bytes are cut there")
+    if meta["endless_words"]:
+        lines.append(
+            f"            {meta['endless_words']:,} words over {OVERLONG:,} characters are cut into "
+            f"pieces of at most {data.tokenizer.longest_piece:,}"
+        )
+    if meta["duplicate_lines"] > 0.3 * meta["lines"]:
+        lines.append("            Note: many lines are repeated; a model learns to copy these first.")
+    return lines
+
+
+def _split_lines(data: CorpusData) -> list[str]:
+    """How far the validation part tells of new text, and what is in no part."""
+    lines = []
     if data.tokenizer.generative and unicodedata.normalize("NFC", data.tokenizer.normalize(CASED)) != CASED:
         lines.append("            Note: case and accents are dropped; bits per byte leave out what they would cost.")
     shared = shared_lines(data.valid, data.train)
@@ -77,7 +92,7 @@ def corpus_report(data: CorpusData) -> str:
         lines.append(f"left out    {', '.join(data.left_out)}: named as a test part")
     if data.ignored:
         lines.append(f"left out    {listed(data.ignored)}: not {', '.join(files.FORMATS)}")
-    return "\n".join(lines)
+    return lines
 
 
 def corpus_facts(data: CorpusData, corpus: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.cli.arguments import (
@@ -88,9 +89,7 @@ def run(options: argparse.Namespace) -> None:
     if count := sum(parameter.numel() for parameter in data.objective.parameters() if parameter.requires_grad):
         name = type(data.objective).__name__
         print(f"Warning: {name} has {count:,} parameters of its own, which no encoder folder has: here they are fresh.")
-    for name, value in metrics.items():
-        unit = " nats" if name.startswith("baseline/") or name.endswith(NATS) else ""
-        print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}{unit}")
+    print_figures(metrics)
     report = token_report(named, data, wanted) if wanted else None
     if report is not None:
         print(f"\n{report}")
@@ -107,6 +106,13 @@ def run(options: argparse.Namespace) -> None:
             f"Warning: {unknown:.1%} of what is predicted is unknown to this encoder, and [UNK] is an easy guess: its "
             "perplexity here compares with none of another text or vocabulary."
         )
+
+
+def print_figures(metrics: Mapping[str, float]) -> None:
+    """One to a line; losses in nats."""
+    for name, value in metrics.items():
+        unit = " nats" if name.startswith("baseline/") or name.endswith(NATS) else ""
+        print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value:.4f}{unit}")
 
 
 def name_of(folder: Path) -> str:
