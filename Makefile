@@ -57,7 +57,7 @@ help: ## this list
 	@echo "  TASK       [sentiment; for score: the run's own; for retrieval: translation] a name in configs/tasks, or a path to a YAML file"
 	@echo "  DATA       local file, folder or pattern, in place of what CORPUS or TASK takes from the hub"
 	@echo "  FROM       [runs/pretrain/MODEL/encoder] encoder folder, ours or Hugging Face's, or a fine-tuned run"
-	@echo "             pretrain   [none] the encoder to go on from"
+	@echo "             pretrain   [none] the encoder to continue from"
 	@echo "             predict, score   the run or model folder of a fine-tune"
 	@echo "             compare    encoder folders, {model} standing for the name of each model"
 	@echo "             zeroshot   also RUN/encoders, or a pattern of such: a curve over words seen"
@@ -117,7 +117,7 @@ install: $(if $(locked),$(BIN)/.venv-made,$(BIN)/.installed-core) ## make .venv 
 	$(if $(locked),$(BIN)/python -m pip install -q --require-hashes -r requirements/$(call given,LOCK).txt)
 	$(if $(locked),$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . && touch $(BIN)/.installed-core)
 
-pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS; FROM=: go on from an encoder; TEACHER=: learn from a larger one
+pretrain: $(BIN)/.installed-core ## pretrain MODEL on CORPUS; FROM=: continue from an encoder; TEACHER=: learn from a larger one
 	$(call run,CORPUS FROM TEACHER RESUME $(WRITING) ARGS)
 
 finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
@@ -126,10 +126,10 @@ finetune: $(BIN)/.installed-core ## fine-tune an encoder on TASK, then test it
 predict: $(BIN)/.installed-core ## labels, tags, scores, answers or translations of new texts: FROM=run, DATA=file, OUT=file
 	$(call run,FROM DATA OUT ARGS)
 
-score: $(BIN)/.installed-core ## scores of a fine-tuned model on other labelled texts: FROM=run, TASK, DATA; OUT=file.json
+score: $(BIN)/.installed-core ## scores of a fine-tuned model on other labeled texts: FROM=run, TASK, DATA; OUT=file.json
 	$(call run,FROM TASK DATA OUT ARGS)
 
-zeroshot: $(BIN)/.installed-core ## ask an encoder about TASK by prompts, without training
+zeroshot: $(BIN)/.installed-core ## prompt an encoder on TASK, without training
 	$(call run,TASK SHOTS FROM $(WRITING) ARGS)
 
 try: $(BIN)/.installed-core ## look at what an encoder knows: PROMPT=... or WORD=...

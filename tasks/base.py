@@ -31,7 +31,7 @@ def key_of(text: str) -> str:
 
 @dataclass
 class Example:
-    """A labelled text, pair of texts or list of words.
+    """A labeled text, pair of texts or list of words.
 
     `label` is what the kind of task makes of it, and only the kind and its head look inside:
 

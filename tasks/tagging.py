@@ -1,4 +1,4 @@
-"""Sequence labelling: a list of words, one tag for each; spans of words (names, chunks) as BIO tags."""
+"""Sequence labeling: a list of words, one tag for each; spans of words (names, chunks) as BIO tags."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def rolled(name: str) -> Callable:
     return change
 
 
-def unlabelled(batch: Batch) -> Batch:
+def unlabeled(batch: Batch) -> Batch:
     if "nsp" in batch.targets:
         batch.targets["nsp"].labels *= 0
     return batch
@@ -167,7 +167,7 @@ BREAKAGES: list[tuple[str, str, object, str, Callable]] = [
         "random next sentences",
         masked_lm.MaskedLM,
         "batch",
-        lambda f: changed_result(f, unlabelled),
+        lambda f: changed_result(f, unlabeled),
     ),
     (
         "bert",

@@ -381,7 +381,7 @@ def test_sketches_of_lines_estimate_what_is_shared(monkeypatch: pytest.MonkeyPat
     assert shared_lines(few, few) == 1
 
 
-def labelled(folder: Path, **parts: list[str]) -> labeled.TaskData:
+def labeled(folder: Path, **parts: list[str]) -> labeled.TaskData:
     for name, texts in parts.items():
         rows = "".join(f"{text}\t{number % 2}\n" for number, text in enumerate(texts))
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + rows)
@@ -391,7 +391,7 @@ def labelled(folder: Path, **parts: list[str]) -> labeled.TaskData:
 
 def test_what_is_odd_about_a_task_is_reported(tmp_path: Path) -> None:
     texts = [f"text number {number}" for number in range(20)]
-    data = labelled(tmp_path, train=texts, test_old=[f" {text} " for text in texts])
+    data = labeled(tmp_path, train=texts, test_old=[f" {text} " for text in texts])
     data.examples = data.read()
     data.features = {split: [] for split in data.examples}
     report = task_report(data)
@@ -400,7 +400,7 @@ def test_what_is_odd_about_a_task_is_reported(tmp_path: Path) -> None:
     assert "Warning: 16 of 20 test texts are training texts too" in report
     assert "Warning: the test part is read from test_old.tsv, whose name only begins as 'test'" in report
     (tmp_path / "test_old.tsv").unlink()
-    data = labelled(tmp_path, train=texts, test=["new"])
+    data = labeled(tmp_path, train=texts, test=["new"])
     data.examples = data.read()
     data.features = {split: [] for split in data.examples}
     assert "Warning" not in task_report(data)
@@ -436,7 +436,7 @@ def test_swapped_columns_are_told_in_a_short_line(tmp_path: Path) -> None:
     for name, part in (("train", rows[:40]), ("valid", rows[40:]), ("test", rows[40:])):
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(part) + "\n")
     with pytest.raises(UserError, match=r"has the label 'O+\.\.\.'; .* and 28 more") as caught:
-        labelled(tmp_path).read()
+        labeled(tmp_path).read()
     assert len(str(caught.value)) < 3000
 
 

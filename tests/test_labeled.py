@@ -1,4 +1,4 @@
-"""Labelled data: which files are read, what their columns and labels become, what is left out."""
+"""Labeled data: which files are read, what their columns and labels become, what is left out."""
 
 from __future__ import annotations
 

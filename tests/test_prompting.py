@@ -424,11 +424,11 @@ def test_what_cannot_be_asked(pretrained: Path, tmp_path: Path, elmo: Elmo) -> N
     for label in ("", "no,yes"):
         with pytest.raises(UserError, match=r"row 1 has [02] labels, and a prompt .* asks for one"):
             evaluate(elmo, several, [("row 1", {"text": "a", "label": label})])
-    (tmp_path / "unlabelled").mkdir()
-    (tmp_path / "unlabelled/test.tsv").write_text("text\tlabel\nfine\t-1\n")
+    (tmp_path / "unlabeled").mkdir()
+    (tmp_path / "unlabeled/test.tsv").write_text("text\tlabel\nfine\t-1\n")
     task = Sentiment(splits={"test": "test"}, labels={"0": "bad", "1": "good"}, ignore=["-1"])
     with pytest.raises(UserError, match="No row of the task's test part has a label"):
-        read(task, str(tmp_path / "unlabelled"), limit=0, with_examples=False)
+        read(task, str(tmp_path / "unlabeled"), limit=0, with_examples=False)
     prompt = Prompt("choice", "{text}", {"no": " unicorn", "yes": " dog"})
     question = fill(prompt, {"text": "a"}, ["no", "yes"], "no")
     with pytest.raises(UserError, match="does not predict all of 'unicorn', of label no"):

@@ -20,7 +20,7 @@ from pipeline.objectives import span_corruption
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.training.loader import Loader, MicroBatches, StepLoader
 from tasks import baselines
-from tasks import labels as labelling
+from tasks import labels as labeling
 from tasks.sentiment import Sentiment
 from tests.conftest import run
 
@@ -55,13 +55,13 @@ def test_names_of_labels_are_looked_up_once_for_all_rows(monkeypatch: pytest.Mon
     names = [f"label {number}" for number in range(50)]
     task = Sentiment({"text": "text", "label": "label"}, labels={name: name for name in names})
     rows = [(f"row {number}", {"text": "a", "label": name}) for number, name in enumerate(names)]
-    calls, composed = [0], labelling._composed
+    calls, composed = [0], labeling._composed
 
     def counted(value: Any) -> str:
         calls[0] += 1
         return composed(value)
 
-    monkeypatch.setattr(labelling, "_composed", counted)
+    monkeypatch.setattr(labeling, "_composed", counted)
     assert [task.example(row).label for row in rows] == list(range(50))
     assert calls[0] < 10 * len(rows)
     task.label_names = ["b", *names]  # of a model that gives others

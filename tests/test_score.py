@@ -1,4 +1,4 @@
-"""`make score`: a fine-tuned model on labelled texts that it was not tested on."""
+"""`make score`: a fine-tuned model on labeled texts that it was not tested on."""
 
 from __future__ import annotations
 

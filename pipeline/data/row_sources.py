@@ -1,4 +1,4 @@
-"""Where the rows of a labelled data set come from: local files, the sample, the hub."""
+"""Where the rows of a labeled data set come from: local files, the sample, the hub."""
 
 from __future__ import annotations
 

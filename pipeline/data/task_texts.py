@@ -1,4 +1,4 @@
-"""The training texts of a labelled task as a corpus: what a model reads there without its labels."""
+"""The training texts of a labeled task as a corpus: what a model reads there without its labels."""
 
 from __future__ import annotations
 

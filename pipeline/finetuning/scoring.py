@@ -1,4 +1,4 @@
-"""A fine-tuned model on labelled texts that it was not tested on."""
+"""A fine-tuned model on labeled texts that it was not tested on."""
 
 from __future__ import annotations
 

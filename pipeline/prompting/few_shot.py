@@ -34,7 +34,7 @@ def demonstrations(task: DataSet, examples: Sequence[Row], shots: int, seed: int
         order = [row for turn in range(shots) for name in names for row in by_label[name][turn : turn + 1]]
     if len(order) < shots:
         raise UserError(
-            f"{typed.flag('shots', shots)} needs as many labelled examples; the training part has {len(order)}."
+            f"{typed.flag('shots', shots)} needs as many labeled examples; the training part has {len(order)}."
         )
     chosen = order[:shots]
     rng.shuffle(chosen)

@@ -76,7 +76,7 @@ METRIC_NAMES = {
     "val/best_METRIC": "the validation score of that checkpoint",
     "mode": "`max` where more of that metric is better, `min` where less is",
     "degenerate": "true where every prediction is the same, so that nothing was learned",
-    "PART/accuracy": "share of the texts labelled right",
+    "PART/accuracy": "share of the texts labeled right",
     "PART/standard_error": "standard error of the accuracy (or correlation) from the number of rows; of tags from that "
     "of sentences, whose words err together, and of `answer_f1` from that of texts, whose questions do",
     "PART/macro_f1": "mean F1 of the classes",

@@ -114,7 +114,7 @@ def after_pretraining(
             (typed.command("finetune", model=named, task=task, data=data, from_=where), "fine-tune on it")
         )
     return next_steps(
-        (typed.command("new-task", name="mine", data="reviews.csv"), "describe a labelled data set of your own"),
+        (typed.command("new-task", name="mine", data="reviews.csv"), "describe a labeled data set of your own"),
         (typed.command("finetune", model=named, task="mine", data="reviews.csv", from_=where), "fine-tune on it"),
     )
 

@@ -41,7 +41,7 @@ HELD_OUT = 500  # documents of a stream, at most, that are its validation part
 
 
 class CorpusData(lightning.LightningDataModule):
-    """Unlabelled text as batches for pretraining.
+    """Unlabeled text as batches for pretraining.
 
     Args:
         files: file, folder or pattern of text; files named valid* or dev* are the validation part.

@@ -43,7 +43,7 @@ from tasks.base import Prediction
 
 
 class FineTuning(Training):
-    """Trains an encoder with a head on labelled texts.
+    """Trains an encoder with a head on labeled texts.
 
     Args:
         optimization: rate, schedule and the rest; `warmup_steps` follows from `warmup_share`.

@@ -30,7 +30,7 @@ POOL = 50  # batches whose rows are sorted by length together
 
 
 class TaskData(lightning.LightningDataModule):
-    """Labelled texts as batches for fine-tuning.
+    """Labeled texts as batches for fine-tuning.
 
     Args:
         task: columns, labels and where the data are.

@@ -1,4 +1,4 @@
-"""`make finetune`: an encoder and a head on a labelled task; with SEEDS=, several runs compared with scratch."""
+"""`make finetune`: an encoder and a head on a labeled task; with SEEDS=, several runs compared with scratch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make score`: scores of a fine-tuned model on labelled texts that it was not tested on, as of another language."""
+"""`make score`: scores of a fine-tuned model on labeled texts that it was not tested on, as of another language."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.cli.arguments import INPUT, OUTPUT, Parser, check_free, place, positive
 from pipeline.errors import UserError
 
-HELP = "scores of a fine-tuned model on other labelled texts"
+HELP = "scores of a fine-tuned model on other labeled texts"
 
 
 def add_arguments(parser: Parser) -> None:

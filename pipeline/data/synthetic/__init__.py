@@ -1,1 +1,1 @@
-"""A built-in corpus about a small world, and labelled tasks about it: nothing is downloaded."""
+"""A built-in corpus about a small world, and labeled tasks about it: nothing is downloaded."""

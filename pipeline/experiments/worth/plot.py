@@ -27,7 +27,7 @@ def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
             axes.set_xscale("log")
             axes.set_xticks(found.sizes, [f"{size:,}" for size in found.sizes], rotation=30)
             axes.minorticks_off()
-            axes.set_xlabel("labelled rows (a sentence with tags is one)")
+            axes.set_xlabel("labeled rows (a sentence with tags is one)")
         if len(tasks) > 1:
             pair[0].set_title(found.title, loc="left", parse_math=False)
     for row, place in zip(zip(*pairs, strict=True), ("outside lower left", "outside lower right"), strict=True):
@@ -77,4 +77,4 @@ def draw_needs(axes: Any, found: LabelsSaved) -> None:
             axes.plot([size, size], [low, high], color=plots.COLORS[1], linewidth=1.2, alpha=0.6, label="95 % interval")
     axes.set_yscale("log")
     axes.set_yticks(sizes, [f"{size:,}" for size in sizes])
-    axes.set_ylabel("labelled rows that scratch\nneeds for the score of full")
+    axes.set_ylabel("labeled rows that scratch\nneeds for the score of full")

@@ -137,7 +137,7 @@ def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file
         axes.axvline(labels, color=plots.GREY, linewidth=0.8, label=f"equal at about {labels:,.0f} labels")
     axes.set_xscale("log")
     axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
-    axes.set_xlabel("labelled rows")
+    axes.set_xlabel("labeled rows")
     axes.set_ylabel("accuracy on the test part")
     axes.legend(frameon=False)
     figure.suptitle(f"{title}: how many labels a prompt is worth", parse_math=False)
