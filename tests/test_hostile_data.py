@@ -42,7 +42,7 @@ from pipeline.tokenization.overlong_words import OVERLONG
 from pipeline.tokenization.registry import SCHEMES, train
 from pipeline.tokenization.spelled_words import LONGEST_WORD
 from pipeline.tokenization.wordpiece import WordPiece
-from pipeline.training import task_data as labeled
+from pipeline.training import task_data as labeled_data
 from pipeline.training.task_report import task_report
 from tasks.entailment import Entailment
 from tasks.prompts import Prompt
@@ -381,12 +381,12 @@ def test_sketches_of_lines_estimate_what_is_shared(monkeypatch: pytest.MonkeyPat
     assert shared_lines(few, few) == 1
 
 
-def labeled(folder: Path, **parts: list[str]) -> labeled.TaskData:
+def labeled(folder: Path, **parts: list[str]) -> labeled_data.TaskData:
     for name, texts in parts.items():
         rows = "".join(f"{text}\t{number % 2}\n" for number, text in enumerate(texts))
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + rows)
     options: dict = {"batch_size": 2, "max_length": None, "cut": "head", "epochs": 1, "workers": 0}
-    return labeled.TaskData(task=Sentiment(valid_rows=100), files=str(folder), **options)
+    return labeled_data.TaskData(task=Sentiment(valid_rows=100), files=str(folder), **options)
 
 
 def test_what_is_odd_about_a_task_is_reported(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ def test_pairs_whose_label_is_the_one_that_training_lacks_are_reported(tmp_path:
             lines = ["premise\thypothesis\tlabel", *("\t".join(row) for row in rows)]
             (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
         task = Entailment(labels={"a": "a", "b": "b", "c": "c"})
-        data = labeled.TaskData(
+        data = labeled_data.TaskData(
             task=task, files=str(tmp_path), batch_size=2, max_length=None, cut="head", epochs=1, workers=0
         )
         data.examples = data.read()
