@@ -29,6 +29,11 @@ def listed(names: Iterable[Any], most: int = 12) -> str:
     return ", ".join(shown[:most]) + (f" and {len(shown) - most:,} more" if len(shown) > most else "")
 
 
+def repeated(names: Sequence[str]) -> str | None:
+    """The first name that occurs twice."""
+    return next((name for name in names if names.count(name) > 1), None)
+
+
 def is_missing(value: Any) -> bool:
     """None, or NaN, as tables write an empty cell into JSON."""
     return value is None or (isinstance(value, float) and value != value)

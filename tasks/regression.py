@@ -122,7 +122,7 @@ class Regression(Task):
         return Scores(
             {
                 "pearson": pearson,
-                "standard_error": standard_error(pearson, len(gold)),
+                "standard_error": correlation_error(pearson, len(gold)),
                 "spearman": correlation(ranks(gold), ranks(predicted)),
                 "mse": float(np.mean(np.square(np.subtract(gold, predicted)))),
             }
@@ -187,7 +187,7 @@ def ranks(values: Sequence[float]) -> list[float]:
     return rankdata(values).tolist()
 
 
-def standard_error(pearson: float, count: int) -> float:
+def correlation_error(pearson: float, count: int) -> float:
     """That of atanh(r) is 1 / sqrt(n - 3) (Fisher 1921), so that of r about (1 - r^2) / sqrt(n - 3)."""
     return (1 - pearson**2) / math.sqrt(max(1, count - 3))
 

@@ -122,7 +122,7 @@ def corpus_text(record: TrainingRecord, *, spells: bool) -> str:
     counts = [f"{stage[name]:,} {name}" for name in ("documents", "sentences", "words") if name in stage]
     counts += [f"{stage['tokens']:,} {unit}"] if "tokens" in stage else []
     origin = ", a synthetic corpus" if stage.get("synthetic") else f", `{stage['hub']}`" if "hub" in stage else ""
-    earlier = [f"`{name}`" for name in lineage.corpora_of(record.stages)[:-1]]
+    earlier = [f"`{name}`" for name in lineage.names_of(record.stages, "corpus")[:-1]]
     before = f" Before that: {', '.join(earlier)}." if earlier else ""
     return f"Pretraining text: `{stage.get('name', 'unnamed')}`{origin}: {', '.join(counts)}.{before}"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 from pipeline.errors import UserError
-from tasks.dataset import shortened
+from tasks.dataset import repeated, shortened
 from tasks.errors import RowError
 
 Refuse = Callable[[UserError], None]  # is called with what is wrong with a row: raises it, or collects it
@@ -59,10 +59,6 @@ def table(
     if twice := repeated(names):
         raise UserError(f"{path}, line {begin}: two columns of the header are named '{shortened(twice)}'.")
     return names, _named_rows(names, rows, path, refuse, plain=plain)
-
-
-def repeated(names: Sequence[str]) -> str | None:
-    return next((name for name in names if names.count(name) > 1), None)
 
 
 def _named_rows(

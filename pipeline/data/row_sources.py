@@ -27,7 +27,11 @@ def is_public(task: DataSet, files: str | None) -> bool:
 
 
 def rows_of(task: DataSet, files: str | None, split: str, refuse: Refuse = refuse) -> list[Row] | None:
-    """The rows of a part, from local files, the sample or the hub; None where there is no such part."""
+    """The rows of a part, from local files, the sample or the hub; None where there is no such part.
+
+    Raises:
+        UserError: they cannot be found or read.
+    """
     if files is not None:
         if task.parallel and (pairs := parallel_rows(task, files, split)) is not None:
             return pairs

@@ -83,7 +83,7 @@ class SentenceWindows:
         return np.where((position - sentence < self.length // 2) & (sentence > low), sentence, position)
 
     def sentence_starts(self, begin: int, end: int) -> np.ndarray:
-        """The sentences that begin strictly between two tokens of the store."""
+        """(n,): the sentences that begin strictly between two tokens of the store."""
         sentences = self.store.sentences
         low = np.searchsorted(sentences, begin, side="right")
         return sentences[low : np.searchsorted(sentences, end, side="left")]

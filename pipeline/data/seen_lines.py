@@ -31,7 +31,7 @@ class SeenLines:
 
     @property
     def smallest(self) -> np.ndarray:
-        """The smallest hashes of lines, sorted, without duplicates."""
+        """(n,) uint64: the smallest hashes of lines, sorted, without duplicates."""
         recent = np.asarray(self._recent, dtype=np.uint64)
         self._smallest, self._recent = np.unique(np.concatenate([self._smallest, recent]))[: self.KEPT], []
         return self._smallest

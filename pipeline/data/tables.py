@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from pipeline.data.delimited import Refuse, refuse, repeated, table
+from pipeline.data.delimited import Refuse, refuse, table
 from pipeline.data.files import BROKEN, COMPRESSIONS, unless_damaged
 from pipeline.errors import UserError
 from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
 from pipeline.storage.validation import parse_json
-from tasks.dataset import Row, shortened
+from tasks.dataset import Row, repeated, shortened
 from tasks.errors import RowError
 
 Rows = Iterator[tuple[int, Mapping[Any, Any]]]  # with the number of their line
@@ -34,8 +34,7 @@ def read_rows(path: Path, refuse: Refuse = refuse) -> list[Row]:
             return [(f"{path}, row {number}", row) for number, row in read_parquet(path, path)]
         if kind_of(path) not in SUFFIXES:
             raise UserError(unreadable(path))
-        opened = COMPRESSIONS.get(path.suffix, open)
-        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:  # a text may hold other ends of lines
+        with open_table(path) as file:
             if kind_of(path) == "json":
                 return [(f"{path}, {what} {n}", row) for what, n, row in read_json(file, path, refuse)]
             return [(f"{path}, line {n}", row) for n, row in READERS[kind_of(path)](file, path, refuse)]
@@ -68,6 +67,11 @@ def not_utf8(path: Path | str) -> str:
         f"{path} is not UTF-8 text{f', but {name}' if name else ''}: save it as 'CSV UTF-8' in Excel, or convert it "
         f"(iconv -f {other} -t UTF-8 {path} > new-file)."
     )
+
+
+def open_table(path: Path) -> IO[str]:
+    """A file as UTF-8, compressed or not; a newline alone ends its lines, since a text may hold other ends."""
+    return COMPRESSIONS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="\n")
 
 
 def read_parquet(source: Path | IO[bytes], path: Path) -> Rows:

@@ -93,7 +93,11 @@ def how_named(file: str, name: str) -> int | None:
 
 
 def named_files(location: str, name: str) -> list[Path]:
-    """The files of a folder, but hidden ones, or of a pattern, whose names begin with `name` or `NAME`."""
+    """The files of a folder, but hidden ones, or of a pattern, whose names begin with `name` or `NAME`.
+
+    Raises:
+        UserError: there is no such file, folder or pattern.
+    """
     folder = path_of(location)
     if folder.is_dir():
         found = folder.glob(f"{in_any_case(name)}*")

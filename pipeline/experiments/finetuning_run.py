@@ -47,6 +47,11 @@ def finetune(request: FineTuneRequest, configuration: Configuration, encoder_fol
             inform(said)
 
 
+def run_name(request: FineTuneRequest) -> str:
+    """MODEL-TASK, and another arm than `full`."""
+    return f"{request.model}-{task_file(request.task).stem}" + ("" if request.arm == "full" else f"-{request.arm}")
+
+
 def between_validations(steps: int, validations: int) -> int:
     """Steps from one validation to the next, of at most so many."""
     return -(-steps // validations)
@@ -81,9 +86,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     if shards_weights(configuration.settings.trainer.strategy):
         raise UserError("Sharded weights are for pretraining; fine-tune with trainer.strategy ddp.")
     file = task_file(request.task)
-    out = run_folder(
-        request.out, "finetune", f"{request.model}-{file.stem}" + ("" if request.arm == "full" else f"-{request.arm}")
-    )
+    out = run_folder(request.out, "finetune", run_name(request))
     uses = [file, *configuration.given, *([path_of(data.files)] if data.files is not None else [])]
     uses += [] if encoder_folder is None else [encoder_folder]
     uses += [] if module.distillation is None else [path_of(module.distillation.teacher)]

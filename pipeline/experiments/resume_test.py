@@ -117,6 +117,9 @@ def plan(steps: int, every: int, seed: int) -> list[Killed]:
     """Where to kill a run of `steps` steps that validates after each `every`: all three moments, at random steps.
 
     The last one is between steps, a whole interval after the one before, so that it follows a resume.
+
+    Raises:
+        UserError: fewer than five validations.
     """
     marks = list(range(every, steps, every))
     if len(marks) < 4:

@@ -12,8 +12,7 @@ from typing import IO, Any
 
 from pipeline.console import typed
 from pipeline.data.delimited import table
-from pipeline.data.files import COMPRESSIONS
-from pipeline.data.tables import INPUTS, kind_of, lines_of, read_json, read_jsonl, read_parquet
+from pipeline.data.tables import INPUTS, kind_of, lines_of, open_table, read_json, read_jsonl, read_parquet
 from pipeline.errors import UserError
 from pipeline.finetuning.answers import json_writer, table_writer
 from pipeline.finetuning.model import FineTunedModel
@@ -80,7 +79,11 @@ def is_empty(text: Any) -> bool:
 
 
 def records_of(model: FineTunedModel, source: IO[Any], name: str, form: str) -> Iterator[Record]:
-    """The rows of the input, and what the model reads of them."""
+    """The rows of the input, and what the model reads of them.
+
+    Raises:
+        UserError: a row lacks what the model reads.
+    """
     roles = [role for role in model.options.columns if role not in ("label", "tags")]
     if form == "lines":
         for number, line in lines_of(source):
@@ -149,10 +152,7 @@ def open_source(path: str, form: str) -> IO[Any]:
         sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")  # type: ignore[union-attr]
         return sys.stdin
     try:
-        if form == "parquet":
-            return open(path, "rb")
-        opened = COMPRESSIONS.get(Path(path).suffix, open)
-        return opened(path, "rt", encoding="utf-8-sig", newline="\n")
+        return open(path, "rb") if form == "parquet" else open_table(Path(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
 

@@ -63,7 +63,7 @@ def _loss(bucket: Bucket | None, last: int) -> str:
 
 def plot(curves: Mapping[str, Sequence[Bucket]], file: Path, *, title: str) -> None:
     """Nats against tokens of context, a line for each model."""
-    figure, axes = plots.subplots(figsize=(6.5, 4))
+    figure, axes = plots.subplots(figsize=(6.5, 4), title=title)
     for name, buckets in curves.items():
         axes.plot([bucket.last for bucket in buckets], [bucket.loss for bucket in buckets], marker="o", label=name)
     buckets = max(curves.values(), key=len)
@@ -74,5 +74,4 @@ def plot(curves: Mapping[str, Sequence[Bucket]], file: Path, *, title: str) -> N
     axes.set_ylabel("loss (nats per token)")
     if len(curves) > 1:
         axes.legend(fontsize="small", frameon=False)
-    figure.suptitle(title, parse_math=False)
     plots.save_figure(figure, file)

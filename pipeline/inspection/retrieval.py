@@ -202,7 +202,7 @@ def figures(found: Retrieval) -> dict[str, Any]:
 
 def plot(found: Retrieval, file: Path, *, title: str) -> None:
     """The share that is found by layer, a line for each direction."""
-    figure, axes = plots.subplots(figsize=(6.5, 4))
+    figure, axes = plots.subplots(figsize=(6.5, 4), title=title)
     a, b = found.languages
     for name, of in ((f"{a} to {b}", "there"), (f"{b} to {a}", "back")):
         axes.plot([100 * getattr(layer, of) for layer in found.layers], marker="o", label=name)
@@ -214,5 +214,4 @@ def plot(found: Retrieval, file: Path, *, title: str) -> None:
     axes.set_xlabel("layer")
     axes.set_ylabel(f"translations found among {found.texts:,} texts (%)")
     axes.legend(fontsize="small", frameon=False)
-    figure.suptitle(title, parse_math=False)
     plots.save_figure(figure, file)

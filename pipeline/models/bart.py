@@ -81,7 +81,7 @@ class Bart(TransformerEncoderDecoder):
             tokenizer,
             size=size,
             layers=layers,
-            decoder_layers=layers if decoder_layers is None else decoder_layers,
+            decoder_layers=decoder_layers,
             heads=heads,
             inner_size=inner_size,
             max_length=max_length,
@@ -90,6 +90,7 @@ class Bart(TransformerEncoderDecoder):
             norm=norm,
             activation=activation,
             scale=scale,
+            decoder_start=tokenizer.id("eos") if decoder_start is None else decoder_start,
             vocab_size=vocab_size,
         )
         self.pre = norm == "pre"
@@ -98,7 +99,6 @@ class Bart(TransformerEncoderDecoder):
             "model_type": "mbart" if self.pre else "bart",
             **self.config,
             "forced_bos_token_id": None,
-            "decoder_start_token_id": tokenizer.id("eos") if decoder_start is None else decoder_start,
         }
         if self.names_languages:
             self.special = SpecialTokens(prefix=0, between=1, suffix=2)
@@ -143,11 +143,6 @@ class Bart(TransformerEncoderDecoder):
         ids[torch.arange(len(ids)), batch["mask"].sum(1) - 1] = sources
         decoder_ids[:, 0] = targets
         return {**batch, "input_ids": ids, "decoder_input_ids": decoder_ids}
-
-    @property
-    def decoder_start(self) -> int:
-        """</s>, or the language of the target."""
-        return self.config["decoder_start_token_id"]
 
     @property
     def target_prefix(self) -> tuple[int, ...]:

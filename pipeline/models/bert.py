@@ -21,7 +21,7 @@ from pipeline.models.folder import BUFFER, HeadLayout, Rate, Size, check_support
 from pipeline.models.inputs import Inputs, SpecialTokens, cut_pair, padded, rows_of
 from pipeline.models.layers.attention import check_heads, padding_bias
 from pipeline.models.layers.dropout import Dropout
-from pipeline.models.layers.transformer_block import ACTIVATIONS, Block, initialize, scattered
+from pipeline.models.layers.transformer_block import ACTIVATIONS, STD, Block, initialize, scattered
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -106,7 +106,7 @@ class Bert(Encoder):
             "hidden_act": activation,
             "layer_norm_eps": 1e-12,
             "type_vocab_size": 2,
-            "initializer_range": 0.02,
+            "initializer_range": STD,
             "pad_token_id": tokenizer.id("pad"),
             "initialization": initialization,
             "zero_outputs": zero_outputs,

@@ -257,6 +257,7 @@ class Elmo(Encoder):
         self.softmax()
 
     def softmax(self) -> nn.AdaptiveLogSoftmaxWithLoss:
+        """Raises: UserError, there is none."""
         if self.output is None:
             raise UserError("This ELMo has no output layer: it gives vectors, not probabilities.")
         return self.output

@@ -224,7 +224,10 @@ def _beam(read: Reader, state: Any, ids: Tensor, how: Search, end: int, most: Se
 
 
 def by_length(scores: Tensor, length: int, how: Search) -> Tensor:
-    """Scores that hypotheses of different lengths are compared by; in float32 large penalties would make all alike."""
+    """Log-probabilities (...) of hypotheses of one length -> (...) float64, comparable between lengths, on the CPU.
+
+    In float32 large penalties would make all alike.
+    """
     return scores.cpu().double() / length**how.length_penalty  # Apple's GPUs have no float64
 
 

@@ -20,7 +20,7 @@ from pipeline.models.inputs import Inputs, check_generative, last_positions
 from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
-from pipeline.models.layers.transformer_block import Block, initialize, narrow_residual, scattered
+from pipeline.models.layers.transformer_block import STD, Block, initialize, narrow_residual, scattered
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -104,7 +104,7 @@ class Gpt(CausalEncoder):
             "resid_pdrop": dropout,
             "attn_pdrop": attention_dropout,
             "layer_norm_epsilon": 1e-5,
-            "initializer_range": 0.02,
+            "initializer_range": STD,
             "bos_token_id": tokenizer.id("bos"),
             "eos_token_id": end,
             "pad_token_id": end,

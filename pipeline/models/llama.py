@@ -25,7 +25,7 @@ from pipeline.models.layers.attention import check_heads, narrowing_bias
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.recomputable import Recomputable
-from pipeline.models.layers.transformer_block import initialize, narrow_residual, picked, scattered, self_attention
+from pipeline.models.layers.transformer_block import STD, initialize, narrow_residual, picked, scattered, self_attention
 from pipeline.models.losses import Loss, linear_cross_entropy
 from pipeline.models.outputs import Encoded, LoadReport
 from pipeline.tokenization.base import Tokenizer
@@ -129,7 +129,7 @@ class Llama(CausalEncoder):
             "head_dim": self.head_size,
             "hidden_act": "silu",
             "max_position_embeddings": max_length,
-            "initializer_range": 0.02,
+            "initializer_range": STD,
             "rms_norm_eps": norm_eps,
             "rope_theta": rope_theta,  # of transformers 4
             "rope_parameters": {"rope_type": "default", "rope_theta": rope_theta},  # and 5

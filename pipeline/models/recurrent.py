@@ -7,19 +7,27 @@ Shapes: B batch, T positions, E size of an embedding, D model size, V vocabulary
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from pipeline.errors import UserError, check_choice
+from pipeline.errors import check_choice
 from pipeline.models.causal import CausalEncoder
 from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Inputs, check_generative
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output, OutputKind
-from pipeline.models.layers.recurrent import CELLS, GATES, LayerState, first_rows, initialize, run
+from pipeline.models.layers.recurrent import (
+    CELLS,
+    GATES,
+    LayerState,
+    embedding_width,
+    first_rows,
+    recurrent_layers,
+    run,
+)
 from pipeline.models.losses import Loss
 from pipeline.models.outputs import Encoded
 from pipeline.tokenization.base import Tokenizer
@@ -82,9 +90,7 @@ class Recurrent(CausalEncoder):
         super().__init__()
         check_generative(tokenizer, "A recurrent model")
         check_choice("cell", cell, CELLS)
-        width = size if embedding_size is None else embedding_size
-        if not 1 <= width <= size:
-            raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")
+        width = embedding_width(embedding_size, size)
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         self.scale = width**0.5
         self.config = {
@@ -102,10 +108,7 @@ class Recurrent(CausalEncoder):
         }
         self.word_embedding = nn.Embedding(len(tokenizer), width)
         nn.init.normal_(self.word_embedding.weight, std=width**-0.5)
-        inputs = [width] + [size] * (layers - 1)
-        self.layers = nn.ModuleList(CELLS[cell](each, size, batch_first=True) for each in inputs)
-        for layer in self.layers:
-            initialize(cast(nn.RNNBase, layer))
+        self.layers = recurrent_layers(cell, width, size, layers)
         self.dropout = Dropout(dropout)
         self.output = Output(output, size=size, embedding_size=width, vocab_size=len(tokenizer), cutoffs=cutoffs)
 

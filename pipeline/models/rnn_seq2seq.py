@@ -20,7 +20,7 @@ from pipeline.models.folder import Rate, Size
 from pipeline.models.inputs import Inputs
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.output import Output
-from pipeline.models.layers.recurrent import CELLS, GATES, initialize, run_padded
+from pipeline.models.layers.recurrent import GATES, embedding_width, recurrent_layers, run_padded
 from pipeline.models.layers.recurrent_decoder import AttentionKind, Cell, RecurrentDecoder
 from pipeline.models.layers.source_attention import memory_of
 from pipeline.models.losses import Loss
@@ -82,11 +82,9 @@ class RnnSeq2Seq(EncoderDecoder):
     ) -> None:
         super().__init__()
         check_seq2seq(tokenizer, "A recurrent encoder-decoder")
-        width = size if embedding_size is None else embedding_size
         if size % 2:
             raise UserError(f"size is {size}; it must be even: half of it reads from either side.")
-        if not 1 <= width <= size:
-            raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")
+        width = embedding_width(embedding_size, size)
         check_choice("cell", cell, get_args(Cell))
         check_choice("attention", attention, get_args(AttentionKind))
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
@@ -109,12 +107,7 @@ class RnnSeq2Seq(EncoderDecoder):
             self.offers = ()  # nothing to align
         self.word_embedding = nn.Embedding(len(tokenizer), width)
         nn.init.normal_(self.word_embedding.weight, std=width**-0.5)
-        self.layers = nn.ModuleList(
-            CELLS[cell](each, size // 2, batch_first=True, bidirectional=True)
-            for each in [width] + [size] * (layers - 1)
-        )
-        for layer in self.layers:
-            initialize(cast(nn.RNNBase, layer))
+        self.layers = recurrent_layers(cell, width, size, layers, bidirectional=True)
         self.dropout = Dropout(dropout)
         self.decoder = RecurrentDecoder(
             cell, attention, size=size, embedding_size=width, layers=layers, dropout=self.dropout

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NotRequired, cast
 
@@ -125,9 +126,18 @@ class T5(EncoderDecoder):
             "decoder_start_token_id": tokenizer.id("pad"),
         }
         self.shared = nn.Embedding(self.config["vocab_size"], size)
-        sizes = (size, heads, width, inner_size, dropout)
-        self.encoder = Stack(*sizes, layers, (buckets, max_distance), decoder=False)
-        self.decoder = Stack(*sizes, self.config["num_decoder_layers"], (buckets, max_distance), decoder=True)
+        stack = partial(
+            Stack,
+            size=size,
+            heads=heads,
+            width=width,
+            inner_size=inner_size,
+            dropout=dropout,
+            buckets=buckets,
+            max_distance=max_distance,
+        )
+        self.encoder = stack(layers=layers, decoder=False)
+        self.decoder = stack(layers=self.config["num_decoder_layers"], decoder=True)
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.shared.weight, std=0.5)  # 1 in the paper: a fresh model would not guess evenly
 
@@ -256,20 +266,22 @@ class Stack(nn.Module):
 
     def __init__(
         self,
+        *,
         size: int,
+        layers: int,
         heads: int,
         width: int,
         inner_size: int,
         dropout: float,
-        layers: int,
-        buckets: tuple[int, int],
-        *,
+        buckets: int,
+        max_distance: int,
         decoder: bool,
     ) -> None:
         super().__init__()
-        self.is_decoder, (self.buckets, self.max_distance) = decoder, buckets
+        self.is_decoder, self.buckets, self.max_distance = decoder, buckets, max_distance
         self.block = nn.ModuleList(
-            T5Block(size, heads, width, inner_size, dropout, decoder=decoder) for _ in range(layers)
+            T5Block(size=size, heads=heads, width=width, inner_size=inner_size, dropout=dropout, decoder=decoder)
+            for _ in range(layers)
         )
         self.positions.relative_attention_bias = nn.Embedding(self.buckets, heads)
         nn.init.normal_(self.positions.relative_attention_bias.weight, std=size**-0.5)
@@ -301,7 +313,7 @@ class Stack(nn.Module):
 class T5Block(Recomputable):
     """Self-attention, in a decoder cross-attention, and a feed-forward network, each after a norm."""
 
-    def __init__(self, size: int, heads: int, width: int, inner_size: int, dropout: float, *, decoder: bool) -> None:
+    def __init__(self, *, size: int, heads: int, width: int, inner_size: int, dropout: float, decoder: bool) -> None:
         super().__init__()
         self.is_decoder = decoder
         parts: list[tuple[str, nn.Module]] = [("SelfAttention", T5Attention(size, heads, width, dropout))]
@@ -386,7 +398,10 @@ class T5FeedForward(nn.Module):
 
 
 def bucket(apart: Tensor, count: int, farthest: int, *, both_sides: bool) -> Tensor:
-    """Key minus query positions -> buckets: half of them for one distance each, half for logarithmically wider ones."""
+    """Key minus query positions (U, N) -> buckets (U, N) from 0 to `count` - 1 (Raffel et al. 2020, 2.1).
+
+    Half of them are for one distance each, half for logarithmically wider ones.
+    """
     first = torch.zeros_like(apart)
     if both_sides:
         count //= 2

@@ -59,7 +59,7 @@ class Transformer(TransformerEncoderDecoder):
             tokenizer,
             size=size,
             layers=layers,
-            decoder_layers=layers if decoder_layers is None else decoder_layers,
+            decoder_layers=decoder_layers,
             heads=heads,
             inner_size=inner_size,
             max_length=max_length,
@@ -68,18 +68,17 @@ class Transformer(TransformerEncoderDecoder):
             norm=norm,
             activation=activation,
             scale=scale,
+            decoder_start=tokenizer.id("pad") if decoder_start is None else decoder_start,
             vocab_size=vocab_size,
         )
         if size % 2:
             raise UserError(f"size is {size}; a position has as many sines as cosines: it must be even.")
         post = norm == "post"
-        self._start = tokenizer.id("pad") if decoder_start is None else decoder_start
         self.config = {
             "architectures": ["MarianMTModel" if post else "Transformer"],
             "model_type": "marian" if post else "transformer",
             **self.config,
             "decoder_vocab_size": self.config["vocab_size"],
-            "decoder_start_token_id": self._start,
             "share_encoder_decoder_embeddings": True,
         }
         self.register_buffer("sinusoids", sinusoids(max_length, size), persistent=False)
@@ -92,11 +91,6 @@ class Transformer(TransformerEncoderDecoder):
 
     def positions(self, side: Side, places: Tensor) -> Tensor:
         return self.get_buffer("sinusoids")[places]
-
-    @property
-    def decoder_start(self) -> int:
-        """Marian's: padding."""
-        return self._start
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Transformer:

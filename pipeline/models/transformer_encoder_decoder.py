@@ -87,7 +87,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         *,
         size: int,
         layers: int,
-        decoder_layers: int,
+        decoder_layers: int | None,
         heads: int,
         inner_size: int,
         max_length: int,
@@ -96,6 +96,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         norm: Literal["pre", "post"],
         activation: str,
         scale: bool,
+        decoder_start: int,
         vocab_size: int | None = None,
     ) -> None:
         super().__init__()
@@ -103,6 +104,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         check_heads(size, heads)
         check_choice("norm", norm, ("pre", "post"))
         check_choice("activation", activation, ACTIVATIONS)
+        decoder_layers = layers if decoder_layers is None else decoder_layers
         self.tokenizer, self.size, self.max_length = tokenizer, size, max_length
         self.scale = size**0.5 if scale else 1.0
         self.config = {
@@ -126,6 +128,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
             "pad_token_id": tokenizer.id("pad"),
             "eos_token_id": tokenizer.id("eos"),
             "forced_eos_token_id": None,
+            "decoder_start_token_id": decoder_start,
         }
         self.word_embedding = nn.Embedding(self.config["vocab_size"], size)
         self.register_buffer("output_bias", torch.zeros(self.config["vocab_size"]))  # not 0 in published Marian models
@@ -155,6 +158,11 @@ class TransformerEncoderDecoder(EncoderDecoder):
         """Vectors of places (T,) in the encoder or the decoder -> (T, D)."""
 
     # ------------------------------------------------------------------ reading and writing
+
+    @property
+    def decoder_start(self) -> int:
+        """The id that `decoder_start_token_id` names: padding as in Marian, </s>, or the language of the target."""
+        return self.config["decoder_start_token_id"]
 
     def read(self, batch: Inputs) -> Encoded:
         ids, mask = batch["input_ids"], batch["mask"]

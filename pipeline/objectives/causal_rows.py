@@ -52,7 +52,9 @@ class MaskedAndCausalLM(MaskedLM):
         causal_share: float = 0.25,
         causal_until: float = 0.75,
     ) -> None:
-        super().__init__(mask_rate, whole_word, next_sentence, first_mask_rate)
+        super().__init__(
+            mask_rate=mask_rate, whole_word=whole_word, next_sentence=next_sentence, first_mask_rate=first_mask_rate
+        )
         check_shares(causal_share=causal_share, causal_until=causal_until)
         self.causal_share, self.causal_until = causal_share, causal_until
 

@@ -170,7 +170,7 @@ class MaskedLM(Objective):
 
     def _passes_differ(self, steps: StepBatches) -> Check:
         """The same texts in two epochs; as pairs they would have other partners."""
-        alone = MaskedLM(self.mask_rate, self.whole_word, "off")
+        alone = MaskedLM(mask_rate=self.mask_rate, whole_word=self.whole_word, next_sentence="off")
         rows = alone.rows(steps.store, steps.tokenizer, length=steps.length, phase=0, seed=0)
         index = np.arange(min(8, len(rows)))
         first, second = (

@@ -46,7 +46,9 @@ class QuickThoughts(MaskedLM):
     shown = ("mlm_loss", "mlm_accuracy", "neighbor_loss", "neighbor_accuracy")
 
     def __init__(self, mask_rate: float = 0.15, whole_word: bool = False, first_mask_rate: float | None = None) -> None:
-        super().__init__(mask_rate, whole_word, "off", first_mask_rate)
+        super().__init__(
+            mask_rate=mask_rate, whole_word=whole_word, next_sentence="off", first_mask_rate=first_mask_rate
+        )
 
     @property
     def num_special(self) -> int:

@@ -39,7 +39,7 @@ class SpanCorruption(Denoising):
     shown = ("spans_loss", "spans_accuracy", "perplexity")
 
     def __init__(self, mask_rate: float = 0.15, mean_span: float = 3.0) -> None:
-        super().__init__(mask_rate, mean_span, permute_sentences=False)
+        super().__init__(mask_rate=mask_rate, mean_span=mean_span, permute_sentences=False)
 
     def rows(self, store: TokenStore, tokenizer: Tokenizer, *, length: int, phase: int, seed: int) -> TextRows:
         """Raises: UserError, the tokenizer has fewer sentinels than a row may have spans."""

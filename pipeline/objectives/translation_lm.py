@@ -53,7 +53,9 @@ class TranslationLM(MaskedLM):
         first_mask_rate: float | None = None,
         translation_share: float = 0.5,
     ) -> None:
-        super().__init__(mask_rate, whole_word, "off", first_mask_rate)
+        super().__init__(
+            mask_rate=mask_rate, whole_word=whole_word, next_sentence="off", first_mask_rate=first_mask_rate
+        )
         if not 0 <= translation_share < 1:
             raise UserError(
                 f"model.objective.init_args.translation_share must be at least 0 and below 1, not {translation_share}."

@@ -91,7 +91,7 @@ def fill_all(prompt: Prompt, number: int, task: DataSet, rows: Sequence[Row]) ->
     try:
         return [_question(prompt, task, row) for row in rows]
     except KeyError as error:
-        fields = ", ".join(fields_of(task, rows[0]))
+        fields = ", ".join(columns_and_roles(task, rows[0]))
         raise UserError(f"Prompt {number} uses the field {error}; the task's rows have only {fields}.") from None
 
 
@@ -101,12 +101,12 @@ def _question(prompt: Prompt, task: DataSet, row: Row) -> Question:
         raise UserError(f"{row[0]} has {len(names)} labels, and a prompt with a candidate for each label asks for one.")
     label = names[0] if names else None
     try:
-        return fill(prompt, fields_of(task, row), task.label_names, label)
+        return fill(prompt, columns_and_roles(task, row), task.label_names, label)
     except (ValueError, TypeError, AttributeError, IndexError) as error:
         raise UserError(f"{row[0]} cannot be filled into the prompt: {error}.") from None
 
 
-def fields_of(task: DataSet, row: Row) -> dict[str, Any]:
+def columns_and_roles(task: DataSet, row: Row) -> dict[str, Any]:
     """What a prompt may name: the columns of a row, and its texts by their roles."""
     roles = {role: row[1][column] for role, column in task.columns.items() if column in row[1]}
     return {**row[1], **roles}

@@ -6,11 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from pipeline.console import typed
 from pipeline.console.messages import inform
@@ -38,11 +35,12 @@ from pipeline.storage.checksums import digest
 from pipeline.storage.json_lines import json_line
 from pipeline.tracking import lineage, plots
 from pipeline.tracking.history import LOCAL, write_metrics
-from pipeline.tracking.wandb import ResumableWandb, end_run, wandb_logger
+from pipeline.tracking.wandb import ResumableWandb, end_run
 from pipeline.tracking.wandb_artifacts import use_artifact
 from pipeline.training import advice
-from pipeline.training.configuration import group_of
+from pipeline.training.configuration import Record, group_of
 from pipeline.training.hardware import device_name
+from pipeline.training.opening import open_run
 from pipeline.training.requests import ZeroShotRequest
 from pipeline.training.run_folder import discard_old, set_aside
 from pipeline.version import __version__
@@ -149,21 +147,15 @@ def _save(
     """Writes the run folder, and opens the run in Weights & Biases."""
     request, out, name = prompting.request, prompting.out, prompting.name
     task = {"stage": "task", "name": name, "sha256": digest(rows), "rows": len(rows)}
-    stages = [*lineage.read(prompting.folder), task]
-    run_stage = partial(lineage.run_stage, "zeroshot", out, seed=request.seed, config=prompting.config)
-    lineage.write(out, [*stages, run_stage()])  # marks the folder as a run folder
-    write_atomically(out / "config.yaml", yaml.safe_dump(prompting.config, sort_keys=False))
-    write_atomically(out / "command.txt", replace(request, encoder=prompting.folder).command("zeroshot") + "\n")
-    logger = wandb_logger(
-        out,
+    record = Record(
         job_type="zeroshot",
         group=group_of(request.model, prompting.encoder.tokenizer),
         tags=[request.model, name, "zeroshot"],
-        corpora=lineage.corpora_of(stages),
-        config={**prompting.config, "lineage": stages},
         seed=request.seed,
+        stages=[*lineage.read(prompting.folder), task],
+        command=replace(request, encoder=prompting.folder).command("zeroshot"),
     )
-    lineage.write(out, [*stages, run_stage()])  # with its id in W&B
+    logger, _ = open_run(out, record, prompting.config)
     write_atomically(out / "predictions.jsonl", "".join(map(json_line, predictions)))
     if len(results) > 1:
         title = f"{request.model} on {name}, prompted: {len(rows):,} rows of the test part"

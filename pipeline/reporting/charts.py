@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from pipeline.reporting.label_placement import Point
 from pipeline.tracking.amounts import rounded
+from pipeline.tracking.plots import pushed_apart
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 74, 22, 14, 48
@@ -122,14 +123,15 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
 
 
 def _baselines(baselines: Mapping[str, float], up: Axis) -> list[Markup]:
-    parts, last = [], -math.inf
-    for name, value in sorted(baselines.items(), key=lambda item: -item[1]):
+    parts: list[Markup] = []
+    ordered = sorted(baselines.items(), key=lambda item: -item[1])
+    labels = pushed_apart([up(value) - 5 for _, value in ordered], LABEL_GAP)
+    for (name, value), label in zip(ordered, labels, strict=True):
         y = up(value)
         parts.append(
             Markup('<line class="baseline" x1="{}" x2="{}" y1="{y}" y2="{y}"/>').format(LEFT, WIDTH - RIGHT, y=y)
         )
-        last = max(y - 5, last + LABEL_GAP)
-        parts.append(_text(f"{name} {rounded(value, 3)}", WIDTH - RIGHT - 2, last, "note end"))
+        parts.append(_text(f"{name} {rounded(value, 3)}", WIDTH - RIGHT - 2, label, "note end"))
     return parts
 
 

@@ -16,9 +16,9 @@ from pipeline.reporting import charts, shared
 from pipeline.reporting.page import Block, Chart, Charts, Code, Figure, Page, Section, Table, Text, Tree
 from pipeline.reporting.run_record import RunRecord, runs_under
 from pipeline.tracking.amounts import count
-from pipeline.tracking.plots import ARM_COLORS
+from pipeline.tracking.plots import ARM_LOOKS
 
-COLORS = {arm: f"s{number}" for arm, number in ARM_COLORS.items()}
+COLORS = {arm: f"s{color}" for arm, (color, _) in ARM_LOOKS.items()}
 
 
 def page(folder: Path) -> Page:
@@ -47,7 +47,7 @@ def page(folder: Path) -> Page:
         about=f"{models} on {tasks}; arms {', '.join(arms)}",
         figures=figures,
         sections=[
-            *score_sections(rows, title="Scores", notes=footnotes(folder)),
+            score_section(rows, title="Scores", notes=footnotes(folder)),
             curves_section(runs, lines),
             runs_section(rows),
             lineage_section(shown),
@@ -57,12 +57,12 @@ def page(folder: Path) -> Page:
     )
 
 
-def score_sections(rows: comparison.Rows, *, title: str, notes: Sequence[Footnote] = ()) -> list[Section]:
+def score_section(rows: comparison.Rows, *, title: str, notes: Sequence[Footnote]) -> Section:
     """The table with intervals, and for each task a plot of the scores and one of the gains."""
     lines = comparison.lines_of(rows)
     scores = score_table(lines, notes)
     caption = "Scores of every arm, and what pretraining gained."
-    return [Section(title, [Table(scores.head, scores.rows, caption, scores.notes, numbers=()), *_plots(lines)])]
+    return Section(title, [Table(scores.head, scores.rows, caption, scores.notes, numbers=()), *_plots(lines)])
 
 
 def _each_task(lines: Sequence[Line]) -> list[Line]:

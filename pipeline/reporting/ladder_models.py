@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.reporting.ladder_charts import Look
-from pipeline.tracking.plots import KIND_COLORS
+from pipeline.tracking import plots
 from pipeline.tracking.tables import superscript
 
 KINDS = ("counting", "feed-forward", "recurrent", "attention", "baseline", "convolution")  # in the order of shapes
-COLORS = {kind: f"s{number}" for kind, number in KIND_COLORS.items()}
+COLORS = {kind: f"s{color}" for kind, (color, _) in plots.KIND_LOOKS.items()}
 
 Model = Mapping[str, Any]  # an entry of `models` in ladder.json
 

@@ -179,7 +179,7 @@ def grown_sections(grown: Sequence[RunRecord], shown: Sequence[RunRecord]) -> li
     notes = left_out(grown, shown)
     if tuned:
         rows = [run.row() for run in tuned]
-        sections = grid.score_sections(rows, title=GROWN, notes=[Footnote(note) for note in notes])
+        sections = [grid.score_section(rows, title=GROWN, notes=[Footnote(note) for note in notes])]
     else:
         sections = [Section(GROWN, [Text(note) for note in notes])] if notes else []
     prompted = [run for run in shown if run.kind == "zeroshot"]

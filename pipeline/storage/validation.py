@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from pipeline.errors import UserError
 from pipeline.storage.atomic import first_line
-from tasks.dataset import shortened
+from tasks.dataset import repeated, shortened
 
 Name = Annotated[str, Field(min_length=1)]
 MAX_NODES = 100_000  # values of a YAML file, aliases counted each time
@@ -46,8 +46,7 @@ class _Doubled(ValueError):
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Doubled(next(name for name in names if names.count(name) > 1))
+        raise _Doubled(repeated([name for name, _ in pairs]))
     return found
 
 

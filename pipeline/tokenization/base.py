@@ -146,7 +146,7 @@ class Tokenizer:
 
     @cached_property
     def ordinary_ids(self) -> np.ndarray:
-        """All ids but those of special tokens: random replacements are drawn from these."""
+        """(n,): all ids but those of special tokens: random replacements are drawn from these."""
         return np.setdiff1d(np.arange(len(self)), self.special_ids)
 
     @cached_property

@@ -52,9 +52,9 @@ def run_of(stages: list[Stage]) -> str | None:
     return next((stage["stage"] for stage in reversed(stages) if stage["stage"] in RUNS), None)
 
 
-def corpora_of(stages: Sequence[Stage]) -> list[str]:
-    """The corpora that something among stages was pretrained on, in that order."""
-    return [str(stage["name"]) for stage in stages if stage["stage"] == "corpus" and "name" in stage]
+def names_of(stages: Sequence[Stage], *kinds: str) -> list[str]:
+    """The names of the stages of these kinds that have one, in their order."""
+    return [str(stage["name"]) for stage in stages if stage["stage"] in kinds and "name" in stage]
 
 
 def tasks_of(stages: Sequence[Stage]) -> list[str]:
@@ -98,8 +98,8 @@ def made(kind: str, folder: Path) -> Stage:
 def teacher(folder: Path) -> Stage:
     """The stage of a model that another one learns from: its weights, and what they were trained on."""
     stages = read(folder)
-    named = [str(stage["name"]) for stage in stages if stage["stage"] in ("corpus", "task") and "name" in stage]
-    stage = {**made("teacher", folder), **({"name": ", ".join(named)} if named else {})}
+    named = ", ".join(names_of(stages, "corpus", "task"))
+    stage = {**made("teacher", folder), **({"name": named} if named else {})}
     return {**stage, "public": True} if is_public(stages) else stage
 
 

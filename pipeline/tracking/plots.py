@@ -16,9 +16,16 @@ from pipeline.tracking.metric_names import readable
 # Colors that stay apart for the color-blind (Okabe and Ito 2008), from the darkest.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 GREY = "#777777"
-# Places among the colors, the same in plots and on pages.
-ARM_COLORS = {"full": 0, "scratch": 1, "frozen": 2, "random": 3}
-KIND_COLORS = {"attention": 0, "recurrent": 1, "feed-forward": 2, "convolution": 3, "counting": 4, "baseline": 6}
+# Place among the colors, the same in plots and on pages, and marker.
+ARM_LOOKS = {"full": (0, "o"), "scratch": (1, "s"), "frozen": (2, "D"), "random": (3, "v")}
+KIND_LOOKS = {
+    "baseline": (6, "x"),
+    "counting": (4, "s"),
+    "feed-forward": (2, "^"),
+    "recurrent": (1, "D"),
+    "attention": (0, "o"),
+    "convolution": (3, "h"),
+}
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -71,10 +78,13 @@ def styled() -> Iterator[Any]:
         yield pyplot
 
 
-def subplots(*args: Any, **options: Any) -> tuple[Any, Any]:
-    """`pyplot.subplots` in the style of all plots."""
+def subplots(*args: Any, title: str | None = None, **options: Any) -> tuple[Any, Any]:
+    """`pyplot.subplots` in the style of all plots, with a title above all axes."""
     with styled() as pyplot:
-        return pyplot.subplots(*args, layout="constrained", **options)
+        figure, places = pyplot.subplots(*args, layout="constrained", **options)
+    if title is not None:
+        figure.suptitle(title, parse_math=False)  # of names, which may have two dollar signs
+    return figure, places
 
 
 # ---------------------------------------------------------------------- curves of training
@@ -93,7 +103,13 @@ def plot_curves(
     shown = [panel for panel in (*panels, *rates) if _is_logged(history, panel)]
     heights = [panel.height for panel in shown]
     figure, places = subplots(
-        len(shown), 1, figsize=(8, 1 + 0.95 * sum(heights)), sharex=True, height_ratios=heights, squeeze=False
+        len(shown),
+        1,
+        title=title,
+        figsize=(8, 1 + 0.95 * sum(heights)),
+        sharex=True,
+        height_ratios=heights,
+        squeeze=False,
     )
     for place, panel in zip(places[:, 0], shown, strict=True):
         _draw_panel(place, history, panel)
@@ -101,7 +117,6 @@ def plot_curves(
         _mark_step(places[0, 0], history, shown[0], chosen)
     places[-1, 0].set_xlabel("optimizer step")
     _add_token_axis(places[0, 0], history)
-    figure.suptitle(title, parse_math=False)  # of names, which may have two dollar signs
     save_figure(figure, file)
 
 
@@ -188,7 +203,7 @@ def _add_token_axis(place: Any, history: History) -> None:
 
 def plot_mix(history: History, file: Path, *, title: str) -> None:
     """The weight of each layer in the scalar mix, over the run."""
-    figure, axes = subplots(figsize=(6.5, 4))
+    figure, axes = subplots(figsize=(6.5, 4), title=title)
     names = history.mixed_layers()
     for name in names:
         number = name.removeprefix("mix/layer_")
@@ -200,7 +215,6 @@ def plot_mix(history: History, file: Path, *, title: str) -> None:
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("weight of the layer (they sum to 1)")
     axes.legend(fontsize="small", frameon=False)
-    figure.suptitle(title, parse_math=False)
     save_figure(figure, file)
 
 
@@ -208,7 +222,7 @@ def plot_shots(by_shots: dict[int, dict[str, float]], file: Path, *, title: str)
     """Accuracy by the number of few-shot examples, with the range over templates, beside what guessing reaches."""
     shots = sorted(by_shots)
     means = [by_shots[count]["accuracy"] for count in shots]
-    figure, axes = subplots(figsize=(6.5, 4))
+    figure, axes = subplots(figsize=(6.5, 4), title=title)
     axes.plot(shots, means, marker="o", label="mean of the templates")
     low, high = ([by_shots[count][f"accuracy_{side}"] for count in shots] for side in ("min", "max"))
     axes.fill_between(shots, low, high, alpha=0.2, label="lowest to highest template")
@@ -218,7 +232,6 @@ def plot_shots(by_shots: dict[int, dict[str, float]], file: Path, *, title: str)
     axes.set_xlabel("solved examples in the prompt")
     axes.set_ylabel("accuracy on the test part")
     axes.legend(fontsize="small", frameon=False)
-    figure.suptitle(title, parse_math=False)
     save_figure(figure, file)
 
 
@@ -229,7 +242,7 @@ def plot_characters(scores: Mapping[int, float], whole: float, file: Path, *, la
         whole: the score with whole texts.
         label: of the score.
     """
-    figure, axes = subplots(figsize=(6.5, 4))
+    figure, axes = subplots(figsize=(6.5, 4), title=title)
     shown = [f"{number:,}" for number in scores] + ["all"]
     values = [*scores.values(), whole]
     axes.plot(range(len(shown)), values, marker="o")
@@ -239,7 +252,6 @@ def plot_characters(scores: Mapping[int, float], whole: float, file: Path, *, la
     axes.margins(y=0.12)
     axes.set_xlabel("first characters of each text that are shown")
     axes.set_ylabel(label)
-    figure.suptitle(title, parse_math=False)
     save_figure(figure, file)
 
 

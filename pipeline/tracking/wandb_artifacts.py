@@ -23,8 +23,7 @@ def artifact_name(kind: str, folder: Path) -> str:
     model = encoders.variant(read_json(folder / "config.json", dict[str, Any]))
     stages, names = lineage.read(folder), [model]
     for origin in ("corpus", "task")[: 1 if kind == "encoder" else 2]:
-        named = [str(stage["name"]) for stage in stages if stage["stage"] == origin and "name" in stage]
-        names += named[-1:] or ([kind] if origin == "corpus" else [])
+        names += lineage.names_of(stages, origin)[-1:] or ([kind] if origin == "corpus" else [])
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names))[:128]
 
 

@@ -155,11 +155,9 @@ def read(file: Path) -> dict[str, Any]:
             f"The checkpoint {file} holds something other than tensors and plain data, which could be code: it is not "
             "loaded."
         ) from None
-    except OSError as error:
-        if error.errno not in BROKEN:
+    except (OSError, RuntimeError, ValueError, KeyError, NotImplementedError, EOFError, *ZIP_ERRORS) as error:
+        if isinstance(error, OSError) and error.errno not in BROKEN:
             raise UserError(f"The checkpoint {file} could not be read: {reason(error)}.") from None
-        raise Damaged(f"The checkpoint {file} is damaged ({type(error).__name__}).") from None
-    except (RuntimeError, ValueError, KeyError, NotImplementedError, EOFError, *ZIP_ERRORS) as error:
         raise Damaged(f"The checkpoint {file} is damaged ({type(error).__name__}).") from None
     for name, kind in PARTS.items():
         if not isinstance(state, dict) or not isinstance(state.get(name), kind):

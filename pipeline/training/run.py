@@ -10,12 +10,10 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning
-import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 
@@ -24,12 +22,11 @@ from pipeline.console.messages import inform
 from pipeline.console.rank import is_main
 from pipeline.errors import Interrupted
 from pipeline.presets.files import flat
-from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.tracking import lineage
 from pipeline.tracking.history import LOCAL, History, write_metrics
 from pipeline.tracking.public import public
-from pipeline.tracking.wandb import ResumableWandb, WandbOptions, end_run, wandb_logger
+from pipeline.tracking.wandb import ResumableWandb, WandbOptions, end_run
 from pipeline.tracking.wandb_artifacts import log_artifact, use_artifact
 from pipeline.tracking.wandb_environment import tolerated
 from pipeline.training import checkpoints, loggers
@@ -40,6 +37,7 @@ from pipeline.training.energy import Energy
 from pipeline.training.hardware import device_name
 from pipeline.training.header import header
 from pipeline.training.nodes import announce_nodes
+from pipeline.training.opening import open_run
 from pipeline.training.progress import Progress
 from pipeline.training.resume import finished_product, is_finished, newest_checkpoint
 from pipeline.training.run_folder import discard_old, set_aside
@@ -109,24 +107,8 @@ class Run:
             set_aside(self.out)
         self.history.restore(self.resume_step)
         record, config = self.record, self.configuration.repeatable
-        about: dict[str, Any] = {"seed": record.seed, "config": flat(config), "public": self.public}
-        about["pictures"] = record.pictures
-        run_stage = partial(lineage.run_stage, record.job_type, self.out, **about)
-        lineage.write(self.out, [*record.stages, run_stage()])  # marks the folder as a run folder
-        write_atomically(self.out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-        write_atomically(self.out / "command.txt", record.command + "\n")
-        self.wandb = wandb_logger(
-            self.out,
-            job_type=record.job_type,
-            group=record.group,
-            tags=record.tags,
-            corpora=lineage.corpora_of(record.stages),
-            config={**config, "lineage": record.stages},
-            seed=record.seed,
-            options=WandbOptions(**vars(self.settings.wandb)),
-        )
-        self.stages = [*record.stages, run_stage()]  # with its id in W&B
-        lineage.write(self.out, self.stages)
+        options = WandbOptions(**vars(self.settings.wandb))
+        self.wandb, self.stages = open_run(self.out, record, config, public=self.public, options=options)
         self.named = loggers.make_loggers(config["trainer"]["logger"], self.out)
         loggers.log_configuration(self.named, flat(public(config)))
         if self.wandb is not None and self.resume_from is not None:
@@ -349,38 +331,29 @@ class Run:
         """
         self.history.save()
         self.last.with_name(checkpoints.PREVIOUS).unlink(missing_ok=True)
-        if self.wandb is not None:
-            end_run(self.wandb, lambda run: self._send(run, metrics, artifact, tables or {}, charts or {}, texts))
+        if (logger := self.wandb) is not None:
+
+            def send(run: Any) -> None:
+                import wandb
+
+                plain = {name: v for name, v in metrics.items() if v == v and name not in LOCAL}  # no NaN
+                run.summary.update({**plain, **logger.summary_of(self.history)})
+                own = {name: value for name, value in metrics.items() if name.startswith("baseline/")}
+                for step in (0, self.steps) if artifact[0] == "model" else ():  # two points make a line
+                    run.log({**own, "trainer/global_step": step})
+                run.log(charts or {})
+                for picture in self.out.glob("*.png"):
+                    if self.log_text or picture.name not in texts:
+                        run.log({picture.stem: wandb.Image(str(picture))})
+                for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
+                    run.log({name: wandb.Table(columns=list(columns), data=rows)})
+                if self.public:
+                    log_artifact(run, *artifact, plain, self.record.tags[2:])
+
+            end_run(logger, send)
         loggers.log_final(self.named, metrics, self.steps)
         write_metrics(self.out, metrics)
         discard_old(self.out)
-
-    def _send(
-        self,
-        run: Any,
-        metrics: dict[str, Any],
-        artifact: tuple[str, Path],
-        tables: dict[str, tuple[list[str], list[list[Any]]]],
-        charts: dict[str, Any],
-        texts: Collection[str],
-    ) -> None:
-        """What Weights & Biases gets at the end of a run; arguments as of `finish`."""
-        import wandb
-
-        assert self.wandb is not None
-        plain = {name: v for name, v in metrics.items() if not (_is_nan(v) or name in LOCAL)}
-        run.summary.update({**plain, **self.wandb.summary_of(self.history)})
-        own = {name: value for name, value in metrics.items() if name.startswith("baseline/")}
-        for step in (0, self.steps) if artifact[0] == "model" else ():  # two points make a line
-            run.log({**own, "trainer/global_step": step})
-        run.log(charts)
-        for picture in self.out.glob("*.png"):
-            if self.log_text or picture.name not in texts:
-                run.log({picture.stem: wandb.Image(str(picture))})
-        for name, (columns, rows) in tables.items() if self.log_text else ():
-            run.log({name: wandb.Table(columns=list(columns), data=rows)})
-        if self.public:
-            log_artifact(run, *artifact, plain, self.record.tags[2:])
 
 
 def card_name(stages: Sequence[lineage.Stage], tags: Sequence[str]) -> str:
@@ -389,10 +362,6 @@ def card_name(stages: Sequence[lineage.Stage], tags: Sequence[str]) -> str:
     Args:
         tags: of the run; the third is the arm.
     """
-    names = [str(stage["name"]) for stage in stages if stage["stage"] in ("corpus", "task") and "name" in stage]
+    names = lineage.names_of(stages, "corpus", "task")
     arms = [arm for arm in tags[2:3] if arm != "full"]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([*tags[:1], *names, *arms]))[:96]
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)

@@ -270,7 +270,11 @@ def _remove_old(out: Path) -> None:
 
 
 def restore(out: Path) -> None:
-    """Restores the files that `set_aside` set aside for a run that ended before it had begun."""
+    """Restores the files that `set_aside` set aside for a run that ended before it had begun.
+
+    Raises:
+        UserError: they are not in a folder.
+    """
     _remove_old(out)  # after a kill
     aside = out / ASIDE
     if not os.path.lexists(aside):

@@ -54,10 +54,10 @@ def run(options: argparse.Namespace) -> None:
 def finetune(request: FineTuneRequest) -> None:
     from pipeline.cli.config import finetuning
     from pipeline.cli.encoder_folders import source_folder
-    from pipeline.experiments.finetuning_run import finetune
+    from pipeline.experiments import finetuning_run
 
     configuration = finetuning(request)  # names and settings before folders
-    finetune(request, configuration, source_folder(request.model, request.encoder, request.arm))
+    finetuning_run.finetune(request, configuration, source_folder(request.model, request.encoder, request.arm))
 
 
 def several_seeds(request: FineTuneRequest, seeds: int) -> None:
@@ -67,8 +67,8 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
     from pipeline.experiments.comparison.grid import Arm, Grid, check_grid_settings
     from pipeline.experiments.comparison.runs import compare
     from pipeline.experiments.feasible import is_counting
+    from pipeline.experiments.finetuning_run import run_name
     from pipeline.experiments.many_runs import check_seeds
-    from pipeline.presets.tasks import task_file
 
     if is_counting(request.model):
         raise UserError(
@@ -77,14 +77,13 @@ def several_seeds(request: FineTuneRequest, seeds: int) -> None:
         )
     folder = source_folder(request.model, request.encoder, request.arm)
     grid = Grid(
-        [request.model],
-        {request.task: request.data},
-        {arm: Arm(seeds) for arm in dict.fromkeys((request.arm, "scratch"))},
-        None if folder is None else str(folder),
+        models=[request.model],
+        tasks={request.task: request.data},
+        arms={arm: Arm(seeds) for arm in dict.fromkeys((request.arm, "scratch"))},
+        encoders=None if folder is None else str(folder),
         flags=list(request.overrides),
     )
-    arm = "" if request.arm == "full" else f"-{request.arm}"
-    out = request.out or Path("runs/finetune") / f"{request.model}-{task_file(request.task).stem}{arm}-seeds"
+    out = request.out or Path("runs/finetune") / f"{run_name(request)}-seeds"
     if (out / "config.yaml").exists():
         raise UserError(f"{out} holds a single run; choose another {typed.flag('out')} for several.")
     check_seeds(seeds, request.seed)

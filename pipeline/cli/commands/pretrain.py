@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
 
 def pretrain(request: PretrainRequest) -> None:
     from pipeline.cli.config import check_updates, pretraining
-    from pipeline.experiments.pretraining_run import pretrain
+    from pipeline.experiments import pretraining_run
 
     check_updates(request)
-    pretrain(request, pretraining(request))
+    pretraining_run.pretrain(request, pretraining(request))

@@ -26,6 +26,7 @@ from pipeline.presets.arms import ARMS, FROZEN
 from pipeline.storage.paths import path_of
 from pipeline.storage.validation import Name, checked, read_yaml
 from pipeline.training.requests import Overrides, overrides_of, settings_in
+from tasks.dataset import repeated
 
 # Settings that mean different things for frozen and trained encoders.
 OF_KIND = ("model.optimization.", "model.recipe.lm_weight", "model.recipe.mix_dropout", "model.recipe.unfreeze_share")
@@ -150,11 +151,8 @@ def load(file: Path, **changes: Any) -> Grid:
 
 def check_folders(tasks: Iterable[str]) -> None:
     """Raises: UserError, two tasks have the same name."""
-    names = [Path(task).stem for task in tasks]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(
-            f"Two of the tasks are called '{twice[0]}': their runs would have the same folders. Rename one."
-        )
+    if twice := repeated([Path(task).stem for task in tasks]):
+        raise UserError(f"Two of the tasks are called '{twice}': their runs would have the same folders. Rename one.")
 
 
 # ---------------------------------------------------------------------- settings that a grid refuses

@@ -9,8 +9,7 @@ from typing import Any
 from pipeline.experiments.comparison.gains import Line, has_intervals, has_several_runs, why_no_interval
 from pipeline.tracking import plots
 
-MARKERS = {"full": "o", "scratch": "s", "frozen": "D", "random": "v"}
-LOOKS = {arm: (marker, plots.COLORS[plots.ARM_COLORS[arm]]) for arm, marker in MARKERS.items()}
+LOOKS = {arm: (marker, plots.COLORS[color]) for arm, (color, marker) in plots.ARM_LOOKS.items()}
 ARM_GAP = 0.16  # between the marks of two arms, of the height of a model
 
 

@@ -9,25 +9,17 @@ from typing import Any
 
 from pipeline.tracking import plots
 
-MARKERS = {
-    "baseline": "x",
-    "counting": "s",
-    "feed-forward": "^",
-    "recurrent": "D",
-    "attention": "o",
-    "convolution": "h",
-}
-LOOKS = {kind: (marker, plots.COLORS[plots.KIND_COLORS[kind]]) for kind, marker in MARKERS.items()}
+LOOKS = {kind: (marker, plots.COLORS[color]) for kind, (color, marker) in plots.KIND_LOOKS.items()}
 GAP = 0.042  # least distance of two labels, of the height of the axes
 
 
 def plot(results: dict[str, Any], file: Path) -> None:
     """Two axes with the same scale of bits per byte; of a product of choices, one."""
-    models = results["models"]
+    models, title = results["models"], f"Language models on {results['corpus']}"
     if models and all(row["axes"] for row in models):
-        plot_choices(results, file)
+        plot_choices(models, file, title=title)
         return
-    figure, (years, seconds) = plots.subplots(1, 2, figsize=(13, 6), sharey=True)
+    figure, (years, seconds) = plots.subplots(1, 2, title=title, figsize=(13, 6), sharey=True)
     for row in models:
         marker, color = LOOKS[row["kind"]]
         years.plot(row["year"], row["bits_per_byte"], marker, color=color, markersize=7)
@@ -55,25 +47,23 @@ def plot(results: dict[str, Any], file: Path) -> None:
     ends = [(row["seconds"], last_of(row), row) for row in models if row["seconds"]]
     seconds.margins(x=0.04)
     name_points(seconds, ends)
-    for kind in (kind for kind in MARKERS if any(row["kind"] == kind for row in models)):
+    for kind in (kind for kind in LOOKS if any(row["kind"] == kind for row in models)):
         years.plot([], [], LOOKS[kind][0], color=LOOKS[kind][1], label=kind)
     if models:
         figure.legend(loc="outside lower center", ncols=6, fontsize="small", frameon=False)
-    figure.suptitle(f"Language models on {results['corpus']}", parse_math=False)
     plots.save_figure(figure, file)
 
 
-def plot_choices(results: dict[str, Any], file: Path) -> None:
+def plot_choices(models: Sequence[Mapping[str, Any]], file: Path, *, title: str) -> None:
     """Bits per byte along one of the choices, a line for each combination of the others."""
-    along, choices, lines = lines_of(results["models"])
-    figure, axes = plots.subplots(figsize=(9, 6))
+    along, choices, lines = lines_of(models)
+    figure, axes = plots.subplots(figsize=(9, 6), title=title)
     for name, points in lines.items():
         axes.plot(*zip(*points, strict=True), "o-", label=name)
     axes.set_xticks(range(len(choices)), choices)
     axes.set_xlabel(along)
     axes.set_ylabel("bits per byte of the validation text (less is better)")
-    axes.legend(title=", ".join(axis for axis in results["models"][0]["axes"] if axis != along) or None)
-    figure.suptitle(f"Language models on {results['corpus']}", parse_math=False)
+    axes.legend(title=", ".join(axis for axis in models[0]["axes"] if axis != along) or None)
     plots.save_figure(figure, file)
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from pipeline.errors import UserError
 from pipeline.presets.files import flat, named_config, unknown
 from pipeline.storage.validation import Name, checked, read_yaml
+from tasks.dataset import repeated
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Kind = Literal["baseline", "counting", "feed-forward", "recurrent", "attention", "convolution"]
@@ -107,8 +108,8 @@ def load(file: Path, **changes: Any) -> Ladder:
     content |= {name: value for name, value in changes.items() if value is not None}
     ladder = checked(Ladder, content, file)
     names = [rung.name for rung in ladder.rungs]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"{file} has two rungs called '{twice[0]}': rename one.")
+    if twice := repeated(names):
+        raise UserError(f"{file} has two rungs called '{twice}': rename one.")
     if strange := [name for name in names if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)]:
         raise UserError(f"{file}: the rung '{strange[0]}' names a folder: use letters, digits, `-`, `.` and `_`.")
     return ladder

@@ -18,7 +18,10 @@ NAMES = {"full": "pretrained (full)", "scratch": "fresh weights (scratch)"}
 def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
     """Of each task the scores, and the labels needed: of one side by side, of several in a column each."""
     shape, size = ((1, 2), (11, 4.9)) if len(tasks) == 1 else ((2, len(tasks)), (4.2 * len(tasks), 8))
-    figure, grid = plots.subplots(*shape, figsize=size, squeeze=False)
+    seeds = len(tasks[0].full[tasks[0].sizes[0]])
+    spread = f"{seeds} seeds, scores ± standard deviation" if seeds > 1 else "one seed"
+    title = f"{title}: the labels that pretraining saves ({spread})"
+    figure, grid = plots.subplots(*shape, title=title, figsize=size, squeeze=False)
     pairs = [grid[0]] if len(tasks) == 1 else grid.T
     for found, pair in zip(tasks, pairs, strict=True):
         draw_scores(pair[0], found)
@@ -34,9 +37,6 @@ def plot(tasks: Sequence[LabelsSaved], file: Path, *, title: str) -> None:
         names = {label: mark for axes in row for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         columns = -(-len(names) // 3) if len(tasks) > 2 else 1
         figure.legend(names.values(), names.keys(), loc=place, ncols=columns, fontsize="small", frameon=False)
-    seeds = len(tasks[0].full[tasks[0].sizes[0]])
-    spread = f"{seeds} seeds, scores ± standard deviation" if seeds > 1 else "one seed"
-    figure.suptitle(f"{title}: the labels that pretraining saves ({spread})", parse_math=False)
     plots.save_figure(figure, file)
 
 

@@ -127,7 +127,7 @@ def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file
     Args:
         labels: where the two meet, which is marked between the numbers that were tried; None: nowhere.
     """
-    figure, axes = plots.subplots(figsize=(6.5, 4))
+    figure, axes = plots.subplots(figsize=(6.5, 4), title=f"{title}: how many labels a prompt is worth")
     numbers = sorted(line)
     means, deviations = zip(*(metrics.mean_and_deviation(line[number]) for number in numbers), strict=True)
     spread = " (mean ± std over seeds)" * any(len(scores) > 1 for scores in line.values())
@@ -140,5 +140,4 @@ def plot(line: dict[int, list[float]], prompt: float, labels: float | None, file
     axes.set_xlabel("labeled rows")
     axes.set_ylabel("accuracy on the test part")
     axes.legend(frameon=False)
-    figure.suptitle(f"{title}: how many labels a prompt is worth", parse_math=False)
     plots.save_figure(figure, file)

@@ -77,5 +77,5 @@ def narrowing_bias(batch: Mapping[str, Tensor], before: int) -> Tensor | None:
 
 
 def bias_of(visible: Tensor) -> Tensor:
-    """Bool, true for what is seen -> 0 there, and what makes its weight 0 elsewhere."""
+    """(...) bool, true for what is seen -> (...) float: 0 there, and what makes its weight 0 elsewhere."""
     return torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -1e9)

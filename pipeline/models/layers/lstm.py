@@ -109,6 +109,14 @@ def side_by_side(
     """K layers of one size, each with its own input: as each alone, in one loop over the steps.
 
     A step of a small LSTM is bound by the number of its operations, which is the same for one and for two.
+
+    Args:
+        xs: K of (B, T, P).
+        states: K of (B, P) and (B, H), or None: zeros.
+        mask: (B, T).
+
+    Returns:
+        K of (B, T, P), each with the state behind the last word of a row.
     """
     if any(lstm.clips for lstm in lstms):
         return [lstm.clipped(x, state, mask) for lstm, x, state in zip(lstms, xs, states, strict=True)]

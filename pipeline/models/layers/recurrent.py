@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from pipeline.errors import UserError
+
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}  # matrices of D rows in one, with that of the new state
 LayerState = tuple[Tensor, ...]  # what goes from step to step, (R, D) each: h, and of an LSTM c
@@ -31,6 +33,28 @@ def initialize(layer: nn.RNNBase) -> None:
         fill = nn.init.orthogonal_ if name.startswith("weight_hh") else nn.init.xavier_uniform_
         for matrix in parameter.split(size):
             fill(matrix)
+
+
+def recurrent_layers(cell: str, first: int, size: int, layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
+    """Layers one above the other, the lowest over vectors of `first`; each gives D = `size`, half from either side."""
+    width = size // 2 if bidirectional else size
+    inputs = [first] + [size] * (layers - 1)
+    found = [CELLS[cell](each, width, batch_first=True, bidirectional=bidirectional) for each in inputs]
+    for layer in found:
+        initialize(layer)
+    return nn.ModuleList(found)
+
+
+def embedding_width(embedding_size: int | None, size: int) -> int:
+    """E of a model of that size D: D where none is given.
+
+    Raises:
+        UserError: it is not from 1 to D.
+    """
+    width = size if embedding_size is None else embedding_size
+    if not 1 <= width <= size:
+        raise UserError(f"embedding_size is {width}; it must be from 1 to the size of the model, {size}.")
+    return width
 
 
 def in_full(layer: nn.Module, x: Any, state: Any = None) -> Any:

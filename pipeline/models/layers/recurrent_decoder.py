@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pipeline.models.layers.dropout import Dropout
 from pipeline.models.layers.memory import Memory
-from pipeline.models.layers.recurrent import CELLS, LayerState, initialize, run
+from pipeline.models.layers.recurrent import LayerState, recurrent_layers, run
 from pipeline.models.layers.source_attention import ATTENTIONS, Attention, attend
 
 Cell = Literal["gru", "lstm"]
@@ -41,11 +41,7 @@ class RecurrentDecoder(nn.Module):
         self.dropout, self.stepwise = dropout, attention == "additive"
         self.attention: Attention | None = None if attention == "none" else ATTENTIONS[attention](size)
         first = embedding_size + (0 if attention == "dot" else size)
-        self.layers = nn.ModuleList(
-            CELLS[cell](each, size, batch_first=True) for each in [first] + [size] * (layers - 1)
-        )
-        for layer in self.layers:
-            initialize(cast(nn.RNNBase, layer))
+        self.layers = recurrent_layers(cell, first, size, layers)
         self.parts = 2 if cell == "lstm" else 1
         self.starts = nn.ModuleList(nn.Linear(size, self.parts * size) for _ in range(layers))
         self.readout = nn.Linear(2 * size + embedding_size, size)

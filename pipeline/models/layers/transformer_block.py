@@ -20,6 +20,8 @@ from pipeline.models.layers.key_values import KeyValues
 from pipeline.models.layers.memory import Memory
 from pipeline.models.layers.recomputable import Recomputable
 
+STD = 0.02  # of weights at the start (Radford et al. 2018, Devlin et al. 2018)
+
 
 def relu2(x: Tensor) -> Tensor:
     """The square of a ReLU (So et al. 2021)."""
@@ -192,24 +194,24 @@ def picked(x: Tensor, only: Tensor | None) -> Tensor:
     return x if only is None else x.flatten(0, 1)[only]
 
 
-def initialize(model: nn.Module, std: float = 0.02) -> None:
+def initialize(model: nn.Module) -> None:
     """Normal weights of linear layers and embeddings, and zero biases (Radford et al. 2018, Devlin et al. 2018)."""
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=std)
+            nn.init.normal_(module.weight, std=STD)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             nn.init.zeros_(module.weight[module.padding_idx])
 
 
-def narrow_residual(blocks: nn.ModuleList, std: float = 0.02) -> None:
+def narrow_residual(blocks: nn.ModuleList) -> None:
     """Smaller weights where blocks add to the residual stream: its variance does not grow with depth (Radford et al.
     2019, 2.3).
     """
     for block in blocks:
         for part in (cast(nn.Linear, block.out), cast(nn.Linear, block.down)):
-            nn.init.normal_(part.weight, std=std / math.sqrt(2 * len(blocks)))
+            nn.init.normal_(part.weight, std=STD / math.sqrt(2 * len(blocks)))
 
 
 def scattered(top: Tensor, only: Tensor | None, below: Tensor) -> Tensor:
