@@ -48,7 +48,7 @@ class SetKey(argparse.Action):
 
 
 def add_short_names(
-    group: Any, stage: Stage, kinds: Mapping[str, Callable[[str], Any]], *, only: Collection[str] | None = None
+    group: Any, stage: Stage, kinds: Mapping[str, Callable[[str], Any]], *, only: Collection[str] | None
 ) -> None:
     """Adds the short flags of a stage.
 

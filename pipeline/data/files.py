@@ -21,7 +21,7 @@ MAX_LINE = 1 << 20  # bytes; a longer line is read in parts, so that no line can
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)  # raised for a damaged archive
 
 
-def format_of(path: Path, languages: Collection[str] = ()) -> str | None:
+def format_of(path: Path, languages: Collection[str]) -> str | None:
     """`.txt` or `.jsonl`, compressed by `.gz` or `.xz` too, or `.parquet`; None for any other format.
 
     Args:

@@ -100,7 +100,7 @@ class PackedBlocks:
         phase: shifts all cuts, so that each epoch has others.
     """
 
-    def __init__(self, store: TokenStore, length: int, *, boundary: int | Sequence[int], phase: int = 0) -> None:
+    def __init__(self, store: TokenStore, length: int, *, boundary: int | Sequence[int], phase: int) -> None:
         self.store, self.length, self.boundary = store, length, np.atleast_1d(boundary)
         self.starts = np.asarray(store.document_starts) + len(self.boundary) * np.arange(len(store.documents))
         self.offset = phase % length if self.starts[-1] > 2 * length else 0
@@ -161,7 +161,7 @@ class WordBlocks:
         UserError: the store holds tokens, not words.
     """
 
-    def __init__(self, store: TokenStore, length: int, *, begin: bytes, end: bytes, phase: int = 0) -> None:
+    def __init__(self, store: TokenStore, length: int, *, begin: bytes, end: bytes, phase: int) -> None:
         if store.words is None:
             raise UserError("This model is trained on words, not on tokens: set data.tokenizer.scheme to words.")
         self.store, self.length, self.begin, self.end = store, length, begin, end

@@ -13,7 +13,7 @@ from pipeline.storage.locks import built_once
 from tasks.base import Task, Text
 
 
-def task_texts(task: Task, files: str | None, cache: Path, *, translations: bool = False) -> Path:
+def task_texts(task: Task, files: str | None, cache: Path, *, translations: bool) -> Path:
     """A file in the cache with the texts of the training part, a document each; nothing of the other parts.
 
     Args:

@@ -119,7 +119,7 @@ class Encoder(nn.Module, ABC):
         """
         raise NotImplementedError
 
-    def inner_log_probs(self, batch: Inputs, encoded: Encoded | None = None) -> Tensor:
+    def inner_log_probs(self, batch: Inputs, encoded: Encoded) -> Tensor:
         """(B, T): as `log_probs`, of a model that counts; each token given too that the text does not end before it."""
         raise NotImplementedError
 

@@ -92,7 +92,7 @@ def check_supported(config: Mapping[str, Any], allowed: Mapping[str, Sequence[An
             )
 
 
-def read_state(folder: Path, *, whole_numbers: bool = False) -> dict[str, Tensor]:
+def read_state(folder: Path, *, whole_numbers: bool) -> dict[str, Tensor]:
     """The weights of a folder.
 
     Args:

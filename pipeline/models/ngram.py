@@ -200,8 +200,8 @@ class Ngram(CausalEncoder):
         scores[:, 1:][mask] = self.token_log_probs(hidden[:, :-1][mask], targets[:, 1:][mask])
         return scores
 
-    def inner_log_probs(self, batch: Inputs, encoded: Encoded | None = None) -> Tensor:
-        encoded, mask = encoded or self(batch), batch["mask"][:, 1:]
+    def inner_log_probs(self, batch: Inputs, encoded: Encoded) -> Tensor:
+        mask = batch["mask"][:, 1:]
         history = encoded.layers[-1][:, :-1][mask].cpu().numpy()
         end = self.probabilities.of(history, np.full(len(history), self.tokenizer.id("eos")))
         scores = self.log_probs(batch, encoded=encoded)

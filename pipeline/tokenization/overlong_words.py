@@ -29,9 +29,7 @@ def count_overlong(text: str, *, spaces: bool) -> int:
     return sum(1 for _ in _find(text, spaces=spaces)) if len(text) > OVERLONG else 0
 
 
-def split_overlong(
-    text: str, *, longest: int, spaces: bool, fits: Callable[[str], bool] = lambda piece: True
-) -> list[str]:
+def split_overlong(text: str, *, longest: int, spaces: bool, fits: Callable[[str], bool]) -> list[str]:
     """Splits a text so that no part holds more than a piece of an overlong word; the parts join to the text.
 
     Args:

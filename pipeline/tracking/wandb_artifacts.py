@@ -44,16 +44,14 @@ def folder_artifact(kind: str, folder: Path, about: Mapping[str, Any]) -> tuple[
     return artifact, content[:12]
 
 
-def log_artifact(
-    run: Any, kind: str, folder: Path, about: Mapping[str, Any] | None = None, aliases: Iterable[str] = ()
-) -> None:
+def log_artifact(run: Any, kind: str, folder: Path, about: Mapping[str, Any], aliases: Iterable[str]) -> None:
     """Logs a folder that a run has made, as the latest version of its artifact.
 
     Args:
         about: its metadata.
         aliases: further ones, as the arm: each names the latest version that had it.
     """
-    artifact, alias = folder_artifact(kind, folder, about or {})
+    artifact, alias = folder_artifact(kind, folder, about)
     run.log_artifact(artifact, aliases=["latest", alias, *aliases])
 
 

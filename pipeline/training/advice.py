@@ -87,10 +87,10 @@ def after_pretraining(
     encoder: Path,
     *,
     synthetic: bool,
-    counted: bool = False,
-    parallel: bool = False,
-    task: str = "",
-    data: str | None = None,
+    counted: bool,
+    parallel: bool,
+    task: str,
+    data: str | None,
 ) -> str:
     """The sample has tasks about its synthetic world; other text needs the user's own.
 

@@ -190,17 +190,15 @@ class CorpusData(lightning.LightningDataModule):
             valid = read(hub={**address, "split": validation}) if validation else None
             return read(hub={**address, "split": self.hub.get("split", "train")}), valid
         if self.sample_documents is not None:
-            folder = cache_folder() / "sample" / digest(self.sample_documents, _code_of_sample())[:16]
-            with built_once(folder, "the sample corpus"):
-                why = unsealed(folder, partial(file_hash, verify=self.verify)) if folder.exists() else ""
-                if why:
-                    print(f"Warning: {why} The sample corpus is made again.")
-                if why is not None:
-                    count = self.sample_documents
-                    write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=count, seed=0))
+            folder = sample_folder(self.sample_documents, verify=self.verify)
             return read(files=[folder / "train.txt"]), read(files=[folder / "valid.txt"])
         assert self.files is not None
-        (found, ignored), root = files.find_and_ignore(self.files, languages), files.root_of(self.files)
+        training, others = self._split_files(self.files, languages)
+        return read(files=training), read(files=others) if others else None
+
+    def _split_files(self, location: str, languages: list[str]) -> tuple[list[Path], list[Path]]:
+        """The files of the training and the validation part; notes those that are left out."""
+        (found, ignored), root = files.find_and_ignore(location, languages), files.root_of(location)
         places = {file: file.relative_to(root) for file in found}
         self.ignored = [file.relative_to(root) for file in ignored]
         parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
@@ -208,9 +206,9 @@ class CorpusData(lightning.LightningDataModule):
         for file, place in places.items():
             parts[splits[place]].append(file)
         if len(found) == 1 or not parts["train"]:  # one file is the corpus, whatever its name
-            return read(files=found), None
+            return found, []
         self.left_out = [str(places[f]) for f in parts["test"]]
-        return read(files=parts["train"]), read(files=parts["valid"]) if parts["valid"] else None
+        return parts["train"], parts["valid"]
 
     @property
     def synthetic(self) -> bool:
@@ -318,6 +316,18 @@ def _section_of(source: Source, cache: Path) -> int | None:
 
 def _held_out(number: int, every: int, first: int | None) -> bool:
     return (number in (1, 3) or number % every == every - 1) and (first is None or number < first)
+
+
+def sample_folder(documents: int, *, verify: bool) -> Path:
+    """The folder in the cache with the synthetic corpus, which is made where it is missing or damaged."""
+    folder = cache_folder() / "sample" / digest(documents, _code_of_sample())[:16]
+    with built_once(folder, "the sample corpus"):
+        why = unsealed(folder, partial(file_hash, verify=verify)) if folder.exists() else ""
+        if why:
+            print(f"Warning: {why} The sample corpus is made again.")
+        if why is not None:
+            write_folder(folder, lambda aside: sample.write_corpus(aside, documents_count=documents, seed=0))
+    return folder
 
 
 def _code_of_sample() -> str:
