@@ -169,18 +169,8 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         UserError: a setting, the corpus or the folder does not allow it.
     """
     data, module, trainer = configuration.data, configuration.module, configuration.settings.trainer
-    corpus, origin = corpus_name(request.corpus), None if module.start is None else Path(module.start)
-    added = "" if origin is None else "-" + corpus.removeprefix(OF_TASK).partition(".")[0]
-    added = added if module.distillation is None else "-student"
-    out = run_folder(request.out, stage, request.model + added)
     check_processes(configuration)
-    uses = [
-        *configuration.given,
-        *(path_of(file) for file in (data.files, data.options.file) if file is not None),
-        *([] if module.distillation is None else [path_of(module.distillation.teacher)]),
-    ]
-    overwrite, resume = request.overwrite, request.resume
-    check_run_folder(out, overwrite=overwrite, resume=resume, stage=stage, uses=uses, texts=data.files)
+    out = claim_folder(request, configuration, stage=stage)
     with enough_memory(f"this {request.model}"):
         data.prepare(module.make_network)
         report = corpus_report(data)
@@ -193,6 +183,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         note := advice.many_passes(trainer.max_steps, rows=data.batch_size, there=module.rows_there)
     ):
         inform(note)
+    corpus, origin = corpus_name(request.corpus), None if module.start is None else Path(module.start)
     before = [] if origin is None else lineage.read(origin)
     load_report = "" if origin is None else format_continued(origin, module.loaded, before)
     if load_report:
@@ -210,7 +201,7 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
         uses=[folder for folder in dict.fromkeys((origin, teacher)) if folder is not None],
         command=request.command(stage),
     )
-    run = Run(configuration, out, record, resume=resume)
+    run = Run(configuration, out, record, resume=request.resume)
     run.begin()
     if is_main():
         write_atomically(out / "data.txt", report + "\n")
@@ -221,6 +212,26 @@ def start(request: PretrainRequest, configuration: Configuration, *, stage: str)
     if run.resume_from is None and (is_main() or shards_weights(trainer.strategy)):
         module.begin(data)
     return run
+
+
+def claim_folder(request: PretrainRequest, configuration: Configuration, *, stage: str) -> Path:
+    """The folder of a run, which may be written to.
+
+    Raises:
+        UserError: it holds something else, or what the run reads.
+    """
+    data, module = configuration.data, configuration.module
+    added = "" if module.start is None else "-" + corpus_name(request.corpus).removeprefix(OF_TASK).partition(".")[0]
+    added = added if module.distillation is None else "-student"
+    out = run_folder(request.out, stage, request.model + added)
+    uses = [
+        *configuration.given,
+        *(path_of(file) for file in (data.files, data.options.file) if file is not None),
+        *([] if module.distillation is None else [path_of(module.distillation.teacher)]),
+    ]
+    overwrite, resume = request.overwrite, request.resume
+    check_run_folder(out, overwrite=overwrite, resume=resume, stage=stage, uses=uses, texts=data.files)
+    return out
 
 
 def corpus_name(corpus: str) -> str:

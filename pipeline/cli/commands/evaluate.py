@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.cli.arguments import (
     INPUT,
@@ -22,6 +23,10 @@ from pipeline.cli.arguments import (
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.training.requests import CorpusRequest, by_setting
+
+if TYPE_CHECKING:
+    from pipeline.models.base import Encoder
+    from pipeline.training.corpus_data import CorpusData
 
 HELP = "losses and bits per byte of an encoder on a text"
 FIXED = ("model.encoder", "trainer.", "data.validation_rows", "data.tokenizer")  # by the encoder
@@ -53,8 +58,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from pipeline import encoders
-    from pipeline.cli.config import pretraining
     from pipeline.cli.encoder_folders import encoder_folder
     from pipeline.inspection import context_loss
     from pipeline.inspection import evaluate as evaluating
@@ -71,14 +74,7 @@ def run(options: argparse.Namespace) -> None:
     folders = [folder, *([] if options.mix is None else [options.mix])]
     if len({file.resolve() for file in folders}) < len(folders):
         raise UserError(f"{typed.flag('mix', options.mix)} is the evaluated encoder itself: give another one.")
-    models = [encoders.load_with_heads(file) for file in folders]
-    request = request_of(CorpusRequest, options)
-    trained = [evaluating.training_length(*model) for model in zip(models, folders, strict=True)]
-    settings = {} if trained[0] is None else {"data.length": trained[0]}
-    data = pretraining(request.override(settings, first=True)).data
-    for encoder, length in zip(models, trained, strict=True):
-        if note := evaluating.note_on_length(encoder, data.length, length):
-            print(note)
+    models, data = opened(folders, request_of(CorpusRequest, options))
     wanted = Wanted(by_context=options.by_context, stride=options.stride, mixed=options.mix is not None)
     named = dict(zip(map(name_of, folders), models, strict=True))
     if wanted:
@@ -106,6 +102,22 @@ def run(options: argparse.Namespace) -> None:
             f"Warning: {unknown:.1%} of what is predicted is unknown to this encoder, and [UNK] is an easy guess: its "
             "perplexity here compares with none of another text or vocabulary."
         )
+
+
+def opened(folders: Sequence[Path], request: CorpusRequest) -> tuple[list[Encoder], CorpusData]:
+    """The encoders of folders, and the text in rows of the length that the first one was trained on."""
+    from pipeline import encoders
+    from pipeline.cli.config import pretraining
+    from pipeline.inspection import evaluate as evaluating
+
+    models = [encoders.load_with_heads(folder) for folder in folders]
+    trained = [evaluating.training_length(*model) for model in zip(models, folders, strict=True)]
+    settings = {} if trained[0] is None else {"data.length": trained[0]}
+    data = pretraining(request.override(settings, first=True)).data
+    for encoder, length in zip(models, trained, strict=True):
+        if note := evaluating.note_on_length(encoder, data.length, length):
+            print(note)
+    return models, data
 
 
 def print_figures(metrics: Mapping[str, float]) -> None:
