@@ -18,7 +18,7 @@ from pipeline.finetuning.options import Pair
 from pipeline.models import registry
 from pipeline.models.base import Encoder
 from pipeline.models.inputs import flatten_pairs
-from pipeline.models.outputs import Encoded, gather_words
+from pipeline.models.outputs import Encoded
 from pipeline.prompting import log_likelihoods
 from tests.conformance import PRETRAINED, TOYS, TRAINED
 from tests.test_tuned import options
@@ -247,8 +247,8 @@ def test_encode_aligns_words(encoder: Encoder) -> None:
     for number, pieces in enumerate(encoder.word_pieces(WORDS)):
         inside = out.words[0] == number
         assert int(inside.sum()) == len(encoder.collate([pieces])["mask"][0]) - encoder.special.count()
-    first, there = gather_words(out.layers[-1], out.words, how="first")
-    mean, _ = gather_words(out.layers[-1], out.words, how="mean")
+    first, there = out.by_word(out.layers[-1], how="first")
+    mean, _ = out.by_word(out.layers[-1], how="mean")
     assert there.tolist() == [[True] * len(WORDS), [True] + [False] * (len(WORDS) - 1)]
     for number in range(len(WORDS)):
         inside = out.layers[-1][0][out.words[0] == number]

@@ -38,6 +38,15 @@ class Encoded:
     words: Tensor | None = None
     state: Any = None
 
+    def by_word(self, layer: Tensor, *, how: Literal["first", "mean"]) -> tuple[Tensor, Tensor]:
+        """A layer (B, T, D) -> one vector a word (B, W, D), and which words have one (B, W).
+
+        `first` takes the first piece of each word (Devlin et al. 2018, 5.3), `mean` the mean of its pieces. A word
+        that was cut off has none.
+        """
+        assert self.words is not None, "only texts given as lists of words have words"
+        return gather_words(layer, self.words, how=how)
+
 
 def in_turn(first: Encoded, second: Encoded, rows: Inputs) -> Encoded:
     """What an encoder returns for the texts of pairs (B, S) and (B, S') -> as for all rows (2 B, T) at once.
