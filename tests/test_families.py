@@ -231,6 +231,8 @@ def test_the_tokenizer_must_be_of_the_right_scheme(encoders: dict[str, Path], tm
         run("pretrain", "--out", str(tmp_path / "run"), *flags("elmo", f"data.tokenizer.file={file}"))
     with pytest.raises(UserError, match="GPT needs a tokenizer of scheme bpe or whole-words"):
         run("pretrain", "--out", str(tmp_path / "run"), *flags("gpt", "data.tokenizer.scheme=wordpiece"))
+    with pytest.raises(UserError, match="bart needs a tokenizer with a bos token"):
+        run("pretrain", "--out", str(tmp_path / "run"), *flags("bart", "data.tokenizer.scheme=wordpiece"))
     for setting, message in (("filters=[[9,8]]", "from 1 to 7"), ("cutoffs=[200,100]", "must be positive and rise")):
         with pytest.raises(UserError, match=message):
             run("pretrain", "--out", str(tmp_path / "run"), *flags("elmo", f"model.encoder.init_args.{setting}"))

@@ -55,6 +55,7 @@ class Bart(TransformerEncoderDecoder):
     hf_model_types = ("mbart",)
     may_be_zero = ("decoder_start", "source_language")  # ids of tokens
     learned_positions = True
+    start_token = "eos"
     schema = BartConfig
     heads = lm_head = ("final_logits_bias",)
 
@@ -90,7 +91,7 @@ class Bart(TransformerEncoderDecoder):
             norm=norm,
             activation=activation,
             scale=scale,
-            decoder_start=tokenizer.id("eos") if decoder_start is None else decoder_start,
+            decoder_start=decoder_start,
             vocab_size=vocab_size,
         )
         self.pre = norm == "pre"

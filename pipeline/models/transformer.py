@@ -36,6 +36,7 @@ class Transformer(TransformerEncoderDecoder):
     model_type = "transformer"
     hf_model_types = ("marian",)
     may_be_zero = ("decoder_start",)  # the id of a token
+    start_token = "pad"
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Transformer(TransformerEncoderDecoder):
             norm=norm,
             activation=activation,
             scale=scale,
-            decoder_start=tokenizer.id("pad") if decoder_start is None else decoder_start,
+            decoder_start=decoder_start,
             vocab_size=vocab_size,
         )
         if size % 2:

@@ -73,6 +73,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         norm: `post` (after each residual sum) or `pre` (before each part, and once at the end).
         activation: of the feed-forward networks, see `Block`.
         scale: whether token vectors are multiplied by the root of D on their way in (3.4).
+        decoder_start: id of the token that begins a target in the decoder; None: that of the class.
         vocab_size: rows of the embedding, when there are more than the tokenizer needs.
     """
 
@@ -80,6 +81,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
     schema = Seq2SeqConfig
     heads: ClassVar[tuple[str, ...]] = ("model.decoder.", "final_logits_bias")
     lm_head: ClassVar[tuple[str, ...]] = heads
+    start_token: ClassVar[str]  # begins a target in the decoder
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         norm: Literal["pre", "post"],
         activation: str,
         scale: bool,
-        decoder_start: int,
+        decoder_start: int | None,
         vocab_size: int | None = None,
     ) -> None:
         super().__init__()
@@ -128,7 +130,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
             "pad_token_id": tokenizer.id("pad"),
             "eos_token_id": tokenizer.id("eos"),
             "forced_eos_token_id": None,
-            "decoder_start_token_id": decoder_start,
+            "decoder_start_token_id": tokenizer.id(self.start_token) if decoder_start is None else decoder_start,
         }
         self.word_embedding = nn.Embedding(self.config["vocab_size"], size)
         self.register_buffer("output_bias", torch.zeros(self.config["vocab_size"]))  # not 0 in published Marian models
