@@ -140,7 +140,21 @@ def test_a_certain_loss_does_not_look_like_a_gain(tmp_path: Path, monkeypatch: p
     looks = [(axes.lines[0].get_color(), axes.lines[0].get_marker()) for axes in drawn]
     assert looks == [(plots.COLORS[0], "o"), (plots.COLORS[1], "s")]
     assert ["worse" in axes.get_xlabel() for axes in drawn] == [False, True]
+    seeds = next(line for line in drawn[0].lines if line.get_marker() == ".")
+    assert list(seeds.get_xdata()) == pytest.approx([-0.1, -0.099, -0.1])
     assert drawn[0].get_title("left") == "bert on text, compared with: base"
+
+
+def test_small_changes_are_seen_beside_a_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, file: drawn.append(figure.axes[0]))
+    near = measured([3.0, 3.1], [2.99, 3.10])
+    far = replace(near, titles=near.titles | {"far": ("far", "")}, runs=near.runs | measured([], [3.1, 6.5]).runs)
+    far.runs["base"], far.runs["far"], far.runs["ours"] = near.runs["base"], far.runs["ours"], near.runs["ours"]
+    for runs in (near, far):
+        plot(runs, tmp_path / "recipes.png")
+    assert [axes.get_xscale() for axes in drawn] == ["linear", "symlog"]
+    assert ["logarithmic beyond 0.1" in axes.get_xlabel() for axes in drawn] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pipeline.data import hub
@@ -38,17 +39,19 @@ def rows_of(task: DataSet, files: str | None, split: str, refuse: Refuse = refus
         found = files_of(task, files, split)
         return [row for file in found for row in read_rows(file, refuse)] if found else None
     if task.sample is not None:
-        if task.sample not in SYNTHETIC:
-            raise UserError(f"There is no sample '{task.sample}'; there are {', '.join(SYNTHETIC)}.")
-        rows: Iterable[Mapping[str, Any]] = synthetic_rows(task.sample, split)
-        origin = f"the sample's {split} part"
-    elif split not in task.splits or task.hub is None:
+        return _rows_of_sample(task.sample, split)
+    if split not in task.splits or task.hub is None:
         return None
-    else:
-        if "path" not in task.hub:
-            raise UserError("The task's hub has no path, which names the data set there.")
-        return _rows_of_hub(task, task.hub_splits.get(split, task.splits[split]))
-    return [(f"{origin}, row {number}", row) for number, row in enumerate(rows, start=1)]
+    if "path" not in task.hub:
+        raise UserError("The task's hub has no path, which names the data set there.")
+    return _rows_of_hub(task, task.hub_splits.get(split, task.splits[split]))
+
+
+def _rows_of_sample(name: str, split: str) -> list[Row]:
+    if name not in SYNTHETIC:
+        raise UserError(f"There is no sample '{name}'; there are {', '.join(SYNTHETIC)}.")
+    rows = enumerate(synthetic_rows(name, split), start=1)
+    return [(f"the sample's {split} part, row {number}", row) for number, row in rows]
 
 
 def _rows_of_hub(task: DataSet, split: str) -> list[Row]:
@@ -67,11 +70,17 @@ def _rows_of_hub(task: DataSet, split: str) -> list[Row]:
 def source_hash(task: DataSet, files: str | None) -> str | None:
     """A hash of the local files of a task and how they are read, or of the sample's rows; None: another source."""
     if files is None:
-        return None if task.sample is None else digest([rows_of(task, None, split) for split in SPLITS])
+        return None if task.sample is None else _hash_of_sample(task.sample)
     paths = [parallel_files(task, files, split) or files_of(task, files, split) for split in SPLITS]
     kinds = [[kind_of(path) for path in part] for part in paths]
     other = [kinds] if any("csv" in part for part in kinds) else []  # a .tsv of the same bytes has other cells
     return digest([[file_hash(path) for path in part] for part in paths], *other)
+
+
+@cache
+def _hash_of_sample(name: str) -> str:
+    """A grid asks for it several times a run."""
+    return digest([_rows_of_sample(name, split) for split in SPLITS])
 
 
 def with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:

@@ -7,6 +7,7 @@ accepted for a float, the string "3" for no number.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import is_dataclass
@@ -158,7 +159,7 @@ def read_yaml(file: Path, kind: Any = Any) -> Any:
     """
     text = read_text(file)
     try:
-        content = yaml.load(text, Loader=_StrictLoader)
+        content = copy.deepcopy(_parsed(text))  # for the caller to change
         if not _is_finite(content):
             raise UserError(f"{file} is not valid: by its aliases it contains itself, or very many values.")
     except RecursionError:
@@ -171,6 +172,12 @@ def read_yaml(file: Path, kind: Any = Any) -> Any:
         message = getattr(error, "problem", None) or first_line(error)
         raise UserError(f"{file}{line} is not valid YAML: {message}.") from None
     return checked(kind, content, file)
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Any:
+    """The content of a YAML text; a grid reads the same files several times a run."""
+    return yaml.load(text, Loader=_StrictLoader)
 
 
 def _is_finite(content: Any) -> bool:

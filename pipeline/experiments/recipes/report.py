@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -71,11 +73,13 @@ class Measured:
         return {name: change for name in self.runs if name != BASE and (change := self._change(name)) is not None}
 
     def _change(self, name: str) -> Change | None:
+        pairs = self.pairs(name)
+        return Change.of(*zip(*pairs, strict=True)) if pairs else None
+
+    def pairs(self, name: str) -> list[tuple[float, float]]:
+        """A recipe and the base, for each seed that both have."""
         base, ours = self.runs[BASE], self.runs[name]
-        pairs = [(ours[seed][self.metric], base[seed][self.metric]) for seed in ours if seed in base]
-        if not pairs:
-            return None
-        return Change.of(*zip(*pairs, strict=True))
+        return [(ours[seed][self.metric], base[seed][self.metric]) for seed in ours if seed in base]
 
     def seconds(self, name: str) -> float:
         return statistics.fmean(metrics["seconds"] for metrics in self.runs[name].values())
@@ -141,10 +145,13 @@ def p_text(change: Change) -> str:
 
 
 def plot(measured: Measured, file: Path) -> None:
-    """The change of each recipe with its interval: a certain loss has another look than a gain; hollow: not certain."""
+    """The change of each recipe with its interval and that of each seed.
+
+    A certain loss has another look than a gain; hollow: not certain.
+    """
     names = list(measured.changes)
-    runs = {name: len(measured.runs[name].keys() & measured.runs[BASE].keys()) for name in names}
-    titles = [f"{measured.titles[name][0]} (n\u00a0=\u00a0{runs[name]})" for name in names]
+    seeds = {name: [ours - base for ours, base in measured.pairs(name)] for name in names}
+    titles = [f"{measured.titles[name][0]} (n\u00a0=\u00a0{len(seeds[name])})" for name in names]
     labels = [textwrap.fill(title, 36) for title in titles]  # a long one leaves no room for the plot
     lines = sum(1 + label.count("\n") for label in labels)
     figure, axes = plots.subplots(1, 1, figsize=(8.5, 1.8 + 0.2 * (len(names) + lines)))
@@ -153,6 +160,9 @@ def plot(measured: Measured, file: Path) -> None:
         look = {"fmt": "s", "color": plots.COLORS[1]} if change.is_loss else {"fmt": "o", "color": plots.COLORS[0]}
         fill = {} if change.is_certain else {"markerfacecolor": "white"}
         axes.errorbar(change.mean, height, xerr=change.half, capsize=3, markeredgewidth=2, **look, **fill)
+        if len(seeds[name]) > 1:
+            below = [height + 0.25] * len(seeds[name])
+            axes.plot(seeds[name], below, ".", color=plots.GREY, markersize=5)
     axes.axvline(0, color=plots.GREY, linewidth=1.2, zorder=1)
     axes.set_yticks(range(len(names)), labels, parse_math=False)
     axes.set_ylim(len(names) - 0.45, -0.55)
@@ -160,9 +170,21 @@ def plot(measured: Measured, file: Path) -> None:
     metric = readable(measured.metric)
     unit = " (nats)" * measured.metric.endswith("loss")
     orange = "orange squares: worse, " * any(change.is_loss for change in measured.changes.values())
-    notes = f"n: seeds, bars: 95 % intervals over them;\n{orange}hollow: uncertain, or one seed"
+    scale = _narrow(axes, measured.changes.values())
+    notes = f"n: seeds (gray dots), bars: 95 % intervals over them{scale};\n{orange}hollow: uncertain, or one seed"
     axes.set_xlabel(f"change of the validation {metric}{unit}: to the left is better;\n{notes}")
     axes.set_title(
         textwrap.fill(f"{measured.title}, compared with: {measured.titles[BASE][0]}", 60), loc="left", parse_math=False
     )
     plots.save_figure(figure, file)
+
+
+def _narrow(axes: Any, changes: Collection[Change]) -> str:
+    """Gives far changes a logarithmic scale, where those near 0 could not be seen beside them; returns what to say."""
+    widths = [abs(change.mean) + (change.half or 0) for change in changes]
+    near = 10 ** math.ceil(math.log10(min(widths) or 1))
+    if max(widths) < 20 * near:
+        return ""
+    axes.set_xscale("symlog", linthresh=near)
+    axes.xaxis.set_major_formatter("{x:g}")
+    return f", scale logarithmic beyond {near:g}"
