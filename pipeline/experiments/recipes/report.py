@@ -171,7 +171,7 @@ def plot(measured: Measured, file: Path) -> None:
     unit = " (nats)" * measured.metric.endswith("loss")
     orange = "orange squares: worse, " * any(change.is_loss for change in measured.changes.values())
     scale = _narrow(axes, measured.changes.values())
-    notes = f"n: seeds (gray dots), bars: 95 % intervals over them{scale};\n{orange}hollow: uncertain, or one seed"
+    notes = f"n: seeds (gray dots), bars: 95 % intervals over them;\n{scale}{orange}hollow: uncertain, or one seed"
     axes.set_xlabel(f"change of the validation {metric}{unit}: to the left is better;\n{notes}")
     axes.set_title(
         textwrap.fill(f"{measured.title}, compared with: {measured.titles[BASE][0]}", 60), loc="left", parse_math=False
@@ -187,4 +187,4 @@ def _narrow(axes: Any, changes: Collection[Change]) -> str:
         return ""
     axes.set_xscale("symlog", linthresh=near)
     axes.xaxis.set_major_formatter("{x:g}")
-    return f", scale logarithmic beyond {near:g}"
+    return f"scale logarithmic beyond {near:g}, "
