@@ -92,7 +92,8 @@ def train(
 
     factors, trials = plan.ladder.rates_of(plan.rung), plan.trials()
     tried = [attempt(request) for request in trials] or [math.nan]
-    diverges = f"No rate of the rung {plan.rung.name} leads to a model: try lower ones."
+    rung = plan.rung.name
+    diverges = f"No rate of the rung {rung} leads to a model: give it lower `rates` in the ladder's file."
     if min(tried) == math.inf:
         raise UserError(diverges)
     best = min(range(len(tried)), key=tried.__getitem__)
