@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
+import signal
 import socket
 import string
 import subprocess
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from pipeline.data import store_builder
 from pipeline.data.documents import Source
@@ -29,6 +32,7 @@ from pipeline.tokenization.wordpiece import WordPiece
 from pipeline.tracking import plots
 from pipeline.tracking.history import current_names
 from pipeline.tracking.metric_names import meaning
+from tasks import plots as test_plots
 from tests import conformance, fork_server
 from tests.fork_server import python
 
@@ -36,6 +40,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]  # written for users
 
 look_up, draw, draw_curves = socket.getaddrinfo, plots.save_figure, plots.plot_curves
+FIGURES = {name: getattr(test_plots, name) for name in ("confusion", "types")}  # of every test
 # Files of tests, by the time that they take: workers begin with them.
 LONGEST = [
     "test_readme_commands",
@@ -68,6 +73,8 @@ TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=c
 
 def pytest_configure(config: pytest.Config) -> None:
     """One fork server for the workers of xdist."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         fork_server.use(config.workerinput["python"])
         return
@@ -118,15 +125,30 @@ def _surroundings(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def draw_less(patch: pytest.MonkeyPatch) -> None:
     """Plots of every run are drawn by the runs that tests share alone: for each they take a fifth of the time."""
     patch.setattr(plots, "save_figure", save_some_figures)
+    for name in FIGURES:
+        patch.setattr(test_plots, name, functools.partial(empty_figure, name))
     for name in ("plot_curves", "plot_mix"):
         patch.setattr(plots, name, lambda history, file, **options: save_pixel(file))
 
 
+def draw_all(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(plots, "save_figure", draw)
+    patch.setattr(plots, "plot_curves", draw_curves)
+    for name, figure in FIGURES.items():
+        patch.setattr(test_plots, name, figure)
+
+
+def empty_figure(name: str, *shown: Any, **options: Any) -> dict[str, Figure]:
+    """In place of a plot; of no spans, and of very many labels, there is none."""
+    return {name: Figure()} if shown[-1] and len(shown[-1]) <= test_plots.MOST_LABELS else {}
+
+
 def save_some_figures(figure: Any, file: Path) -> None:
-    if file.name not in ("confusion.png", "types.png"):
+    """Those of a comparison are drawn the first time that a test writes them."""
+    if file.stem not in FIGURES and not file.exists():
         draw(figure, file)
         return
-    save_pixel(file)
+    save_pixel(file) if not file.exists() else None
     pyplot.close(figure)
 
 
@@ -210,8 +232,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         with FileLock(f"{folder}.lock"):
             if not (folder / "metrics.json").exists():
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(plots, "save_figure", draw)
-                    patch.setattr(plots, "plot_curves", draw_curves)
+                    draw_all(patch)
                     run("pretrain", "--out", str(folder), *conformance.pretraining(model))
         return folder
 

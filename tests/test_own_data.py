@@ -24,11 +24,10 @@ from pipeline.data.tables import read_rows
 from pipeline.errors import UserError
 from pipeline.presets.files import named_config
 from pipeline.presets.tasks import task_of
-from pipeline.tracking import plots
 from tasks.entailment import Entailment
 from tasks.regression import Regression
 from tasks.sentiment import Sentiment
-from tests.conftest import assert_plot, draw, figures, run
+from tests.conftest import assert_plot, draw_all, figures, run
 
 WORDS = ["garden", "soup", "film", "river", "city", "music", "winter", "story", "house", "dog", "tree", "road"]
 
@@ -291,7 +290,7 @@ def test_training_rows_without_any_label_are_said_to_have_none(tmp_path: Path) -
 def test_a_test_part_of_one_label_and_labels_with_dollars(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plots, "save_figure", draw)
+    draw_all(monkeypatch)
     prices = ["$5_$10", "$10_$50"]  # no formulas of matplotlib
     rows = [f"{'cheap' if number % 2 else 'dear'} thing {number},{prices[number % 2]}\n" for number in range(60)]
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(rows))

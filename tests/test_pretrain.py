@@ -32,6 +32,7 @@ from pipeline.training.pretraining import Pretraining
 from pipeline.training.schedules import rate_at
 from pipeline.training.throughput import Speed
 from tests.conftest import SMALL, assert_plot, figures, run, several, surroundings
+from tests.fork_server import python
 
 pytestmark = pytest.mark.slow
 
@@ -211,7 +212,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 def test_interrupted_and_resumed_equals_uninterrupted(straight: Path, tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "pretrain", "--out", str(out), *LONGER],
+        [python(), "-m", "pipeline", "pretrain", "--out", str(out), *LONGER],
         env=surroundings(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

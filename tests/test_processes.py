@@ -12,6 +12,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.training.trainer import is_alone
 from tests.conftest import SMALL, TWO, command, figures, losses, run, surroundings
+from tests.fork_server import python
 
 pytestmark = pytest.mark.slow
 
@@ -51,12 +52,12 @@ def test_one_device_by_its_number_is_one_process(devices: object, alone: bool) -
 def test_batches_of_fine_tuning_can_be_made_in_processes_that_are_spawned(pretrained: Path, tmp_path: Path) -> None:
     """As on macOS."""
     script = "import multiprocessing, sys; from pipeline.__main__ import main\n"
-    script += "if __name__ == '__main__':\n    multiprocessing.set_start_method('spawn'); sys.exit(main())\n"
-    (tmp_path / "spawn.py").write_text(script)
+    script += f"multiprocessing.set_start_method('spawn'); multiprocessing.set_executable({sys.executable!r})\n"
+    script += "sys.exit(main())"
     settings = ["--task", "sentiment", "--from", str(pretrained / "encoder"), "--out", str(tmp_path / "run")]
     settings += ["--data.train_rows=64", "--data.epochs=1", "--validations=1", "--data.workers=1"]
     done = subprocess.run(
-        [sys.executable, "spawn.py", "finetune", *settings],
+        [python(), "-c", script, "finetune", *settings],
         capture_output=True,
         text=True,
         env=surroundings(),

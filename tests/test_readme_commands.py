@@ -46,7 +46,7 @@ REFUSED = {
     r"make (sync|sweep)": "set WANDB_API_KEY",
 }
 NOTES = """\
-#!{python}
+#!{python} -IS
 import json, os, sys
 piped = "predict" in sys.argv and not any(word.startswith("--data") for word in sys.argv)
 text = sys.stdin.read() if piped else ""

@@ -158,11 +158,15 @@ class Run:
         if self.stopping is not None:
             waited = checkpoints.callback_value(self.state, self.stopping, "wait_count") or 0
         self.ended = self.resume_step >= steps or waited >= (patience or math.inf)
-        if not self.ended:
-            self.state = {}  # its tensors would keep a file that is removed on the disk
-            self._train(steps)
-            self.seconds = self.module.seconds
-            return True
+        if self.ended:
+            return self._take_up_the_end()
+        self.state = {}  # its tensors would keep a file that is removed on the disk
+        self._train(steps)
+        self.seconds = self.module.seconds
+        return True
+
+    def _take_up_the_end(self) -> bool:
+        """Takes the final weights of a run that had trained to its end; returns whether anything was left to write."""
         if (made := finished_product(self.out)) is not None:
             print(f"The run in {self.out} is finished: nothing left to do.")
             if is_main():
@@ -331,29 +335,42 @@ class Run:
         """
         self.history.save()
         self.last.with_name(checkpoints.PREVIOUS).unlink(missing_ok=True)
-        if (logger := self.wandb) is not None:
-
-            def send(run: Any) -> None:
-                import wandb
-
-                plain = {name: v for name, v in metrics.items() if v == v and name not in LOCAL}  # no NaN
-                run.summary.update({**plain, **logger.summary_of(self.history)})
-                own = {name: value for name, value in metrics.items() if name.startswith("baseline/")}
-                for step in (0, self.steps) if artifact[0] == "model" else ():  # two points make a line
-                    run.log({**own, "trainer/global_step": step})
-                run.log(charts or {})
-                for picture in self.out.glob("*.png"):
-                    if self.log_text or picture.name not in texts:
-                        run.log({picture.stem: wandb.Image(str(picture))})
-                for name, (columns, rows) in (tables or {}).items() if self.log_text else ():
-                    run.log({name: wandb.Table(columns=list(columns), data=rows)})
-                if self.public:
-                    log_artifact(run, *artifact, plain, self.record.tags[2:])
-
-            end_run(logger, send)
+        if self.wandb is not None:
+            self._send(self.wandb, metrics, artifact=artifact, tables=tables or {}, charts=charts or {}, texts=texts)
         loggers.log_final(self.named, metrics, self.steps)
         write_metrics(self.out, metrics)
         discard_old(self.out)
+
+    def _send(
+        self,
+        logger: ResumableWandb,
+        metrics: dict[str, Any],
+        *,
+        artifact: tuple[str, Path],
+        tables: dict[str, tuple[list[str], list[list[Any]]]],
+        charts: dict[str, Any],
+        texts: Collection[str],
+    ) -> None:
+        """Gives W&B what `finish` takes, and ends the run there."""
+
+        def send(run: Any) -> None:
+            import wandb
+
+            plain = {name: v for name, v in metrics.items() if v == v and name not in LOCAL}  # no NaN
+            run.summary.update({**plain, **logger.summary_of(self.history)})
+            own = {name: value for name, value in metrics.items() if name.startswith("baseline/")}
+            for step in (0, self.steps) if artifact[0] == "model" else ():  # two points make a line
+                run.log({**own, "trainer/global_step": step})
+            run.log(charts)
+            for picture in self.out.glob("*.png"):
+                if self.log_text or picture.name not in texts:
+                    run.log({picture.stem: wandb.Image(str(picture))})
+            for name, (columns, rows) in tables.items() if self.log_text else ():
+                run.log({name: wandb.Table(columns=list(columns), data=rows)})
+            if self.public:
+                log_artifact(run, *artifact, plain, self.record.tags[2:])
+
+        end_run(logger, send)
 
 
 def card_name(stages: Sequence[lineage.Stage], tags: Sequence[str]) -> str:

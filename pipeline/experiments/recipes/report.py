@@ -170,7 +170,11 @@ def plot(measured: Measured, file: Path) -> None:
     metric = readable(measured.metric)
     unit = " (nats)" * measured.metric.endswith("loss")
     orange = "orange squares: worse, " * any(change.is_loss for change in measured.changes.values())
-    scale = _narrow(axes, measured.changes.values())
+    scale = ""
+    if (near := _near(measured.changes.values())) is not None:
+        axes.set_xscale("symlog", linthresh=near)
+        axes.xaxis.set_major_formatter("{x:g}")
+        scale = f"scale logarithmic beyond {near:g}, "
     notes = f"n: seeds (gray dots), bars: 95 % intervals over them;\n{scale}{orange}hollow: uncertain, or one seed"
     axes.set_xlabel(f"change of the validation {metric}{unit}: to the left is better;\n{notes}")
     axes.set_title(
@@ -179,12 +183,11 @@ def plot(measured: Measured, file: Path) -> None:
     plots.save_figure(figure, file)
 
 
-def _narrow(axes: Any, changes: Collection[Change]) -> str:
-    """Gives far changes a logarithmic scale, where those near 0 could not be seen beside them; returns what to say."""
+def _near(changes: Collection[Change]) -> float | None:
+    """The distance from 0 beyond which a plot needs a logarithmic scale, so that the nearest change can be seen.
+
+    None: it needs none.
+    """
     widths = [abs(change.mean) + (change.half or 0) for change in changes]
-    near = 10 ** math.ceil(math.log10(min(widths) or 1))
-    if max(widths) < 20 * near:
-        return ""
-    axes.set_xscale("symlog", linthresh=near)
-    axes.xaxis.set_major_formatter("{x:g}")
-    return f"scale logarithmic beyond {near:g}, "
+    near = 10.0 ** math.ceil(math.log10(min(widths) or 1))
+    return near if max(widths) >= 20 * near else None
