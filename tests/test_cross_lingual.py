@@ -261,6 +261,15 @@ def test_what_cannot_be_pretrained_is_said(tmp_path: Path, given: list[str], mes
         run("pretrain", *TOY, "--out", str(tmp_path / "run"), *given)
 
 
+def test_lines_without_blank_ones_between_are_not_taken_for_translations(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for part in ("train", "valid"):
+        (tmp_path / f"texts/{part}.txt").write_text("".join(f"a line of words {number}\n" for number in range(60)))
+    flags = ["--corpus", str(tmp_path / "texts"), "--model.embeddings=random", "--out", str(tmp_path / "run")]
+    with pytest.raises(UserError, match="needs a text and its translations in each document"):
+        run("pretrain", *TOY, *flags)
+
+
 def test_retrieval_needs_translations_and_vectors(tmp_path: Path, toys: object) -> None:
     with pytest.raises(UserError, match="sentiment has no translations"):
         run("retrieval", "--task", "sentiment")

@@ -16,6 +16,7 @@ import sacrebleu
 import torch
 import torch.nn.functional as F
 import transformers
+import yaml
 
 import pipeline
 from pipeline.data import labeled
@@ -27,6 +28,7 @@ from pipeline.finetuning.heads.translation import longest
 from pipeline.inspection.decoding import Way, searched, with_right_words
 from pipeline.models.generation import Search
 from pipeline.models.losses import linear_cross_entropy
+from pipeline.presets.tasks import task_file
 from pipeline.training.schedules import rate_at
 from tasks.base import Example
 from tasks.errors import TaskError
@@ -164,6 +166,15 @@ def test_decoding_in_several_ways(translator: Path, tmp_path: Path, capsys: pyte
     for folder, problem in ((tmp_path, "holds no finished run"), (tmp_path / "none", "holds no finished run")):
         with pytest.raises(UserError, match=problem):
             run("decoding", "--from", str(folder))
+
+
+def test_a_task_in_the_other_direction_is_not_scored(translator: Path, pairs: Path, tmp_path: Path) -> None:
+    task = yaml.safe_load(task_file("multi30k").read_text())
+    task["data"]["task"]["init_args"]["columns"] = {"source": "de", "target": "en"}
+    (tmp_path / "back.yaml").write_text(yaml.safe_dump(task))
+    with pytest.raises(UserError, match="The model translates en into de, and the task de into en"):
+        run("score", "--from", str(translator), "--task", str(tmp_path / "back.yaml"), "--data", str(pairs))
+    run("score", "--from", str(translator), "--task", "multi30k", "--data", str(pairs))
 
 
 def test_the_same_command_gives_the_same_model(pairs: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def check_kind(model: FineTunedModel, task: Task) -> None:
         kind = type(task).__name__.lower()
         needs = "a model that is trained in steps" if wanted is None else f"'{wanted}'"  # no head for what counts
         raise UserError(f"The model has the head '{model.options.name}', and a task of {kind} needs {needs}.")
-    own, asked = ((columns.get("source"), columns.get("target")) for columns in (model.options.columns, task.columns))
+    own, asked = list(model.options.languages), [task.columns.get(side) for side in ("source", "target")]
     if task.parallel and own == asked[::-1]:
         raise UserError(f"The model translates {own[0]} into {own[1]}, and the task {asked[0]} into {asked[1]}.")
 
