@@ -148,7 +148,8 @@ def save_some_figures(figure: Any, file: Path) -> None:
     if file.stem not in FIGURES and not file.exists():
         draw(figure, file)
         return
-    save_pixel(file) if not file.exists() else None
+    if not file.exists():
+        save_pixel(file)
     pyplot.close(figure)
 
 

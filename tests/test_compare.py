@@ -554,6 +554,8 @@ def test_a_rate_that_diverges_is_not_chosen(
     assert "bert-sentiment-full-0-1: The " in capsys.readouterr().err
     rows = comparison_files.read(tmp_path / "out/compare.csv")
     assert [(row["seed"], row["flags"].endswith("=0.001")) for row in rows] == [(0, True), (1, True)]
+    said = "Without a finite loss, and in no score: bert-sentiment-full-0-1."
+    assert said in (tmp_path / "out/compare.md").read_text()
     tried = tmp_path / "out/runs/bert-sentiment-full-0-1"
     before = (tried / "diverged.txt").stat().st_mtime_ns
     run("compare", *flags)  # all is finished

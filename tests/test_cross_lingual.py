@@ -261,10 +261,12 @@ def test_what_cannot_be_pretrained_is_said(tmp_path: Path, given: list[str], mes
         run("pretrain", *TOY, "--out", str(tmp_path / "run"), *given)
 
 
-def test_lines_without_blank_ones_between_are_not_taken_for_translations(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [[60], [2] * 29 + [3]])  # no blank lines, or a document with a line too many
+def test_documents_without_a_translation_each_are_refused(tmp_path: Path, sizes: list[int]) -> None:
     (tmp_path / "texts").mkdir()
+    text = "\n".join("".join(f"a line of words {number}\n" for number in range(size)) for size in sizes)
     for part in ("train", "valid"):
-        (tmp_path / f"texts/{part}.txt").write_text("".join(f"a line of words {number}\n" for number in range(60)))
+        (tmp_path / f"texts/{part}.txt").write_text(text)
     flags = ["--corpus", str(tmp_path / "texts"), "--model.embeddings=random", "--out", str(tmp_path / "run")]
     with pytest.raises(UserError, match="needs a text and its translations in each document"):
         run("pretrain", *TOY, *flags)

@@ -129,6 +129,9 @@ def test_a_table_says_what_differs_and_what_diverged() -> None:
     assert "| 2 | 1 | 32-true |" in text
     assert "bert on text; 100 tokens a run." in text
     assert "ours (seeds 2, 3) ended without a finite loss." in text
+    assert "of the same seed differ" not in text
+    found.runs["ours"][1]["tokens"] += 1
+    assert "Some runs of the same seed differ in tokens: take their difference with care." in table(found)
 
 
 def test_a_certain_loss_does_not_look_like_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,12 +87,19 @@ def test_rows_of_several_versions_are_said() -> None:
     assert mixed.head[-3:] == ["tokens", "minutes", "version"]
     assert any(note.startswith("Rows differ in version") for note in mixed.notes)
     assert all(len(row) == len(mixed.head) for row in mixed.rows)
+    odd = [{**row, "precision": "bf16-mixed"} if row["arm"] == "scratch" else row for row in same]
+    within = score_table(comparison.lines_of(odd))  # each row has both, but not in the same arm
+    assert "precision" not in within.head
+    assert "Some runs of the same seed differ in precision: take their difference with care." in within.notes
+    by_seed = [{**row, "precision": "bf16-mixed"} if row["seed"] == 0 else row for row in same if row["arm"] in FULL]
+    assert not any("differ in" in note for note in score_table(comparison.lines_of(by_seed)).notes)
     marked = [any(cell.startswith("**") for cell in row[2 : 2 + len(arms)]) for row in table.rows]
     assert marked == [line.is_worth_a_mark for line in comparison.lines_of(same)]
     assert any(marked)
     assert not all(marked)  # GPT is not better than the most frequent tag of each word
 
 
+FULL = ("full", "scratch")  # of all seeds
 PAGES = {
     **dict.fromkeys(("real", "pairs", "once"), "docs/results.md"),
     **dict.fromkeys(("static", "static-real"), "docs/guides/word-vectors.md"),

@@ -236,6 +236,15 @@ def test_any_task_from_fresh_weights_needs_no_folder(tmp_path: Path) -> None:
         run("finetune", "--task=sentiment")
 
 
+def test_fresh_weights_know_the_languages_of_the_task(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run("finetune", "--model=mbart", "--task=translation", "--arm=scratch", "--out", str(out), *SMALL, "--epochs=0.02")
+    tokenizer = pipeline.load(out / "model").encoder.tokenizer
+    assert {"<en>", "<de>", "<ne>"} <= set(tokenizer.languages)  # those of its configuration, and the task's
+    with pytest.raises(UserError, match="the texts of a task do not"):
+        run("pretrain", "--model=mbart", "--corpus=task:sentiment", "--out", str(tmp_path / "pretrained"))
+
+
 def test_an_encoder_folder_is_fine_tuned(
     toys: Callable[[str], Path], pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

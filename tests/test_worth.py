@@ -15,16 +15,18 @@ import yaml
 
 from pipeline.cli.commands.worth import tries
 from pipeline.data.splits import nested
-from pipeline.errors import UserError
+from pipeline.errors import Diverged, UserError
 from pipeline.experiments.comparison.grid import load
 from pipeline.experiments.worth import few_rows
 from pipeline.experiments.worth import plot as worth_plot
 from pipeline.experiments.worth import pretraining as worth_pretraining
 from pipeline.experiments.worth import prompt as worth
 from pipeline.experiments.worth import report as worth_report
+from pipeline.experiments.worth import tasks as worth_tasks
 from pipeline.experiments.worth.labels_saved import LabelsSaved
 from pipeline.experiments.worth.report import verdict
 from pipeline.presets.files import CONFIGS
+from pipeline.storage.atomic import write_json
 from pipeline.training.requests import FineTuneRequest
 from tests.conftest import assert_plot, figures, run
 
@@ -223,7 +225,7 @@ def test_where_pretraining_is_worth_nothing_or_more_than_there_is() -> None:
     )
     assert "> 10,000 [935, > 10,000] labels for that: pretraining is worth more than 835" in verdict(one)
     late = {**SCRATCH, 10: [0.4, 0.4], 100: [0.5, 0.5], 1000: [0.7, 0.7], 10_000: [0.9499, 0.9501]}
-    assert "With 10,000 labels full scores 0.950, and scratch less:" in verdict(measured(late, SCRATCH))
+    assert "With 10,000 labels full scores 0.950, and scratch does worse:" in verdict(measured(late, SCRATCH))
 
 
 def test_numbers_of_labels() -> None:
@@ -304,6 +306,30 @@ def test_settings_that_mean_nothing_to_a_task_are_tried_once(pretrained: Path, t
             request, finetune, tmp_path, seeds=1, labels=[8, 16], choices={"full": pairs}, overwrite=False
         )
     assert tried == ["full-8-0"]
+
+
+def test_a_loss_that_is_not_finite_leaves_out_its_number_of_labels(pretrained: Path, tmp_path: Path) -> None:
+    def finetune(request: FineTuneRequest) -> None:
+        assert request.out is not None
+        if request.out.name == "scratch-16-1":
+            raise Diverged("The loss is not finite.")
+        baseline = {"bag_of_words" if request.seed else "majority": 0.4, "chance": 0.001}
+        made = {"version": "1", "device": "cpu", "precision": "32-true" if request.arm == "full" else "bf16-mixed"}
+        figures = {"test/accuracy": 0.5, "val/best_accuracy": 0.5, **made}
+        write_json(request.out / "metrics.json", figures | {f"baseline/{k}": v for k, v in baseline.items()})
+
+    request = FineTuneRequest(model="bert", task="sentiment", encoder=pretrained / "encoder")
+    requests, how = {"sentiment": request}, {"seeds": 2, "labels": [8, 16, 32], "choices": {}, "overwrite": False}
+    [found] = worth_tasks.measure_all(requests, finetune, tmp_path, title="bert", **how)
+    assert (found.sizes, found.diverged) == ([8, 32], [16])
+    assert found.baselines == {8: 0.001, 32: 0.001}  # the one that both seeds have
+    for text in ((tmp_path / "worth.md").read_text(), (tmp_path / "sentiment/worth.md").read_text()):
+        assert "Without a finite loss, so not in the table: bert on sentiment with 16 labels." in text
+        assert "All rows: version 1, precision 32-true, bf16-mixed, device cpu." in text
+        assert "Some runs of the same seed differ in precision" in text
+        assert "| 8 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.001 |" in text
+    with pytest.raises(UserError, match="No finite loss: bert on sentiment with 16 labels"):
+        worth_pretraining.check_finite([found])
 
 
 def test_a_model_that_counts_has_no_fresh_weights(toys: Callable[[str], Path]) -> None:

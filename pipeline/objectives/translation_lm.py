@@ -71,7 +71,7 @@ class TranslationLM(MaskedLM):
         languages = int(np.bincount(sizes).argmax())
         incomplete = int((sizes != languages).sum())
         blank_lines_lack = languages > len(sizes)  # a list of lines is no document with a translation in each
-        if languages < 2 or blank_lines_lack or incomplete > max(1, MOST_INCOMPLETE * len(sizes)):
+        if languages < 2 or blank_lines_lack or incomplete > MOST_INCOMPLETE * len(sizes):
             raise UserError(
                 f"Translation language modeling needs a text and its translations in each document, and the {name} "
                 "corpus has others: give task:NAME of a translation task as corpus, or text with a line for each "

@@ -181,6 +181,11 @@ class CorpusData(lightning.LightningDataModule):
             languages=languages,
         )
         if self.task is not None:
+            if languages:
+                raise UserError(
+                    "data.tokenizer.languages is for files that name their language, and the texts of a task do not: "
+                    "give a corpus of files as train.en.txt."
+                )
             task, parallel = trained_task(self.task), self.objective.parallel
             file = task_texts(task, self.files, cache_folder() / "tasks", translations=parallel)
             return Source(files=[file], verify=self.verify, parallel=parallel, languages=languages), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.data.tokenizer_builder import TokenizerOptions, interruptible
@@ -41,7 +42,11 @@ class FromScratch(FineTuning):
         self.make_encoder, self.tokenizer = encoder, tokenizer
 
     def source(self, folder: Path | None, data: TaskData | None) -> tuple[Encoder, LoadReport]:
-        """A network with fresh weights."""
+        """A network with fresh weights; where its tokenizer knows languages, those of a translation too."""
         assert data is not None
-        tokenizer = self.tokenizer.load() or interruptible(self.tokenizer.train, data.training_texts())
+        options, columns = self.tokenizer, data.task.columns
+        if options.languages and data.task.parallel:
+            known = [*options.languages, columns["source"], columns["target"]]
+            options = replace(options, languages=list(dict.fromkeys(known)))
+        tokenizer = options.load() or interruptible(options.train, data.training_texts())
         return self.make_encoder(tokenizer), LoadReport(loaded=[], new=[], unused=[])

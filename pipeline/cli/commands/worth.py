@@ -134,21 +134,27 @@ def worth_of_prompt(request: FineTuneRequest, options: argparse.Namespace, out: 
 def worth_of_pretraining(request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
     from pipeline.experiments.worth import pretraining as worth_pretraining
 
-    worth_pretraining.measure(request, finetune, out, seeds=seeds, **how(request, options))
-    print(f"{(out / 'worth.md').read_text()}\nSaved metrics.json, worth.csv, worth.md and worth.png in {out}")
+    found = worth_pretraining.measure(request, finetune, out, seeds=seeds, **how(request, options))
+    if found.sizes:
+        print(f"{(out / 'worth.md').read_text()}\nSaved metrics.json, worth.csv, worth.md and worth.png in {out}")
+    worth_pretraining.check_finite([found])
 
 
 def worth_on_tasks(grid: Grid, request: FineTuneRequest, options: argparse.Namespace, out: Path, seeds: int) -> None:
     from pipeline.cli.config import finetuning
     from pipeline.experiments.feasible import effective, learning_of
     from pipeline.experiments.worth import tasks as worth_tasks
+    from pipeline.experiments.worth.pretraining import check_finite
 
     requests = worth_tasks.requests_of(grid, request)
     learning = learning_of(request.model, request.encoder)
     for one in requests.values():
         finetuning(replace(one, overrides=effective(one.overrides, learning, one.task, one.arm)))
-    worth_tasks.measure_all(requests, finetune, out, title=request.model, seeds=seeds, **how(request, options, grid))
-    print(f"{(out / 'worth.md').read_text()}\nSaved worth.csv, worth.md and worth.png in {out}")
+    options_of_all = how(request, options, grid)
+    found = worth_tasks.measure_all(requests, finetune, out, title=request.model, seeds=seeds, **options_of_all)
+    if any(one.sizes for one in found):
+        print(f"{(out / 'worth.md').read_text()}\nSaved worth.csv, worth.md and worth.png in {out}")
+    check_finite(found)
 
 
 def how(request: FineTuneRequest, options: argparse.Namespace, grid: Grid | None = None) -> dict[str, Any]:

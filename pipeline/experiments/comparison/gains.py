@@ -139,6 +139,11 @@ class Line:
         return self._gain([(row["score"], best.scores[row["seed"]]) for row in self.rows if row["arm"] == arm])
 
     @property
+    def by_seed(self) -> list[Rows]:
+        """Runs that are compared with each other: those of a seed."""
+        return [[row for row in self.rows if row["seed"] == seed] for seed in {row["seed"] for row in self.rows}]
+
+    @property
     def gains(self) -> list[Gain]:
         return [gain for gain in (self.gain_over_scratch, self.gain_over_baseline) if gain is not None]
 

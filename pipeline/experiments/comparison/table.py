@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.experiments import conditions
 from pipeline.experiments.comparison.gains import Line, format_score, has_intervals, pretrained_arm, why_no_interval
+from pipeline.experiments.run_cache import DIVERGED
 from pipeline.storage.validation import checked, read_yaml
 from pipeline.tracking.tables import markdown_table, superscript
 from tasks.metrics import shown
@@ -32,13 +33,16 @@ class Footnote:
 
 
 def footnotes(folder: Path) -> list[Footnote]:
-    """The footnotes in a folder; none where there is no file of them.
+    """The footnotes in a folder, and one of runs whose loss was not finite: no table has them.
 
     Raises:
-        UserError: the file is damaged, or names something else.
+        UserError: the file of footnotes is damaged, or names something else.
     """
     file = folder / NOTES
-    return checked(list[Footnote], read_yaml(file), file) if file.is_file() else []
+    found = checked(list[Footnote], read_yaml(file), file) if file.is_file() else []
+    if diverged := sorted(place.parent.name for place in folder.glob(f"runs/*/{DIVERGED}")):
+        found.append(Footnote(f"Without a finite loss, and in no score: {', '.join(diverged)}."))
+    return found
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ def score_table(lines: Sequence[Line], notes: Sequence[Footnote] = (), *, costs:
         if costs:
             row += [f"{line.mean_of('tokens'):,.0f}", f"{line.mean_of('minutes'):.1f}"]
         rows.append([*row, *(conditions.value_of(line.rows, name) for name in differing)])
-    below = [*how_to_read(lines, arms, tuned), *conditions.sentences([line.rows for line in lines])]
+    apart = conditions.unequal(runs for line in lines for runs in line.by_seed)
+    below = [*how_to_read(lines, arms, tuned), *conditions.sentences([line.rows for line in lines], apart)]
     below += ["Tokens and minutes are means of the runs, which compare.csv has one by one."] * costs
     below += [note.text for note in notes if note.is_general]
     below += [f"{superscript(number)} {text}" for number, text in enumerate(texts, start=1)]

@@ -134,7 +134,8 @@ def mixtures_table(results: dict[str, Any]) -> str:
         ]
         for pair in better
     ]
-    others = f"{len(pairs) - len(better)} of {len(pairs)} pairs gain nothing, or less than {LEAST} bits per byte.\n"
+    worse = len(pairs) - len(better)
+    others = f"{worse} of {len(pairs)} pairs gain less than {LEAST} bits per byte, or their interval holds 0.\n"
     if not rows:
         return others
     head = ["mixture", "weight", "bits per byte", "better alone", "gain with 95 % interval"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.experiments.comparison.gains import format_score
-from pipeline.experiments.conditions import CONDITIONS, differing, sentences, value_of
+from pipeline.experiments.conditions import CONDITIONS, differing, sentences, unequal, value_of
 from pipeline.metrics import Difference
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
@@ -78,8 +78,16 @@ class Measured:
 
     def pairs(self, name: str) -> list[tuple[float, float]]:
         """A recipe and the base, for each seed that both have."""
-        base, ours = self.runs[BASE], self.runs[name]
-        return [(ours[seed][self.metric], base[seed][self.metric]) for seed in ours if seed in base]
+        return [(ours[self.metric], base[self.metric]) for ours, base in self._paired(name)]
+
+    @property
+    def compared(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The runs of each recipe, each with that of the base of its seed."""
+        return [pair for name in self.changes for pair in self._paired(name)]
+
+    def _paired(self, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        base = self.runs[BASE]
+        return [(run, base[seed]) for seed, run in self.runs[name].items() if seed in base]
 
     def seconds(self, name: str) -> float:
         return statistics.fmean(metrics["seconds"] for metrics in self.runs[name].values())
@@ -127,7 +135,7 @@ def table(measured: Measured) -> str:
         "with its 95 % interval (paired t); p is that of a paired t-test. "
         f"A change with p of {CERTAIN} or more is no gain.",
         *(f"{_diverged(measured, name)} ended without a finite loss." for name in measured.diverged),
-        *sentences(lines),
+        *sentences(lines, unequal(measured.compared, ("tokens", *CONDITIONS))),
     ]
     return markdown_table(head, rows) + "\n" + "\n".join(line for line in note if line) + "\n"
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pipeline import metrics
+from pipeline.experiments.conditions import Runs
 from pipeline.experiments.worth.few_rows import crossing
 from pipeline.metrics import ROUNDING
 from pipeline.presets.arms import ArmName
@@ -47,14 +49,31 @@ class LabelsSaved:
         full, scratch: labels -> score of each seed; both arms have the same numbers of labels and seeds.
         baselines: labels -> score of the best baseline of the same labels, a mean over seeds; none where a task has no
             baselines.
+        conditions: labels -> of each seed what its runs were made with, one of each arm.
+        diverged: labels whose runs had no finite loss, and that the arms do not have.
     """
 
     title: str
     metric: str
     mode: str
-    full: dict[int, list[float]]
-    scratch: dict[int, list[float]]
-    baselines: dict[int, float]
+    full: dict[int, list[float]] = field(default_factory=dict)
+    scratch: dict[int, list[float]] = field(default_factory=dict)
+    baselines: dict[int, float] = field(default_factory=dict)
+    conditions: dict[int, list[Runs]] = field(default_factory=dict)
+    diverged: list[int] = field(default_factory=list)
+
+    def with_runs(self, size: int, full: Sequence[dict[str, Any]], scratch: Sequence[dict[str, Any]]) -> LabelsSaved:
+        """With the runs of both arms for one more number of labels: `score`, `baselines` and `conditions` of each."""
+        means = mean_of_each([run["baselines"] for run in full])  # the same in both arms
+        best = {size: (max if self.sign > 0 else min)(means.values())} if means else {}
+        return replace(
+            self,
+            full=self.full | {size: [run["score"] for run in full]},
+            scratch=self.scratch | {size: [run["score"] for run in scratch]},
+            baselines=self.baselines | best,
+            conditions=self.conditions
+            | {size: [[run["conditions"] for run in pair] for pair in zip(full, scratch, strict=True)]},
+        )
 
     @property
     def sign(self) -> int:
@@ -74,6 +93,11 @@ class LabelsSaved:
             for size, scores in sorted(by_size.items())
             for seed, score in enumerate(scores)
         ]
+
+    @property
+    def made_with(self) -> list[Runs]:
+        """Of each number of labels what its runs were made with."""
+        return [[run for pair in self.conditions.get(size, ()) for run in pair] for size in self.sizes]
 
     @property
     def sizes(self) -> list[int]:
@@ -133,3 +157,9 @@ class LabelsSaved:
         """Whether the mean of the pretrained arm is better than the best baseline, or there is none."""
         mean = metrics.mean_and_deviation(self.full[size])[0]
         return size not in self.baselines or self.sign * mean > self.sign * self.baselines[size]
+
+
+def mean_of_each(baselines: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Name -> the mean over runs, of the baselines that all have: a seed's rows may leave one out."""
+    shared = [name for name in baselines[0] if all(name in one for one in baselines)]
+    return {name: sum(one[name] for one in baselines) / len(baselines) for name in shared}

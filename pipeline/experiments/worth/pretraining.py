@@ -14,7 +14,8 @@ from typing import Any
 
 from pipeline.console.progress import progress
 from pipeline.data import labeled
-from pipeline.errors import UserError
+from pipeline.errors import Diverged, UserError
+from pipeline.experiments.conditions import CONDITIONS
 from pipeline.experiments.feasible import effective, learning_of, task_as_run, why_not
 from pipeline.experiments.many_runs import FineTune, best_with_seeds, check_no_run
 from pipeline.experiments.run_cache import fingerprint_of_finetune, finite, run_once
@@ -38,6 +39,8 @@ def measure(
 ) -> LabelsSaved:
     """Runs what is not yet finished; writes worth.md, worth.csv, worth.png and metrics.json.
 
+    A number of labels with which a loss is not finite is left out; see `check_finite`.
+
     Args:
         request: model, encoder, task, data and settings of all runs.
         labels: see `training_sizes`.
@@ -58,8 +61,7 @@ def measure(
     rows = len(labeled.read(task, request.data).parts["train"].rows)
     sizes = training_sizes(rows, labels)
     title = f"{request.model} on {Path(request.task).stem}"
-    scores: dict[str, dict[int, list[float]]] = {FULL: {}, SCRATCH: {}}
-    baselines: dict[int, float] = {}
+    found = LabelsSaved(title, task.metric, task.mode)
     tries = {  # without those that mean nothing to this task: they would repeat others
         arm: list(dict.fromkeys(effective(one, learning, request.task, arm) for one in choices.get(arm, ()))) or [()]
         for arm in (FULL, SCRATCH)
@@ -72,6 +74,7 @@ def measure(
             "chosen_by": finite(content, chosen_by, most=task.bound),
             "mode": task.mode,
             "baselines": baselines_of(content),
+            "conditions": {name: content[name] for name in CONDITIONS if name in content},
         }
 
     with progress(
@@ -85,18 +88,24 @@ def measure(
             one = replace(request, arm=arm, seed=seed, overrides=settings, out=folder)
             return run_once(one, fingerprint_of_finetune(one), finetune, overwrite=overwrite, taken=taken, bar=bar)
 
-        better = max if task.mode == "max" else min
         for size in sizes:
-            for arm in (FULL, SCRATCH):
-                runs = list(best_with_seeds(partial(run, arm, size), settings=len(tries[arm]), seeds=seeds))
-                scores[arm][size] = [one["score"] for one in runs]
-            if means := mean_of_each([one["baselines"] for one in runs]):  # the same in both arms
-                baselines[size] = better(means.values())
-            found = LabelsSaved(title, task.metric, task.mode, scores[FULL], scores[SCRATCH], baselines)
-            report(found, out)
+            try:
+                full, scratch = (
+                    list(best_with_seeds(partial(run, arm, size), settings=len(tries[arm]), seeds=seeds))
+                    for arm in (FULL, SCRATCH)
+                )
+            except Diverged:  # of which it has been said; the others are run all the same
+                found = replace(found, diverged=[*found.diverged, size])
+            else:
+                found = found.with_runs(size, full, scratch)
+            if found.sizes:
+                report(found, out)
     return found
 
 
-def mean_of_each(baselines: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Name -> the mean over runs, which have the same baselines."""
-    return {name: sum(one[name] for one in baselines) / len(baselines) for name in baselines[0]}
+def check_finite(tables: Sequence[LabelsSaved]) -> None:
+    """Raises: UserError, numbers of labels are left out, since a loss was not finite."""
+    if left := [f"{found.title} with {size:,} labels" for found in tables for size in found.diverged]:
+        raise UserError(
+            f"No finite loss: {', '.join(left)}. The tables are without {'it' if len(left) < 2 else 'them'}."
+        )

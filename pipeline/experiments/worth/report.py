@@ -9,12 +9,14 @@ from typing import Any
 
 from pipeline import metrics
 from pipeline.experiments.comparison.gains import format_score
+from pipeline.experiments.conditions import Runs, differing, sentences, unequal, value_of
 from pipeline.experiments.worth import plot as worth_plot
 from pipeline.experiments.worth.labels_saved import FULL, RUN, SCRATCH, LabelsSaved, Need
 from pipeline.storage.atomic import write_atomically, write_json
 from pipeline.storage.csv_table import csv_table
 from pipeline.tracking.metric_names import readable
 from pipeline.tracking.tables import markdown_table
+from tasks.metrics import shown
 
 HEAD = ["labels", FULL, SCRATCH, "best baseline", f"labels that {SCRATCH} needs for the score of {FULL}"]
 
@@ -51,7 +53,20 @@ def _or_none(value: float) -> float | None:
 
 def table(found: LabelsSaved) -> str:
     """Markdown: a line for each number of labels, and what it comes to."""
-    return f"{markdown_table(HEAD, lines(found))}\n{readable(found.metric)} {note(found)} {verdict(found)}\n"
+    columns = differing(found.made_with)
+    scores = f"{readable(found.metric)} {note(found)} {verdict(found)}"
+    return f"{markdown_table([*HEAD, *columns], lines(found, columns))}\n{scores}\n" + caveats([found])
+
+
+def caveats(tables: Sequence[LabelsSaved]) -> str:
+    """What the runs of some tables were made with, and what is missing; a line each."""
+    pairs = [pair for found in tables for of_size in found.conditions.values() for pair in of_size]
+    said = sentences([runs for found in tables for runs in found.made_with], unequal(pairs))
+    for found in tables:
+        if found.diverged:
+            sizes = ", ".join(f"{size:,}" for size in found.diverged)
+            said.append(f"Without a finite loss, so not in the table: {found.title} with {sizes} labels.")
+    return "".join(f"{line}\n" for line in said)
 
 
 def note(found: LabelsSaved) -> str:
@@ -63,15 +78,16 @@ def note(found: LabelsSaved) -> str:
     return f"on the test part, {spread} {rows}"
 
 
-def lines(found: LabelsSaved) -> list[list[str]]:
-    """The cells of a line for each number of labels, below `HEAD`."""
+def lines(found: LabelsSaved, columns: Sequence[str]) -> list[list[str]]:
+    """The cells of a line for each number of labels, below `HEAD` and columns of conditions."""
 
-    def line(size: int) -> list[str]:
+    def line(size: int, runs: Runs) -> list[str]:
         scores = [format_score(found.arms[arm][size]) for arm in (FULL, SCRATCH)]
-        baseline = f"{found.baselines[size]:.3f}" if size in found.baselines else ""
-        return [f"{size:,}", *scores, baseline, needed_text(found.needs[size], found.sizes)]
+        baseline = shown(found.baselines[size]) if size in found.baselines else ""
+        made = (value_of(runs, name) for name in columns)
+        return [f"{size:,}", *scores, baseline, needed_text(found.needs[size], found.sizes), *made]
 
-    return [line(size) for size in found.sizes]
+    return [line(size, runs) for size, runs in zip(found.sizes, found.made_with, strict=True)]
 
 
 def needed_text(need: Need, sizes: Sequence[int]) -> str:
@@ -96,9 +112,9 @@ def verdict(found: LabelsSaved) -> str:
     if size is None:
         return f"These runs leave open whether pretraining saves labels: {SCRATCH} may need no more of them."
     need, score = found.needs[size], metrics.mean_and_deviation(found.full[size])[0]
-    begin = f"With {size:,} labels {FULL} scores {score:.3f}"
+    begin = f"With {size:,} labels {FULL} scores {shown(score)}"
     if size == most:
-        return f"{begin}, and {SCRATCH} less: it needs more labels for that than were tried."
+        return f"{begin}, and {SCRATCH} does worse: it needs more labels for that than were tried."
     least = need.labels if need.interval is None else need.interval[0]
     if least == math.inf:
         return f"{begin}, and {SCRATCH} does not with {most:,}: pretraining is worth more than {most - size:,} labels."

@@ -8,13 +8,14 @@ from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.experiments.comparison.grid import Grid
+from pipeline.experiments.conditions import differing
 from pipeline.experiments.feasible import learning_of, why_not
 from pipeline.experiments.many_runs import FineTune
 from pipeline.experiments.run_cache import fingerprint_of_finetune
 from pipeline.experiments.worth import plot as worth_plot
 from pipeline.experiments.worth.labels_saved import RUN, SCRATCH, LabelsSaved
 from pipeline.experiments.worth.pretraining import measure
-from pipeline.experiments.worth.report import HEAD, note, verdict
+from pipeline.experiments.worth.report import HEAD, caveats, note, verdict
 from pipeline.experiments.worth.report import lines as lines_of
 from pipeline.storage.atomic import write_atomically
 from pipeline.storage.csv_table import csv_table
@@ -44,7 +45,7 @@ def requests_of(grid: Grid, request: FineTuneRequest) -> dict[str, FineTuneReque
 
 def measure_all(
     requests: dict[str, FineTuneRequest], finetune: FineTune, out: Path, *, title: str, **options: Any
-) -> None:
+) -> list[LabelsSaved]:
     """Runs what is not yet finished; after each task worth.md, worth.csv and worth.png have all so far.
 
     Args:
@@ -58,11 +59,14 @@ def measure_all(
     found: dict[str, LabelsSaved] = {}
     for name, request in requests.items():
         found[name] = measure(request, finetune, out / name, **options)
-        report(found, out, title=title)
+        report({name: one for name, one in found.items() if one.sizes}, out, title=title)
+    return list(found.values())
 
 
 def report(found: dict[str, LabelsSaved], out: Path, *, title: str) -> None:
-    """Writes worth.csv, worth.md and worth.png."""
+    """Writes worth.csv, worth.md and worth.png, unless there is nothing to write."""
+    if not found:
+        return
     rows = [[name, one.metric, *run] for name, one in found.items() for run in one.runs]
     write_atomically(out / "worth.csv", csv_table(["task", "metric", *RUN], rows))
     write_atomically(out / "worth.md", table(found))
@@ -72,7 +76,9 @@ def report(found: dict[str, LabelsSaved], out: Path, *, title: str) -> None:
 
 def table(found: dict[str, LabelsSaved]) -> str:
     """Markdown: a line for each task and number of labels, and what it comes to."""
-    rows = [[f"{name} ({one.metric})", *line] for name, one in found.items() for line in lines_of(one)]
+    columns = differing([runs for one in found.values() for runs in one.made_with])
+    rows = [[f"{name} ({one.metric})", *line] for name, one in found.items() for line in lines_of(one, columns)]
     verdicts = "\n".join(f"- {name}: {verdict(one)}" for name, one in found.items())
     scores = f"Scores are {note(next(iter(found.values())))}"
-    return f"{markdown_table(['task (metric)', *HEAD], rows)}\n{scores}\n\n{verdicts}\n"
+    made = caveats(list(found.values()))
+    return f"{markdown_table(['task (metric)', *HEAD, *columns], rows)}\n{scores}\n{made}\n{verdicts}\n"
