@@ -151,7 +151,10 @@ def test_highways_are_bounded(highways: int, bound: str) -> None:
     ("args", "message"),
     [
         (["--task", "sentimnt"], "no task 'sentimnt'.*sst2"),
-        (["--from", "nowhere"], r"no encoder in nowhere: pretrain one, or name another \(--from\)"),
+        (
+            ["--from", "nowhere"],
+            r"no encoder in nowhere: pretrain one, download one from the hub, or name another \(--from\)",
+        ),
         (["--model", "foo"], "no model 'foo'; there are .*bert, bert-base"),
         (["--patience=-1"], "patience is -1"),
         (["--model.warmup_share=3"], "warmup_share is 3.0; it is a share"),

@@ -25,7 +25,9 @@ def encoder_folder(model: str, folder: Path | None) -> Path:
     named, folder = folder, made_in(folder or pretrained(model))
     if not folder.is_dir():
         makes = (
-            "pretrain one" if named else f"`{typed.command('pretrain', model=model)}` makes one of the sample corpus"
+            "pretrain one, download one from the hub"
+            if named
+            else f"`{typed.command('pretrain', model=model)}` makes one of the sample corpus"
         )
         raise UserError(f"There is no encoder in {folder}: {makes}, or name another ({typed.flag('from')}).")
     wanted = encoders.register(model_class(file)).variant(encoder_of(file).get("init_args") or {})

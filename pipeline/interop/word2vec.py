@@ -152,7 +152,7 @@ def encoder_of(words: list[str], vectors: Tensor) -> Cbow:
         table[tokenizer.special_ids] = 0.0
         table[tokenizer.id("unk")] = vectors.mean(0)
         table[places] = vectors
-    cbow.untrained = frozenset(name for name in cbow.export_state() if name.startswith(cbow.heads))
+    cbow.untrained = frozenset(name for name in cbow.export_state() if name.startswith(cbow.pretraining_tensors))
     return cbow
 
 

@@ -57,7 +57,7 @@ class Bart(TransformerEncoderDecoder):
     learned_positions = True
     start_token = "eos"
     schema = BartConfig
-    heads = lm_head = ("final_logits_bias",)
+    pretraining_tensors = lm_head_tensors = ("final_logits_bias",)
 
     def __init__(
         self,

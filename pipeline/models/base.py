@@ -52,10 +52,11 @@ class Encoder(nn.Module, ABC):
         shardable: whether each process may hold a part of the weights only.
         whole_numbers: whether tensors of its folder may hold whole numbers.
         schema: of `config.json`, see validation.py.
-        heads: prefixes of the tensors that no layer needs: what only pretraining and its probabilities use.
-        lm_head: those of them that `logits` needs.
+        pretraining_tensors: prefixes of the tensors that no layer needs: what only pretraining and its
+            probabilities use.
+        lm_head_tensors: those of them that `logits` needs.
         learned_positions: whether it has a vector for each position, which only the positions of pretraining train.
-        untrained: tensors of the heads that were never trained, by their names in the folder: they were not in the
+        untrained: those of them that were never trained, by their names in the folder: they were not in the
             folder that the encoder is from. They are random, and not saved.
         config: the content of `config.json`; `training_length` where it is known, the tokens of a row in pretraining.
         tokenizer: the tokenizer whose ids the embedding knows.
@@ -78,8 +79,8 @@ class Encoder(nn.Module, ABC):
     shardable: ClassVar[bool] = True
     whole_numbers: ClassVar[bool] = False
     schema: ClassVar[Any]
-    heads: ClassVar[tuple[str, ...]] = ()
-    lm_head: ClassVar[tuple[str, ...]] = ()
+    pretraining_tensors: ClassVar[tuple[str, ...]] = ()
+    lm_head_tensors: ClassVar[tuple[str, ...]] = ()
     joint_pairs: bool = True
     learned_positions: ClassVar[bool] = False
     may_be_zero: ClassVar[tuple[str, ...]] = ()
@@ -360,7 +361,7 @@ class Encoder(nn.Module, ABC):
             if self.folder_name(name) is None:
                 self.check_copy(name, state[name])
         new = [name for name in ours if name not in theirs]
-        self.untrained = frozenset(name for name in new if name.startswith(self.heads))
+        self.untrained = frozenset(name for name in new if name.startswith(self.pretraining_tensors))
         return LoadReport(loaded=loaded, new=new, unused=sorted(theirs.keys() - ours.keys()))
 
     def check_copy(self, name: str, value: Tensor) -> None:
@@ -379,7 +380,7 @@ class Encoder(nn.Module, ABC):
     @property
     def untrained_lm(self) -> list[str]:
         """The tensors that `logits` needs and no training has changed."""
-        return sorted(name for name in self.untrained if name.startswith(self.lm_head))
+        return sorted(name for name in self.untrained if name.startswith(self.lm_head_tensors))
 
     def check_lm(self) -> None:
         """Raises UserError where `logits` would be random."""

@@ -68,7 +68,7 @@ class Bert(Encoder):
     learned_positions = True
     offers = ("next_sentence", "causal_rows", "positions", "top_positions")
     schema = BertConfig
-    heads, lm_head = ("cls.", "bert.pooler."), ("cls.predictions.",)
+    pretraining_tensors, lm_head_tensors = ("cls.", "bert.pooler."), ("cls.predictions.",)
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class Cbow(Encoder):
     context = ("full",)
     special = SpecialTokens(prefix=1, between=1, suffix=1)
     schema = CbowConfig
-    heads = lm_head = ("output.",)
+    pretraining_tensors = lm_head_tensors = ("output.",)
     joint_pairs = False
 
     def __init__(

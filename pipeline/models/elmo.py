@@ -90,7 +90,7 @@ class Elmo(Encoder):
     shared_inputs = ("characters",)
     shardable = False  # the softmax needs whole weights in float32
     schema = ElmoConfig
-    heads = lm_head = ("output.",)
+    pretraining_tensors = lm_head_tensors = ("output.",)
     joint_pairs = False
 
     def __init__(

@@ -71,7 +71,7 @@ class FeedForward(CausalEncoder):
     may_be_zero = ("hidden_size",)
     offers = ("state",)
     schema = FflmConfig
-    heads = lm_head = ("output.",)
+    pretraining_tensors = lm_head_tensors = ("output.",)
     joint_pairs = False
 
     def __init__(

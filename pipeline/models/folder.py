@@ -130,7 +130,7 @@ def check_sizes(kind: type[Encoder], config: dict[str, Any], state: Mapping[str,
     if wanted and not shapes.keys() & wanted.keys():
         raise UserError(f"No tensor in {file} belongs to a {config['model_type']} encoder.")
     for name, shape in wanted.items():
-        if name not in shapes and name.startswith(kind.heads):  # not saved where they were never trained
+        if name not in shapes and name.startswith(kind.pretraining_tensors):  # not saved where they were never trained
             continue
         if name not in shapes:
             raise UserError(f"{file} has no {name}, which {folder / 'config.json'} asks for.")

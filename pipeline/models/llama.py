@@ -84,7 +84,7 @@ class Llama(CausalEncoder):
     model_type = "llama"
     offers = ("packing", "positions", "attend", "top_positions")
     schema = LlamaConfig
-    heads = lm_head = ("lm_head.",)
+    pretraining_tensors = lm_head_tensors = ("lm_head.",)
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class Recurrent(CausalEncoder):
     offers = ("state",)
     shardable = False  # torch's layers read their weights where these were when they were made
     schema = RecurrentConfig
-    heads = lm_head = ("output.",)
+    pretraining_tensors = lm_head_tensors = ("output.",)
 
     def __init__(
         self,

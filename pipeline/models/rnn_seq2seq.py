@@ -65,7 +65,7 @@ class RnnSeq2Seq(EncoderDecoder):
     offers: tuple[str, ...] = ("alignment",)
     shardable = False  # torch's layers read their weights where these were when they were made
     schema = RnnSeq2SeqConfig
-    heads = lm_head = ("decoder.", "output.")
+    pretraining_tensors = lm_head_tensors = ("decoder.", "output.")
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class T5(EncoderDecoder):
     model_type = "t5"
     special = SpecialTokens(prefix=0, between=1, suffix=1)
     schema = T5Config
-    heads = lm_head = ("decoder.",)
+    pretraining_tensors = lm_head_tensors = ("decoder.",)
 
     def __init__(
         self,

@@ -79,8 +79,8 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     offers = ("alignment",)
     schema = Seq2SeqConfig
-    heads: ClassVar[tuple[str, ...]] = ("model.decoder.", "final_logits_bias")
-    lm_head: ClassVar[tuple[str, ...]] = heads
+    pretraining_tensors: ClassVar[tuple[str, ...]] = ("model.decoder.", "final_logits_bias")
+    lm_head_tensors: ClassVar[tuple[str, ...]] = pretraining_tensors
     start_token: ClassVar[str]  # begins a target in the decoder
 
     def __init__(

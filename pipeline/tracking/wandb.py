@@ -22,7 +22,7 @@ from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
 from pipeline.tracking.history import History
 from pipeline.tracking.public import public
-from pipeline.tracking.wandb_environment import RUN_ID, tolerated, wandb_mode
+from pipeline.tracking.wandb_environment import RUN_ID, tolerated, wandb_mode, wandb_project
 
 LONGEST_TAG = 64  # characters that W&B allows
 TAKEN: set[str] = set()  # ids that the environment gave to runs of this process
@@ -180,7 +180,7 @@ def wandb_logger(
 
     return ResumableWandb(
         folder=folder,
-        project=os.environ.get("WANDB_PROJECT") or "pretrain-finetune",
+        project=wandb_project(),
         save_dir=folder,
         id=id_file.read_text(),
         mode=mode,

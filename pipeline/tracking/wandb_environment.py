@@ -32,6 +32,11 @@ RUN_ID = re.compile(r"(?!\s)[^:;,#?/'\\\0-\x1f]{1,128}(?<!\s)")
 PROJECT = re.compile(r"[^/\\#?%:]{1,128}")
 
 
+def wandb_project() -> str:
+    """The project that runs go to: that of the environment, or that of this library."""
+    return os.environ.get("WANDB_PROJECT") or "pretrain-finetune"
+
+
 def check_environment() -> None:
     """Refuses environment variables of Weights & Biases with which a run would fail after its start.
 

@@ -271,7 +271,7 @@ class Pretraining(Training):
         names = {name for name, tensor in tensors if tensor.untyped_storage().data_ptr() in idle}
         if self.loaded is not None:  # what the folder had, was trained before
             names.intersection_update(self.loaded.new)
-        self.encoder.untrained = frozenset(name for name in names if name.startswith(self.encoder.heads))
+        self.encoder.untrained = frozenset(name for name in names if name.startswith(self.encoder.pretraining_tensors))
 
     def trained_encoder(self) -> Encoder:
         """The encoder with all its weights; from the last checkpoint where no process holds them all."""

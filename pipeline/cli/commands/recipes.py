@@ -14,7 +14,9 @@ HELP = "what each ingredient of a pretraining recipe buys: runs with and without
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--name", default="bert", help="a name in configs/recipes or a path to a YAML file")
     parser.add_argument("--corpus", default=None, help="a name in configs/corpora, or a path; as the file says")
-    parser.add_argument("--recipes", default=None, help="some of them, separated by spaces; base is the model's own")
+    parser.add_argument(
+        "--recipes", default=None, help="some of them, separated by spaces; base is what the others are compared with"
+    )
     parser.add_argument("--tokens", type=positive, default=None, help="that each run is trained on; as the file says")
     parser.add_argument("--seeds", type=natural, default=0, help="runs of each recipe; 0: the number in the file")
     parser.add_argument(

@@ -78,7 +78,7 @@ def start(sweep: dict[str, Any], *, count: int) -> str:
     Raises:
         UserError: no key, since it is the server that chooses what to try.
     """
-    from pipeline.tracking.wandb_environment import has_key
+    from pipeline.tracking.wandb_environment import has_key, wandb_project
 
     if not has_key():
         raise UserError(
@@ -88,7 +88,7 @@ def start(sweep: dict[str, Any], *, count: int) -> str:
     import wandb
 
     os.environ.pop("WANDB_MODE", None)
-    project = os.environ.get("WANDB_PROJECT") or "pretrain-finetune"
+    project = wandb_project()
     name = wandb.sweep(sweep, project=project)
     wandb.agent(name, project=project, count=count or None)
     return "/".join(part for part in (os.environ.get("WANDB_ENTITY"), project, name) if part)
