@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -35,16 +35,20 @@ class Prompt:
 
     def __post_init__(self) -> None:
         """Raises: TaskError, a template that cannot be filled, or that asks the same of every row."""
-        texts = list(self.candidates.values() if isinstance(self.candidates, dict) else self.candidates)
-        fields = [field for text in (self.text, *texts) for field in fields_of(text)]
-        if not fields:
+        texts = self.texts[1:]
+        if not any(map(fields_of, self.texts)):
             raise TaskError(f"the prompt '{self.text}' names no column, as {{text}}, and asks the same of every row")
-        if self.shape == "cloze" and MASK not in self.text:
-            raise TaskError(f"the cloze prompt '{self.text}' has no {MASK}")
+        if self.shape == "cloze" and (count := self.text.count(MASK)) != 1:
+            raise TaskError(f"the cloze prompt '{self.text}' has {count or 'no'} {MASK}; it needs one")
         if self.shape == "last_word" and texts:
             raise TaskError(f"the last_word prompt '{self.text}' asks for its own last word: leave out its candidates")
         if self.shape != "last_word" and not texts:
             raise TaskError(f"the prompt '{self.text}' has no candidates")
+
+    @property
+    def texts(self) -> list[str]:
+        """The text and those of the candidates."""
+        return [self.text, *(self.candidates.values() if isinstance(self.candidates, dict) else self.candidates)]
 
     @property
     def placed(self) -> bool:
@@ -104,6 +108,14 @@ class _Formatter(string.Formatter):
         return super().convert_field(value, conversion)
 
 
+def _number(value: Any) -> int:
+    """Raises: ValueError, a value is no whole number."""
+    number = float(value)
+    if not number.is_integer():
+        raise ValueError(f"the right answer is {value}, which is no number of a candidate")
+    return int(number)
+
+
 def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str | None) -> Question:
     """A row in a prompt.
 
@@ -115,22 +127,23 @@ def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str |
         ValueError: no candidate is the right one.
     """
     words = {name: word for name, of in prompt.values.items() if (word := of.get(str(row.get(name)))) is not None}
-    fields = {**row, **words}
 
-    def text(template: str) -> str:
-        return _Formatter().vformat(template, (), fields)
+    def text(template: str, strip: Callable[[str], str] = str.strip) -> str:
+        # Spaces around a text of the row are left out, as in fine-tuning; the prompt's own words may need theirs.
+        fields = {name: strip(value) if isinstance(value, str) else value for name, value in row.items()}
+        return _Formatter().vformat(template, (), {**fields, **words})
 
     if prompt.shape == "last_word":
         before, _, last = text(prompt.text).rstrip().rpartition(" ")
         return Question(before, [f" {last}"], "", 0)
     if isinstance(prompt.candidates, dict):
-        candidates = [text(prompt.candidates[name]) for name in labels]
+        candidates = [text(prompt.candidates[name], str.rstrip) for name in labels]
         if label not in labels:
             raise ValueError(f"the label '{label!s:.60}' is none of the task's labels")
         gold = labels.index(label)
     else:
-        candidates = [text(candidate) for candidate in prompt.candidates]
-        gold = int(row[prompt.gold]) if isinstance(prompt.gold, str) else prompt.gold
+        candidates = [text(candidate, str.rstrip) for candidate in prompt.candidates]  # they begin with a space
+        gold = _number(row[prompt.gold]) if isinstance(prompt.gold, str) else prompt.gold
         if not 0 <= gold < len(candidates):
             raise ValueError(f"the right answer is {gold} of {len(candidates)} candidates")
     if prompt.shape == "pair":

@@ -12,7 +12,7 @@ import pipeline
 from pipeline.models.gpt import Gpt
 from pipeline.prompting import Request, calibration, score
 from pipeline.prompting.evaluate import answer
-from pipeline.prompting.few_shot import demonstrations, with_examples
+from pipeline.prompting.few_shot import demonstrations, unseen, with_examples
 from pipeline.prompting.requests import Scored
 from pipeline.prompting.scoring import score_with, scorer_of
 from pipeline.tokenization.byte_bpe import ByteBpe
@@ -43,6 +43,13 @@ def test_the_seed_says_which_labels_are_shown_first() -> None:
         shown = [labels_of(shots, seed) for seed in SEEDS]
         assert all(max(counts.values()) - min(counts[name] for name in LABELS) <= 1 for counts in shown)
         assert all(labels_of(3, seed) <= labels_of(5, seed) for seed in SEEDS)
+
+
+def test_questions_are_no_examples_of_themselves() -> None:
+    task = Sentiment(columns={"text": "text", "label": "label"}, labels={name: name for name in LABELS})
+    task.prompts = [Prompt("choice", "{text} It was", {name: f" {name}" for name in LABELS})]
+    asked = [(place, {**row, "text": f" {row['text']} "}) for place, row in ROWS[:3]]
+    assert unseen(task, ROWS, asked) == ROWS[3:]
 
 
 def test_the_prior_of_a_question_does_not_depend_on_others(gpt: Gpt) -> None:

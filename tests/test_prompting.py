@@ -34,6 +34,7 @@ from pipeline.prompting.scoring import scorer_of
 from pipeline.tokenization.byte_bpe import ByteBpe
 from pipeline.tokenization.spelled_words import SpelledWords
 from pipeline.tokenization.whole_words import WholeWords
+from tasks.errors import TaskError
 from tasks.multilabel import MultiLabel
 from tasks.prompted import Prompted
 from tasks.prompts import Prompt, Question, fill
@@ -348,6 +349,27 @@ def test_zeroshot_as_a_command(pretrained: Path, tmp_path: Path) -> None:
     assert figures(tmp_path / "run") == end
 
 
+def test_elmo_reads_a_prompt_of_fields_alone_forward(elmo: Elmo) -> None:
+    """Its prior too, where nothing stands before the candidate."""
+    prompt = Prompt("choice", "{goal}", ["{a}", "{b}"], gold=0)
+    row = {"goal": "the dog saw", "a": " a cat", "b": " a small text ."}
+    [[found]] = evaluate(elmo, Prompted(prompts=[prompt]), [("row 1", row)]).values()
+    scores = found.answers[0].scores
+    alone = [one.total for one in score(elmo, [Request("", row[name]) for name in "ab"], both_ways=False)]
+    assert scores["pmi"] == pytest.approx([total - prior for total, prior in zip(scores["sum"], alone, strict=True)])
+
+
+def test_a_row_is_filled_in_without_the_spaces_around_it() -> None:
+    prompt = Prompt("choice", "{text}{why}", [" {a}", " b"], gold="right", values={"why": {"1": " because"}})
+    row = {"text": "it was ", "why": 1, "a": "good\n", "right": "1.0"}
+    question = fill(prompt, row, [], None)
+    assert (question.left, question.candidates, question.gold) == ("it was because", [" good", " b"], 1)
+    with pytest.raises(ValueError, match=r"the right answer is 0\.7, which is no number of a candidate"):
+        fill(prompt, {**row, "right": 0.7}, [], None)
+    with pytest.raises(TaskError, match=r"has 2 \[MASK\]; it needs one"):
+        Prompt("cloze", "{text} [MASK] or [MASK]", [" a", " b"])
+
+
 def test_the_groups_are_of_the_fewest_shots(elmo: Elmo) -> None:
     prompts = [Prompt("choice", f"the {{animal}} {verb}", {"no": " dog", "yes": " cat"}) for verb in ("saw", "was")]
     task = Prompted(prompts=prompts, labels={"0": "no", "1": "yes"}, groups=["animal"])
@@ -533,7 +555,7 @@ def test_each_text_is_tokenized_once(
 def test_tokens_of_shots_are_forgotten(gpt: Gpt, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept does not grow with the numbers of shots."""
     scorers = []
-    monkeypatch.setattr(evaluating, "scorer_of", lambda encoder: scorers.append(scorer_of(encoder)) or scorers[-1])
+    monkeypatch.setattr(evaluating, "scorer_of", lambda encoder, **_: scorers.append(scorer_of(encoder)) or scorers[-1])
     prompt = Prompt("choice", "{text} was it", {"no": " a", "yes": " the dog"})
     task = Sentiment(labels={"no": "no", "yes": "yes"}, prompts=[prompt])
     rows = [(f"row {n}", {"text": text, "label": "no"}) for n, text in enumerate(["the dog", "a cat", "it"])]

@@ -135,6 +135,42 @@ def test_the_bytes_of_the_raw_text_are_counted(
     assert min(parts) > 3
 
 
+def test_sections_share_what_no_line_has(tmp_path: Path) -> None:
+    """The last one is often the validation part: it must not have the indentation and the ends of lines of all."""
+    (tmp_path / "a.txt").write_bytes(b"    a line of text\r\n" * 400)
+    [(document, _)] = Source(files=[tmp_path / "a.txt"]).documents()
+    parts = list(document.sections(20))
+    assert {part.raw_bytes for part in parts} == {20 * 20}
+    assert sum(part.raw_bytes for part in parts) == document.raw_bytes == (tmp_path / "a.txt").stat().st_size
+
+
+def test_no_space_is_learned_where_there_is_none(tmp_path: Path) -> None:
+    text = "今天天气很好。我们去公园散步。 他说：“你好！”然后走了。"
+    (tmp_path / "a.txt").write_text(f"{text}\nA line. Another one.\n")
+    gpt, bert = ByteBpe.train([text], vocab_size=300), WordPiece.train([text], vocab_size=300, lowercase=True)
+    made = store.build(Source(files=[tmp_path / "a.txt"]), gpt, tmp_path / "stores")
+    assert gpt.decode(made.tokens) == f"{text} A line. Another one."
+    assert made.meta["sentences"] == 6
+    for tokenizer in (gpt, bert):  # the end of the last line alone
+        assert store.build(Source(files=[tmp_path / "a.txt"]), tokenizer, tmp_path / "stores").unpredicted_bytes == 1
+
+
+def test_files_that_a_format_of_the_hub_names_are_a_part_of_the_key(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    for address in (
+        {"path": "json", "data_files": str(file)},
+        {"path": "json", "data_files": {"train": ["*.jsonl"]}, "data_dir": str(tmp_path)},
+        {"path": str(tmp_path)},
+    ):
+        hashes = []
+        for text in ("one", "two"):
+            file.write_text(json.dumps({"text": text}) + "\n")
+            hashes.append(Source(hub={**address, "split": "train"}).fingerprint)
+        assert hashes[0] != hashes[1]
+    repository = Source(hub={"path": "owner/name", "data_files": str(file), "split": "train"})
+    assert repository.fingerprint == Source(hub=dict(repository.hub)).fingerprint
+
+
 def test_bits_per_byte_are_of_the_raw_text(tmp_path: Path) -> None:
     gpt, words = (
         ByteBpe.train(TEXT.splitlines(), vocab_size=300),

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 from pipeline.errors import Interrupted, UserError
 from pipeline.tracking.words_seen import saved_in
 from pipeline.training.base_module import Training
-from pipeline.training.weight_mean import WeightMean
+from pipeline.training.weight_mean import WeightMean, final_weights
 from tests.conftest import SMALL, figures, run
 
 pytestmark = pytest.mark.slow
@@ -50,6 +50,25 @@ def test_the_encoder_is_the_mean_of_the_last_steps(tmp_path: Path, monkeypatch: 
     trained, averaged = state["state_dict"], state["mean_weights"]
     assert all(torch.allclose(averaged[f"encoder.{name}"], value, atol=1e-6) for name, value in expected.items())
     assert not all(torch.equal(trained[name], averaged[name]) for name in averaged)
+
+
+def test_a_shared_weight_goes_on_under_all_its_names() -> None:
+    block = torch.nn.Linear(1, 1, bias=False)
+    module, mean = torch.nn.ModuleList([block, block]), WeightMean()
+    for value in (1.0, 3.0):
+        torch.nn.init.constant_(block.weight, value)
+        mean.add(module)
+
+    def check() -> None:
+        checkpoint: dict[str, Any] = {"state_dict": module.state_dict()}
+        mean.save(checkpoint)
+        assert [float(value) for value in checkpoint["state_dict"].values()] == [3.0, 3.0]
+        assert [float(value) for value in final_weights(checkpoint).values()] == [2.0, 2.0]
+
+    with mean.put_into(module):  # as where a validation has its checkpoint written
+        assert float(block.weight) == 2.0
+        check()
+    check()
 
 
 def test_the_last_validation_is_of_what_is_saved(tmp_path: Path) -> None:

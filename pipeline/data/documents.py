@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.data.files import decoded, format_of, open_text, read_lines, unless_damaged
-from pipeline.data.hub import open_hub, patient_rows
+from pipeline.data.hub import local_files, open_hub, patient_rows
 from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.storage.json_lines import may_have_surrogates, repair_surrogates
@@ -33,16 +33,24 @@ class Document(list[str]):
     language: str | None = None
 
     def sections(self, lines: int | None) -> Iterator[Document]:
-        """The document in parts of about so many lines; None: as a whole."""
+        """The document in parts of about so many lines; None: as a whole.
+
+        Of what no line has, as blank lines and indentation, each part gets its share.
+        """
         count = 1 if lines is None else max(1, round(len(self) / lines))
         ends = [len(self) * part // count for part in range(1, count + 1)]
-        left = self.raw_bytes
+        text, done, given = _bytes_of(self), 0, 0
         for begin, end in itertools.pairwise([0, *ends]):
             part = Document(self[begin:end])
             part.language = self.language
-            part.raw_bytes = left if end == len(self) else sum(len(line.encode()) + 1 for line in part)
-            left -= part.raw_bytes
+            done += _bytes_of(part)
+            part.raw_bytes = self.raw_bytes * done // text - given
+            given += part.raw_bytes
             yield part
+
+
+def _bytes_of(lines: list[str]) -> int:
+    return sum(len(line.encode()) + 1 for line in lines)
 
 
 @dataclass
@@ -72,8 +80,13 @@ class Source:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the content of files, or of the address on the hub, and of how it is read; computed once."""
-        content: list[Any] = [file_hash(path, verify=self.verify) for path in self.files] or [self.hub]
+        """Hash of the content of files, or of the address on the hub, and of how it is read; computed once.
+
+        A data set of the hub without a `revision` is taken for the one that was read before.
+        """
+        files = self.files or local_files(self.hub)
+        content: list[Any] = [file_hash(path, verify=self.verify) for path in files]
+        content += [] if self.files else [self.hub]
         languages = [[self.language_of(path) for path in self.files]] if self.languages else []
         formats = [self._format(path) for path in self.files]
         other = [formats] if set(formats) - {".txt"} else []  # of plain text alone the hash is that of earlier versions

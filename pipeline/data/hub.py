@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import functools
+import glob
 import os
 import re
 import sys
@@ -75,6 +76,23 @@ def public_name(address: Mapping[str, Any]) -> str | None:
         return None
     of_files = "/" not in path and {"data_files", "data_dir"} & address.keys()
     return path if not of_files and _is_open(path) else None
+
+
+def local_files(address: Mapping[str, Any]) -> list[Path]:
+    """The files of this machine that an address names: those of a folder, or the `data_files` of a format, as `csv`."""
+    path = Path(str(address.get("path", "")))
+    if address and path.exists():
+        return sorted(file for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+    if "/" in str(path):
+        return []  # its data files are those of a repository
+    named = address.get("data_files") or "**"
+    parts = list(named.values()) if isinstance(named, Mapping) else [named]
+    words = [word for part in parts for word in ([part] if isinstance(part, str) else part)]
+    if not {"data_files", "data_dir"} & address.keys():
+        return []
+    root = address.get("data_dir")
+    found = {Path(root or "", name) for word in words for name in glob.glob(word, root_dir=root, recursive=True)}
+    return sorted(file for file in found if file.is_file())
 
 
 @functools.cache

@@ -21,6 +21,16 @@ def sentences(paragraph: str) -> list[str]:
     return [sentence for part in (_WIDE_END.split(paragraph) if wide else [paragraph]) for sentence in _spaced(part)]
 
 
+def after_space(paragraph: str, parts: list[str]) -> list[bool]:
+    """Of the sentences of a paragraph whether white space stands before each, or its beginning."""
+    found, place = [], 0
+    for part in parts:
+        place = paragraph.index(part, place)
+        found.append(not place or paragraph[place - 1].isspace())
+        place += len(part)
+    return found
+
+
 def _initial(text: str) -> bool:
     """Whether a text ends with an initial of a script other than Latin, whose initials _ABBREVIATION has."""
     letter = text[-2:-1]

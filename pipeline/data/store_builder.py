@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -17,7 +17,7 @@ from tqdm import tqdm
 from pipeline.console.progress import progress
 from pipeline.data.documents import Document, Source
 from pipeline.data.seen_lines import SeenLines
-from pipeline.data.sentences import sentences
+from pipeline.data.sentences import after_space, sentences
 from pipeline.data.token_store import TokenStore
 from pipeline.errors import UserError
 from pipeline.storage.checksums import digest, file_hash, unsealed
@@ -26,7 +26,7 @@ from pipeline.storage.locks import built_once
 from pipeline.tokenization.base import Tokenizer
 from pipeline.tokenization.spelled_words import LONGEST_WORD
 
-FORMAT = 6  # part of every key: raise it when the layout, the sentence splitter or the tokenization changes
+FORMAT = 7  # part of every key: raise it when the layout, the sentence splitter or the tokenization changes
 LONG_SENTENCE = 2_000  # characters; longer "sentences" are counted: most of them are lists or unsplit text
 BATCH = 4_000  # sentences tokenized at once: they keep the tokenizer's threads busy, and are about 1 MB of text
 MAX_CHARACTERS = 1 << 21  # of a batch of long sentences: Ctrl-C waits for the end of a batch
@@ -36,7 +36,22 @@ COUNTS = (
     "unknown_nats",
 )
 Keep = Callable[[int], bool]
-Sentence = tuple[bool, str, str | None]  # whether it begins a document, its text and its language
+
+
+class Sentence(NamedTuple):
+    """A sentence of the text.
+
+    Attributes:
+        first: whether it begins a document.
+        spaced: whether a space, the end of a line or nothing stands before it; not so within lines of Chinese.
+        text: with that space, where the tokenizer keeps spaces.
+        language: of its document.
+    """
+
+    first: bool
+    spaced: bool
+    text: str
+    language: str | None
 
 
 class NoText(UserError):
@@ -158,15 +173,16 @@ class _Writer:
             for line in document:
                 self.count["lines"] += 1
                 self.count["duplicate_lines"] += self.seen.add(line)
-                for sentence in [line] if self.whole_lines else sentences(line):
-                    text = sentence if first or not self.tokenizer.keeps_spaces else f" {sentence}"
-                    yield first, text, document.language
+                parts = [line] if self.whole_lines else sentences(line)
+                for part, spaced in zip(parts, after_space(line, parts), strict=True):
+                    space = " " if spaced and not first and self.tokenizer.keeps_spaces else ""
+                    yield Sentence(first, spaced, space + part, document.language)
                     first = False
 
     def write(self, batch: list[Sentence], encoded: list[list[int]]) -> None:
         """Appends a batch of sentences and their token ids."""
         count, starts, begins = self.count, list[int](), list[int]()
-        for (first, sentence, language), ids in zip(batch, encoded, strict=True):
+        for (first, spaced, sentence, language), ids in zip(batch, encoded, strict=True):
             self.pending |= first
             if not ids:  # nothing but characters that the normalizer removes
                 count["empty_sentences"] += 1
@@ -179,7 +195,7 @@ class _Writer:
             count["sentences"] += 1
             count["tokens"] += len(ids)
             count["words"] += len(sentence.split())
-            count["bytes"] += len(sentence.strip().encode()) + 1
+            count["bytes"] += len(sentence.strip().encode()) + (spaced or first)
             count["long_sentences"] += len(sentence) > LONG_SENTENCE
             count["unknown_nats"] += self.tokenizer.unknown_nats(sentence, ids)
             count["endless_words"] += self.tokenizer.overlong_words(sentence)
@@ -206,7 +222,7 @@ def _encoded(stream: Iterator[Sentence], tokenizer: Tokenizer) -> Iterator[tuple
     with ThreadPoolExecutor(max_workers=1) as pool:
         before: tuple[list[Sentence], Future[list[list[int]]]] | None = None
         while batch := _batch(stream):
-            job = pool.submit(tokenizer.encode_plain, [sentence for _, sentence, _ in batch])
+            job = pool.submit(tokenizer.encode_plain, [sentence.text for sentence in batch])
             if before is not None:
                 yield before[0], before[1].result()
             before = batch, job
@@ -219,5 +235,5 @@ def _batch(stream: Iterator[Sentence]) -> list[Sentence]:
     characters = 0
     while characters < MAX_CHARACTERS and len(batch) < BATCH and (sentence := next(stream, None)):
         batch.append(sentence)
-        characters += len(sentence[1])
+        characters += len(sentence.text)
     return batch

@@ -97,6 +97,9 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
     data.prepare(encoder)
     with enough_memory(f"this {request.model} and its head"):
         module.build(data)
+    begun = [] if encoder_folder is None else lineage.read(encoder_folder)
+    if encoder_folder is None and not module.is_counting:  # made of the texts, or from a file
+        begun = [{"stage": "tokenizer", "scheme": encoder.tokenizer.scheme, "sha256": encoder.tokenizer.hash}]
     teacher = None if module.teacher is None else module.teacher.folder
     load_report = format_load_report(encoder_folder, loaded, module)
     inform(load_report, task_report(data))
@@ -106,7 +109,7 @@ def start(request: FineTuneRequest, configuration: Configuration, encoder_folder
         tags=[request.model, file.stem, request.arm],
         seed=configuration.resolved["model"]["seed"],  # that of a file too
         stages=[
-            *([] if encoder_folder is None else lineage.read(encoder_folder)),
+            *begun,
             *([] if teacher is None else [lineage.teacher(teacher)]),
             data.stage(file.stem),
         ],

@@ -12,7 +12,7 @@ class BidirectionalScorer(Scorer):
     """Forward log-likelihood of a continuation, and of what is right of it; forward and backward of a whole text.
 
     Args:
-        both_ways: score whole texts in both directions; False: forward only, as any continuation.
+        both_ways: score texts without a context in both directions; False: forward only, as any continuation.
     """
 
     def describe(self, shapes: set[str]) -> str:

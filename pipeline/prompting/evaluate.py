@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.models.base import Encoder
 from pipeline.prompting.calibration import Calibration
-from pipeline.prompting.few_shot import fit_right, with_examples
+from pipeline.prompting.few_shot import columns_and_roles, fit_right, with_examples
 from pipeline.prompting.metrics import Answer, metrics_of
 from pipeline.prompting.requests import Progress, Request, Scorer
 from pipeline.prompting.scoring import score_with, scorer_of
@@ -57,7 +57,8 @@ def evaluate(
     demonstrations = demonstrations or {0: []}
     results: dict[int, list[Result]] = {shots: [] for shots in demonstrations}
     for number, prompt in enumerate(task.prompts, start=1):
-        scorer = scorer_of(encoder)
+        # A continuation of an empty context is no whole text: only texts that are compared are read both ways.
+        scorer = scorer_of(encoder, both_ways=prompt.shape == "pair")
         questions = fill_all(prompt, number, task, rows)
         check(scorer, prompt, number, questions, task.label_names)
         fitting = fit_right(scorer, questions)
@@ -104,12 +105,6 @@ def _question(prompt: Prompt, task: DataSet, row: Row) -> Question:
         return fill(prompt, columns_and_roles(task, row), task.label_names, label)
     except (ValueError, TypeError, AttributeError, IndexError) as error:
         raise UserError(f"{row[0]} cannot be filled into the prompt: {error}.") from None
-
-
-def columns_and_roles(task: DataSet, row: Row) -> dict[str, Any]:
-    """What a prompt may name: the columns of a row, and its texts by their roles."""
-    roles = {role: row[1][column] for role, column in task.columns.items() if column in row[1]}
-    return {**row[1], **roles}
 
 
 def check(scorer: Scorer, prompt: Prompt, number: int, questions: Sequence[Question], labels: Sequence[str]) -> None:

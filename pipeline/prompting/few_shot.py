@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pipeline.console import typed
 from pipeline.errors import UserError
 from pipeline.models.inputs import first_segment_length
 from pipeline.prompting.requests import Scorer, beginning
 from tasks.dataset import DataSet, Row
-from tasks.prompts import Question
+from tasks.prompts import Question, fields_of
 
 BETWEEN = "\n\n"  # examples of a few-shot prompt
 JOINTS = 2  # tokens that texts may have more when they are joined: one at either side of the candidate
@@ -39,6 +40,25 @@ def demonstrations(task: DataSet, examples: Sequence[Row], shots: int, seed: int
     chosen = order[:shots]
     rng.shuffle(chosen)
     return chosen
+
+
+def unseen(task: DataSet, examples: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """The examples that are none of the questions: an answer would stand in front of its own question."""
+    texts = (text for prompt in task.prompts for text in prompt.texts)
+    names = sorted({name for text in texts for name in fields_of(text)})
+
+    def shown(row: Row) -> tuple[str, ...]:
+        fields = columns_and_roles(task, row)
+        return tuple(str(fields.get(name)).strip() for name in names)
+
+    asked = set(map(shown, rows))
+    return [row for row in examples if shown(row) not in asked]
+
+
+def columns_and_roles(task: DataSet, row: Row) -> dict[str, Any]:
+    """What a prompt may name: the columns of a row, and its texts by their roles."""
+    roles = {role: row[1][column] for role, column in task.columns.items() if column in row[1]}
+    return {**row[1], **roles}
 
 
 def fit_right(scorer: Scorer, questions: Sequence[Question]) -> list[Question]:

@@ -20,7 +20,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.encoder_decoder import set_language
 from pipeline.presets.tasks import task_file
 from pipeline.prompting.evaluate import Result, evaluate
-from pipeline.prompting.few_shot import demonstrations
+from pipeline.prompting.few_shot import demonstrations, unseen
 from pipeline.prompting.report import (
     metrics_of_run,
     not_better_than_guessing,
@@ -109,13 +109,20 @@ def run(prompting: Prompting) -> None:
     if request.unigram is not None and any(prompt.shape == "last_word" for prompt in task.prompts):
         raise UserError("--unigram compares candidates by their words; a last_word prompt has only one.")
     source = None if request.unigram is None else Source(files=find_files(request.unigram))
-    rows, examples = read(task, request.data, limit=request.limit, with_examples=max(request.shots) > 0)
+    rows, known = read(task, request.data, limit=request.limit, with_examples=max(request.shots) > 0)
+    examples = unseen(task, known, rows) if max(request.shots) > 0 else known
     shown = {count: demonstrations(task, examples, count, request.seed) for count in request.shots}
+    left_out = len(known) - len(examples)
     language_note = set_language(encoder, task.language)
     inform(
         f"encoder     {folder}: {method}",
         *([] if language_note is None else [f"            {language_note}"]),
         f"task        {len(rows):,} rows, {len(task.prompts)} prompts, shots {', '.join(map(str, request.shots))}",
+        *(
+            [f"            {left_out:,} rows of the training part are questions too: they are no examples"]
+            if left_out
+            else []
+        ),
     )
     began = time.perf_counter()
     with progress(total=count_requests(task, rows) * len(shown), desc="zeroshot", unit="text") as bar:

@@ -67,6 +67,7 @@ class Pretraining(Training):
         self.baselines: dict[str, float] = {}
         self.warned = False
         self.state: Any = None  # recurrent state after the last batch, of objectives that continue it
+        self.idle_before: list[str] | None = None  # of the checkpoint that is resumed, see `idle`
 
     @property
     def trained(self) -> Encoder:
@@ -253,20 +254,33 @@ class Pretraining(Training):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint["memory"] = self.state
+        checkpoint["idle"] = self.idle()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self.state = checkpoint["memory"]
+        self.idle_before = checkpoint.get("idle")
+
+    def idle(self) -> list[str] | None:
+        """The parameters of the encoder that no step has changed: no optimizer has a state of them.
+
+        None: it cannot be told, as each process has a part of them.
+        """
+        if self._trainer is None:  # a run that had trained to its end
+            return self.idle_before
+        if is_sharded(self.trainer):
+            return None
+        learned = {id(p) for optimizer in self.trainer.optimizers for p, state in optimizer.state.items() if state}
+        return [name for name, parameter in self.encoder.named_parameters() if id(parameter) not in learned]
 
     def note_untrained(self) -> None:
         """Tells the encoder which tensors of its heads no step has changed: the objective does not use them.
 
-        They are not saved, so that nobody takes them for trained. An optimizer has no state of them.
+        They are not saved, so that nobody takes them for trained.
         """
-        if self._trainer is None or self.is_counting or is_sharded(self.trainer):
+        if self.is_counting or (found := self.idle()) is None:
             return
-        learned = {id(p) for optimizer in self.trainer.optimizers for p, state in optimizer.state.items() if state}
-        idle = {p.untyped_storage().data_ptr() for p in self.encoder.parameters() if id(p) not in learned}
+        idle = {self.encoder.get_parameter(name).untyped_storage().data_ptr() for name in found}
         tensors = self.encoder.export_state().items()
         names = {name for name, tensor in tensors if tensor.untyped_storage().data_ptr() in idle}
         if self.loaded is not None:  # what the folder had, was trained before

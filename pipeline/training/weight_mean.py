@@ -67,7 +67,7 @@ class WeightMean:
         state, other = checkpoint["state_dict"], self.other
         if self.in_module:
             other = {name: state[name] for name in self.other}
-            checkpoint["state_dict"] = {**state, **self.other}
+            checkpoint["state_dict"] = {**state, **under_all_names(self.other, state)}
         checkpoint[WEIGHTS], checkpoint[COUNT], checkpoint[SPAN] = other, self.count, self.span
 
     def load(self, checkpoint: dict[str, Any]) -> None:
@@ -83,4 +83,18 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def final_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
     """The weights that a run has made, of the state of a checkpoint: the mean, where there is one."""
-    return {**checkpoint["state_dict"], **checkpoint.get(WEIGHTS, {})}
+    state = checkpoint["state_dict"]
+    return {**state, **under_all_names(checkpoint.get(WEIGHTS, {}), state)}
+
+
+def under_all_names(weights: dict[str, Tensor], state: dict[str, Any]) -> dict[str, Tensor]:
+    """Weights, each under every name that its tensor has in a state: one that two modules share has two."""
+    names: dict[tuple[int, torch.Size], list[str]] = {}
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            names.setdefault((value.data_ptr(), value.shape), []).append(name)
+    return {
+        alias: weight
+        for name, weight in weights.items()
+        for alias in (name, *names.get((state[name].data_ptr(), state[name].shape), ()))
+    }
