@@ -111,6 +111,9 @@ def test_evaluate_refuses_what_is_of_training(encoders: dict[str, Path]) -> None
     for flag in ("--data.validation_rows=8", "--model.encoder.init_args.dropout=0", "--trainer.max_steps=1"):
         with pytest.raises(UserError, match=f"leave out {flag}"):
             run("evaluate", "--model", "gpt", *args, flag)
+    for flag in ("--precision=bf16-mixed", "--model.optimization.learning_rate=1"):
+        with pytest.raises(UserError, match=f"{flag} has no effect, so leave it out"):
+            run("evaluate", "--model", "gpt", *args, flag)
 
 
 def test_evaluate_takes_rows_as_long_as_those_of_pretraining(

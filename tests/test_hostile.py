@@ -18,20 +18,21 @@ from typing import Any, cast
 
 import pytest
 import torch
+import yaml
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from pipeline import __main__
 from pipeline.cli.arguments import split_arguments
-from pipeline.cli.config import pretraining
+from pipeline.cli.config import finetuning, pretraining
 from pipeline.errors import UserError
 from pipeline.presets.files import REPOSITORY
 from pipeline.presets.tasks import task_file, task_hash, task_of
 from pipeline.storage.validation import read_yaml
 from pipeline.training import hardware as machine
 from pipeline.training import nodes, run_folder
-from pipeline.training.requests import CorpusRequest
+from pipeline.training.requests import CorpusRequest, FineTuneRequest, PretrainRequest
 from tests.conftest import SMALL, run
 
 
@@ -184,6 +185,28 @@ def test_configuration_files_are_refused_by_name(tmp_path: Path, text: str, mess
     with pytest.raises(UserError, match=f"(?s){message}") as caught:
         run("pretrain", "--config", "file.yaml")
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_does_not_give_a_run_another_name(tmp_path: Path) -> None:
+    """What is typed is stronger than a file, wherever it stands; what is not typed may not be another's."""
+    (tmp_path / "mine.txt").write_text("a text\n")
+    other = {"data": {"files": "other.txt", "sample_documents": None, "length": 32}, "model": {"seed": 3}}
+    Path("file.yaml").write_text(yaml.safe_dump(other))
+    words = ("--data.length=48", "--config", "file.yaml")
+    made = pretraining(PretrainRequest(model="bert", corpus=str(tmp_path / "mine.txt"), overrides=words)).resolved
+    assert (made["data"]["files"], made["data"]["length"]) == (str(tmp_path / "mine.txt"), 48)
+    assert made["model"]["seed"] == 3
+    with pytest.raises(UserError, match=r"sets data\.files otherwise than --model bert and --corpus sample"):
+        pretraining(PretrainRequest(model="bert", overrides=words))
+    encoder = {"model": {"encoder": {"class_path": "pipeline.models.gpt.Gpt"}}}
+    Path("file.yaml").write_text(yaml.safe_dump(encoder))
+    with pytest.raises(UserError, match=r"model\.encoder\.class_path|objective|Gpt"):
+        pretraining(PretrainRequest(model="bert", overrides=words[1:]))
+    task = {"data": {"task": {"class_path": "tasks.sentiment.Sentiment", "init_args": {"sample": "sentiment"}}}}
+    Path("file.yaml").write_text(yaml.safe_dump(task))
+    asked = FineTuneRequest(model="bert", task="entailment", encoder=tmp_path, overrides=words[1:])
+    with pytest.raises(UserError, match=r"sets data\.task\.class_path otherwise than --task entailment"):
+        finetuning(asked)
 
 
 TASK = "data:\n  task:\n    class_path: {}\n    init_args: {{sample: sentiment, columns: {{text: text}}}}\n"

@@ -249,10 +249,23 @@ RANDOM = [
     ("minilm", True, TAGS, "BertForTokenClassification"),
     ("bert", False, {"mix": True}, None),
     ("bert", False, {}, "BertForSequenceClassification"),
+    ("masked", False, {}, None),
+    ("masked", False, {"pairs": True, "pair": "compared"}, None),
     ("gpt", False, {"mix": True}, "GPT2LMHeadModel"),
     ("elmo", False, {"mix": True}, "Elmo"),
     ("elmo", True, {"mix": True}, "Elmo"),
 ]
+
+
+def test_a_published_bert_keeps_its_pooler(encoder_folders: Path, tmp_path: Path) -> None:
+    """Its config names a class without one, and its weights have it."""
+    folder = changed(encoder_folders / "bert", tmp_path / "bert", config(architectures=["BertForMaskedLM"]))
+    encoder, report = pipeline.encoders.load_with_report(folder)
+    assert not report.unused
+    assert not report.new
+    assert encoder.pooler is not None
+    encoder.save(tmp_path / "again")
+    assert json.loads((tmp_path / "again/config.json").read_text())["architectures"] == ["BertForPreTraining"]
 
 
 @pytest.mark.parametrize(("name", "taken", "head", "kind"), RANDOM)
@@ -274,7 +287,7 @@ def test_what_was_never_trained_is_not_saved(
     if kind is not None and kind != "Elmo":
         loaded = getattr(transformers, kind).from_pretrained(tmp_path / "model", output_loading_info=True)[1]
         assert not loaded["missing_keys"]
-    texts: list[Any] = [["a", "film"]] if head.get("name") else ["a film"]
+    texts: list[Any] = [["a", "film"]] if head.get("name") else [("a", "film")] if head.get("pairs") else ["a film"]
     assert pipeline.load(tmp_path / "model").predict(texts) == model.predict(texts)
 
     # The next one in a chain has them random again, and saves them as little.

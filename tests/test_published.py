@@ -105,6 +105,8 @@ def test_secrets_of_settings_and_commands() -> None:
     given = " --data.task.init_args.hub.token=SESAME --api-key 'SES AME' --trainer.logger.uri=https://me:SESAME@host"
     hidden = " --data.task.init_args.hub.token=... --api-key ... --trainer.logger.uri=https://host"
     assert without_secrets(kept + given) == kept + hidden
+    mapping = '\'--data.hub={path: org/set, token: %s, "api_key": "%s"}\' --data.text_column={key}'
+    assert without_secrets(mapping % ("SESAME", "SE SAME")) == mapping.replace('"%s"', "%s") % ("...", "...")
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,7 @@ def test_what_a_run_makes_is_a_version_of_one_artifact(pretrained: Path, tmp_pat
     assert not {"device", "date"} & metadata.keys()  # of the machine
     stages = json.loads((pretrained / "encoder/lineage.json").read_text())
     assert lineage.is_public(stages)
+    assert not lineage.is_public([stage for stage in stages if stage["stage"] == "encoder"])  # that of somebody else
     stages[3].pop("public")
     assert not lineage.is_public(stages)
     shutil.copytree(pretrained / "encoder", tmp_path / "private")

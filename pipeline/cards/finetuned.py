@@ -58,7 +58,12 @@ def model_card(model: FineTunedModel, record: TrainingRecord, task: TaskFacts, *
     )
     name, variant = record.stage("task").get("name", "a task"), model.encoder.variant(model.encoder.config)
     data = sections.front_matter(
-        record, library=library, pipeline_tag=tag, tags=[variant, LIBRARY, arm], results=results
+        record,
+        library=library,
+        pipeline_tag=tag,
+        tags=[variant, LIBRARY, arm],
+        results=results,
+        pretrained=arm not in FRESH,
     )
     counted = model.encoder.learning == "counting"
     most = f"{model.options.max_length:,} tokens"

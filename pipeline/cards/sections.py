@@ -51,10 +51,16 @@ class TrainingRecord:
 
 
 def front_matter(
-    record: TrainingRecord, *, library: str, pipeline_tag: str, tags: Sequence[str], results: Sequence[EvalResult]
+    record: TrainingRecord,
+    *,
+    library: str,
+    pipeline_tag: str,
+    tags: Sequence[str],
+    results: Sequence[EvalResult],
+    pretrained: bool = True,
 ) -> ModelCardData:
     """The front matter: only what is known. A license and the name of the base model are given when it is published."""
-    corpus, task = record.stage("corpus"), record.stage("task")
+    corpus, task = record.stage("corpus") if pretrained else {}, record.stage("task")
     datasets = [stage["hub"] for stage in (corpus, task) if "hub" in stage]
     return ModelCardData(
         language=corpus.get("language"),

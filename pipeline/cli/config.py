@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,16 @@ from pipeline.training.requests import (
     CorpusRequest,
     FineTuneRequest,
     PretrainRequest,
+    by_setting,
     overrides_of,
     settings_in,
 )
 from pipeline.training.task_data import TaskData
 from tasks.discovery import located
+
+# What a run is named by: MODEL and CORPUS, or TASK, which is told by its kind and by where its rows are from.
+OF_PRETRAINING = ("model.encoder.class_path", "data.files", "data.hub", "data.sample_documents", "data.task")
+OF_FINETUNING = ("data.task.class_path", "data.task.init_args.sample", "data.task.init_args.hub")
 
 
 def corpus_flags(corpus: str, data: str | None, model: str) -> list[str]:
@@ -97,6 +102,38 @@ def _is_path(corpus: str) -> bool:
     return bool(corpus) and ("/" in corpus or any(c in corpus for c in "*?[") or path.exists() or bool(path.suffix))
 
 
+def files_first(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The files of `--config` among flags, and the other flags, which are stronger wherever they stand."""
+    parts: tuple[list[str], list[str]] = ([], [])
+    for name, words in by_setting(overrides):
+        parts[name != "config"].extend(words)
+    return parts
+
+
+def check_files(
+    configs: Sequence[str], made: Configuration, plain: Callable[[], Configuration], named: str, of: tuple[str, ...]
+) -> None:
+    """Whether a run with files of `--config` has the model, the corpus and the task that it is named by.
+
+    Args:
+        configs: the words with the files.
+        made: the configuration.
+        plain: makes that without the files.
+        named: MODEL= and CORPUS=, or TASK=.
+        of: settings that these stand for.
+
+    Raises:
+        UserError: the files set others.
+    """
+    keys = {key for file in files_in([*configs]) for key in flat(content_of(file)) if key.startswith(of)}
+    if keys:
+        ours, theirs = (flat(one.resolved) for one in (made, plain()))
+        # Of the sample another part has the same name.
+        same = {key for key in keys if key == "data.sample_documents" and None not in (ours.get(key), theirs.get(key))}
+        if other := sorted(key for key in keys - same if ours.get(key) != theirs.get(key)):
+            raise UserError(f"A file of --config sets {other[0]} otherwise than {named}, which the run is named by.")
+
+
 def pretraining(request: CorpusRequest) -> Configuration:
     """A model's way of pretraining on a corpus; nothing is built or read yet.
 
@@ -106,10 +143,20 @@ def pretraining(request: CorpusRequest) -> Configuration:
     model_file(request.model)  # refuses unknown ones
     of_corpus = corpus_flags(request.corpus, request.data, request.model)
     files = pretraining_files(request.model, request.corpus)
-    flags = [*of_corpus, *seed_flags(request.seed), *request.overrides]
+    configs, others = files_first(request.overrides)
+    flags = [*seed_flags(request.seed), *configs, *of_corpus, *others]
     module = module_for(files, flags)
     if not isinstance(request, PretrainRequest) or (request.encoder is None and request.teacher is None):
-        return checked(parse(module, CorpusData, files, flags), request)
+        configuration = checked(parse(module, CorpusData, files, flags), request)
+        named = f"{typed.flag('model', request.model)} and {typed.flag('corpus', request.corpus)}"
+        check_files(
+            configs,
+            configuration,
+            lambda: parse(module, CorpusData, files, [*of_corpus, *others]),
+            named,
+            OF_PRETRAINING,
+        )
+        return configuration
     if module.is_counting:
         begun = " and ".join(map(typed.flag, ("from", "teacher")))
         raise UserError(f"{request.model} counts its text anew: leave {begun} out.")
@@ -124,7 +171,7 @@ def pretraining(request: CorpusRequest) -> Configuration:
         folder = taught[TEACHER]
         taken, fixed = student_settings(folder, configuration, request.overrides), kept_tokenizer(folder)
         why = f"a student of {folder} keeps its tokenizer"
-    flags = [*of_corpus, *overrides_of({**taught, **taken}), *seed_flags(request.seed), *request.overrides]
+    flags = [*overrides_of({**taught, **taken}), *flags]
     configuration = checked(parse(module, CorpusData, files, flags), request)
     check_kept(configuration, fixed, request.overrides, folder, why)
     if taught and configuration.module.distillation is None:
@@ -185,9 +232,13 @@ def finetuning(request: FineTuneRequest) -> Configuration:
         own = named_config(f"tasks/{file.stem}", request.model)
         module, settings = FromScratch, encoder_settings(request.model, None) | tokenizer_settings(request.model)
         settings |= {} if own is None else flat(content_of(own))
-    flags = [] if request.data is None else ["--data.files", request.data]
-    flags += [*seed_flags(request.seed), f"--model.arm={request.arm}", *request.overrides]
-    configuration = parse(module, TaskData, files, [*overrides_of(settings), *flags])
+    of_data, arm = [] if request.data is None else ["--data.files", request.data], f"--model.arm={request.arm}"
+    configs, others = files_first(request.overrides)
+    first = [*overrides_of(settings), *seed_flags(request.seed), arm]
+    given = [*of_data, *([arm] if request.arm != "full" else []), *others]
+    configuration = parse(module, TaskData, files, [*first, *configs, *given])
+    named = typed.flag("task", request.task)
+    check_files(configs, configuration, lambda: parse(module, TaskData, files, [*first, *given]), named, OF_FINETUNING)
     check_seed(configuration, request.seed)
     return configuration
 

@@ -87,7 +87,9 @@ def evaluate(encoder: Encoder, data: CorpusData) -> dict[str, float]:
     objective, store = data.objective, data.evaluation_store(encoder.tokenizer)
     objective.check_corpus(store, "evaluation")
     objective.setup(encoder, store)
-    steps = StepBatches(objective, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=0)
+    steps = StepBatches(
+        objective, store, encoder.tokenizer, length=data.length, batch_size=data.batch_size, seed=data.seed
+    )
     batches, state = -(-len(steps.rows) // data.batch_size), None
     sums: dict[str, list[float]] = {}
     encoder.eval()

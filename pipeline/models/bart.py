@@ -202,7 +202,7 @@ class Bart(TransformerEncoderDecoder):
         check_config(
             config,
             {
-                "activation_function": ("gelu", "gelu_new", "relu", "swish"),
+                "activation_function": ("gelu", "gelu_new", "relu", "relu2", "swish"),
                 "tie_word_embeddings": (True,),
                 "normalize_before": (pre,),
                 "normalize_embedding": (True,),

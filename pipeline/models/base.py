@@ -6,7 +6,7 @@ Shapes: B batch, T positions, D model size, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -314,6 +314,11 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def collate(self, texts: Sequence[Any]) -> Inputs:
         """Token ids of texts or pairs (lists of ids, or pairs of such lists) as one padded batch."""
+
+    @classmethod
+    def completed(cls, config: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """What `from_config` reads of a folder: its config, and what only the names of its tensors tell."""
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any], tokenizer: Tokenizer) -> Encoder:

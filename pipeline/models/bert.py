@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NotRequired
 
 import torch
@@ -40,6 +40,7 @@ class BertConfig(TypedDict):
     attention_probs_dropout_prob: NotRequired[Rate]
     initialization: NotRequired[Literal["paper", "local"]]
     zero_outputs: NotRequired[bool]
+    pooler: NotRequired[bool]  # where the architecture does not say it
 
 
 class Bert(Encoder):
@@ -288,12 +289,18 @@ class Bert(Encoder):
             max_length=config["max_position_embeddings"],
             dropout=config.get("hidden_dropout_prob", 0.1),
             attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
-            next_sentence="BertForMaskedLM" not in (config.get("architectures") or []),
+            next_sentence=config.get("pooler", "BertForMaskedLM" not in (config.get("architectures") or [])),
             initialization=config.get("initialization", "paper"),
             vocab_size=config["vocab_size"],
             activation=config.get("hidden_act", "gelu"),
             zero_outputs=config.get("zero_outputs", False),
         )
+
+    @classmethod
+    def completed(cls, config: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """Published folders of BERT name `BertForMaskedLM`, and have a pooler and a next-sentence head all the same."""
+        has_pooler = any(name.startswith(("bert.pooler.", "cls.seq_relationship.")) for name in names)
+        return {**config, "pooler": True} if has_pooler else config
 
     @classmethod
     def sizes(cls, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -336,6 +343,8 @@ class Bert(Encoder):
         if pooler or lm:
             name = ("BertForPreTraining" if lm and pairs else "BertModel") if pooler else "BertForMaskedLM"
             config = {"architectures": [name], **config}
+        elif self.pooler is None:
+            config["pooler"] = False
         return config
 
 

@@ -123,6 +123,9 @@ class Elmo(Encoder):
         least = max(3, *(width for width, _ in filters))  # begin, a character, end
         if max_characters < least:
             raise UserError(f"max_characters is {max_characters}; with these filters it must be at least {least}.")
+        for name, clip in (("cell_clip", cell_clip), ("projection_clip", projection_clip)):
+            if clip is not None and not clip > 0:
+                raise UserError(f"{name} is {clip}; it must be above 0, or null for no bound.")
         if cutoffs is not None and cutoffs != sorted({c for c in cutoffs if c > 0}):
             raise UserError(f"cutoffs must be positive and rise, not {cutoffs}.")
         self.tokenizer, self.size, self.max_length = tokenizer, 2 * projection, max_length

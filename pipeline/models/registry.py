@@ -204,7 +204,8 @@ def fresh(folder: Path) -> tuple[Encoder, dict[str, Tensor]]:
     state = read_state(folder, whole_numbers=kind.whole_numbers)
     check_sizes(kind, config, state, folder)
     try:
-        encoder = kind.from_config(config, tokenizer)
+        names = {known for name in state if (known := kind.folder_name(name)) is not None}
+        encoder = kind.from_config(kind.completed(config, names), tokenizer)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     encoder.config |= checked(PretrainingConfig, config, file)

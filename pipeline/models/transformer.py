@@ -98,7 +98,7 @@ class Transformer(TransformerEncoderDecoder):
         check_config(
             config,
             {
-                "activation_function": ("gelu", "gelu_new", "relu", "swish", "silu"),
+                "activation_function": ("gelu", "gelu_new", "relu", "relu2", "swish", "silu"),
                 "tie_word_embeddings": (True,),
                 "share_encoder_decoder_embeddings": (True,),
                 "decoder_vocab_size": (config["vocab_size"], None),

@@ -175,7 +175,7 @@ def _method(ladder: Mapping[str, Any], models: Sequence[Model]) -> Section:
             tried = [f"{rate['learning_rate']:g}: {_bits(rate['bits_per_byte'])}" for rate in model["rates"]]
             rows.append([model["title"], f"{model['steps']:,}", count(model["tokens"]), "; ".join(tried)])
     if rows:
-        caption = "Learning rates were tried in shorter runs: bits per byte on validation rows. The best one was taken."
+        caption = "Learning rates were tried: bits per byte on validation rows. The best one was taken."
         head = ["model", "steps", "tokens seen", "learning rate: bits per byte"]
         blocks.append(Table(head, rows, caption, numbers=(1, 2)))
     if ladder.get("command"):

@@ -69,7 +69,13 @@ def pictures_of(stages: list[Stage]) -> list[str]:
 
 
 def is_public(stages: list[Stage]) -> bool:
-    """Whether the texts of all runs and teachers among stages may be sent to Weights & Biases."""
+    """Whether the texts of all runs and teachers among stages may be sent to Weights & Biases.
+
+    Of an encoder that somebody else has trained, and of one without lineage, nobody knows: its vocabulary has words.
+    """
+    kinds = [stage["stage"] for stage in stages]
+    if "encoder" in kinds and "pretrain" not in kinds[: kinds.index("encoder")]:
+        return False
     return all(stage.get("public", False) for stage in stages if stage["stage"] in (*RUNS, "teacher"))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 SECRET = r"(?:token|api_?keys?|key|passw(?:or)?d|secret|authorization)"  # the end of a setting's name
 NAME = re.compile(rf"(^|_){SECRET}$", re.IGNORECASE)
 FLAG = re.compile(rf"(--(?:[\w.-]*[_.-])?{SECRET}(?:=|\s+))('[^']*'|\S+)", re.IGNORECASE)
+ENTRY = re.compile(rf"""(["']?\b(?:\w+_)?{SECRET}["']?\s*:\s*)("[^"]*"|'[^']*'|[^,}}\s]+)""", re.IGNORECASE)
 PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")  # of an address: user:password@
 
 
@@ -29,4 +30,4 @@ def public(value: Any, name: str = "") -> Any:
 
 def without_secrets(command: str) -> str:
     """A command line with the values of secret settings left out."""
-    return PASSWORD.sub("", FLAG.sub(r"\1...", command))
+    return PASSWORD.sub("", ENTRY.sub(r"\1...", FLAG.sub(r"\1...", command)))

@@ -21,7 +21,7 @@ from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import remove
 from pipeline.storage.validation import read_json
 from pipeline.tracking.history import History
-from pipeline.tracking.public import public
+from pipeline.tracking.public import public, without_secrets
 from pipeline.tracking.wandb_environment import RUN_ID, tolerated, wandb_mode, wandb_project
 
 LONGEST_TAG = 64  # characters that W&B allows
@@ -213,8 +213,9 @@ def own_id() -> str | None:
 
 def code_of_run() -> dict[str, str]:
     """The command line, and the commit of the code where that is in a git repository."""
+    command_line = without_secrets(shlex.join(sys.argv))
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     with contextlib.suppress(OSError):  # no git
         done = subprocess.run(command, capture_output=True, text=True)
-        return {"command": shlex.join(sys.argv), **({"git": done.stdout.strip()} if not done.returncode else {})}
-    return {"command": shlex.join(sys.argv)}
+        return {"command": command_line, **({"git": done.stdout.strip()} if not done.returncode else {})}
+    return {"command": command_line}

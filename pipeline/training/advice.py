@@ -137,6 +137,8 @@ def after_finetuning(
         return next_steps(predict)
     where = _unless_default(encoder, request.model)
     again = {"model": named, "task": request.task, "data": request.data, "from_": where}
+    if request.arm == "scratch" and any(word.startswith("--config") for word in settings):
+        return next_steps(predict)  # many runs take no such file
     if request.arm == "scratch":
         return next_steps(
             predict, (typed.command("finetune", *settings, **again, seeds=5), "what pretraining gains, with intervals")

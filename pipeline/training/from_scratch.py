@@ -49,4 +49,7 @@ class FromScratch(FineTuning):
             known = [*options.languages, columns["source"], columns["target"]]
             options = replace(options, languages=list(dict.fromkeys(known)))
         tokenizer = options.load() or interruptible(options.train, data.training_texts())
-        return self.make_encoder(tokenizer), LoadReport(loaded=[], new=[], unused=[])
+        encoder = self.make_encoder(tokenizer)
+        own = (name for name in encoder.export_state() if name.startswith(encoder.pretraining_tensors))
+        encoder.untrained = frozenset(own)  # unless the task trains them
+        return encoder, LoadReport(loaded=[], new=[], unused=[])

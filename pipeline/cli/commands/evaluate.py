@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 HELP = "losses and bits per byte of an encoder on a text"
 FIXED = ("model.encoder", "trainer.", "data.validation_rows", "data.tokenizer")  # by the encoder
+TAKEN = ("data.", "model.objective", "model.encoder", "trainer.", "config")  # the others would have no effect
 NATS = ("_loss", "_spelling")  # ends of the names of figures in nats
 
 
@@ -66,6 +67,8 @@ def run(options: argparse.Namespace) -> None:
     from pipeline.version import __version__
 
     for name, words in by_setting(options.overrides):
+        if not name.startswith(TAKEN):
+            raise UserError(f"evaluate does not train: {words[0]} has no effect, so leave it out.")
         if name.startswith(FIXED):
             raise UserError(f"evaluate takes an encoder as it was saved, and all rows of a text: leave out {words[0]}.")
     plot = options.out.with_suffix(".png") if options.out is not None and options.by_context else None

@@ -28,7 +28,7 @@ from pipeline.models.base import Encoder
 from pipeline.models.folder import FILES
 from pipeline.storage.checksums import digest, file_hash
 from pipeline.tokenization.base import Tokenizer
-from pipeline.tracking.history import History
+from pipeline.tracking.history import History, read_metrics
 
 Results = dict[str, Any]  # the content of ladder.json
 Row = dict[str, Any]  # a model
@@ -56,7 +56,7 @@ class Found:
         """Measures a model; returns its row."""
         name, data, metrics = plan.rung.name, plan.data, trained.metrics
         self.plans[name] = plan
-        self.runs.append(metrics)
+        self.runs += [metrics, *map(read_metrics, trained.folders[1:])]
         models = [
             Measured(plan, encoder, self.folder, f"{name}-seed-{seed}" if seed else name)
             for seed, encoder in enumerate(trained.encoders)
