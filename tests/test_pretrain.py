@@ -270,6 +270,8 @@ def test_a_finished_run_has_nothing_to_resume(tmp_path: Path, capsys: pytest.Cap
     run("pretrain", "--out", str(out), "--resume", *flags)
     assert "nothing left to do" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in before} == before
+    run("pretrain", "--out", str(out), "--resume", *flags, "--trainer.log_every_n_steps=7")  # which has made nothing
+    assert {path: path.read_bytes() for path in before} == before
     # Killed after its last step, before its figures were written.
     first = figures(out)
     (out / "metrics.json").unlink()

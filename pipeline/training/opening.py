@@ -14,6 +14,8 @@ from pipeline.tracking import lineage
 from pipeline.tracking.wandb import ResumableWandb, WandbOptions, wandb_logger
 from pipeline.training.configuration import Record
 
+SETTINGS = ("config.yaml", "command.txt")  # what a run was made with
+
 
 def open_run(
     out: Path, record: Record, config: dict[str, Any], *, public: bool = False, options: WandbOptions | None = None
@@ -22,8 +24,8 @@ def open_run(
     about: dict[str, Any] = {"seed": record.seed, "config": flat(config), "public": public}
     run_stage = partial(lineage.run_stage, record.job_type, out, pictures=record.pictures, **about)
     lineage.write(out, [*record.stages, run_stage()])  # marks the folder as a run folder
-    write_atomically(out / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-    write_atomically(out / "command.txt", record.command + "\n")
+    for name, text in zip(SETTINGS, (yaml.safe_dump(config, sort_keys=False), record.command + "\n"), strict=True):
+        write_atomically(out / name, text)
     logger = wandb_logger(
         out,
         job_type=record.job_type,

@@ -22,6 +22,7 @@ from pipeline.console.messages import inform
 from pipeline.console.rank import is_main
 from pipeline.errors import Interrupted
 from pipeline.presets.files import flat
+from pipeline.storage.atomic import write_atomically
 from pipeline.storage.folders import write_folder
 from pipeline.tracking import lineage
 from pipeline.tracking.history import LOCAL, History, write_metrics
@@ -37,7 +38,7 @@ from pipeline.training.energy import Energy
 from pipeline.training.hardware import device_name
 from pipeline.training.header import header
 from pipeline.training.nodes import announce_nodes
-from pipeline.training.opening import open_run
+from pipeline.training.opening import SETTINGS, open_run
 from pipeline.training.progress import Progress
 from pipeline.training.resume import finished_product, is_finished, newest_checkpoint
 from pipeline.training.run_folder import discard_old, set_aside
@@ -70,6 +71,7 @@ class Run:
         self.energy = Energy()
         self.stopping: checkpoints.EarlyStopping | None = None
         self.ended = False  # a run that had trained to its end when it was resumed
+        self.before: dict[Path, str] = {}  # the settings of the run that is resumed
 
         stages = record.stages
         content = {f"content of the {stage['stage']}": stage["sha256"] for stage in stages if "sha256" in stage}
@@ -106,6 +108,7 @@ class Run:
         if self.resume_from is None:
             set_aside(self.out)
         self.history.restore(self.resume_step)
+        self.before = {file: file.read_text() for file in (self.out / name for name in SETTINGS) if file.is_file()}
         record, config = self.record, self.configuration.repeatable
         options = WandbOptions(**vars(self.settings.wandb))
         self.wandb, self.stages = open_run(self.out, record, config, public=self.public, options=options)
@@ -171,6 +174,8 @@ class Run:
             print(f"The run in {self.out} is finished: nothing left to do.")
             if is_main():
                 lineage.write(self.out, lineage.read(made))
+                for file, text in self.before.items():  # other settings have made nothing
+                    write_atomically(file, text)
             return False
         print(f"The run in {self.out} has nothing left to train.")
         self.energy.load_state_dict(self.state["callbacks"].get(self.energy.state_key, {}))
