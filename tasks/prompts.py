@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class Prompt:
     def __post_init__(self) -> None:
         """Raises: TaskError, a template that cannot be filled, or that asks the same of every row."""
         texts = self.texts[1:]
-        if not any(map(fields_of, self.texts)):
+        if not [name for text in self.texts for name in fields_of(text)]:
             raise TaskError(f"the prompt '{self.text}' names no column, as {{text}}, and asks the same of every row")
         if self.shape == "cloze" and (count := self.text.count(MASK)) != 1:
             raise TaskError(f"the cloze prompt '{self.text}' has {count or 'no'} {MASK}; it needs one")
@@ -110,9 +111,12 @@ class _Formatter(string.Formatter):
 
 def _number(value: Any) -> int:
     """Raises: ValueError, a value is no whole number."""
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
     if not number.is_integer():
-        raise ValueError(f"the right answer is {value}, which is no number of a candidate")
+        raise ValueError(f"the right answer is '{value!s:.60}', which is no number of a candidate")
     return int(number)
 
 

@@ -207,7 +207,7 @@ def test_fine_tuning_refuses(pretrained: Path, args: list[str], message: str) ->
         (
             "{negative: angry, positive: happy}",
             "[angry, happy]\n          gold: text",
-            "cannot be filled into the prompt: invalid literal",
+            "cannot be filled into the prompt: .*no number of a candidate",
         ),
     ],
 )

@@ -138,6 +138,8 @@ def test_a_ladder_prints_the_command_that_makes_the_same(tmp_path: Path) -> None
     assert shlex.split(command) == ["python", "-m", "pipeline", "ladder", *flags]
     for name in ("ladder.md", "ladder.html"):
         assert command in html.unescape(Path("mine", name).read_text())
+    run("ladder", *flags[:1], "--models=uniform", *flags[2:])  # the other one is in the table all the same
+    assert json.loads(Path("mine/ladder.json").read_text())["command"] == command
 
 
 @pytest.mark.slow

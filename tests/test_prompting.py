@@ -364,7 +364,7 @@ def test_a_row_is_filled_in_without_the_spaces_around_it() -> None:
     row = {"text": "it was ", "why": 1, "a": "good\n", "right": "1.0"}
     question = fill(prompt, row, [], None)
     assert (question.left, question.candidates, question.gold) == ("it was because", [" good", " b"], 1)
-    with pytest.raises(ValueError, match=r"the right answer is 0\.7, which is no number of a candidate"):
+    with pytest.raises(ValueError, match=r"the right answer is '0\.7', which is no number of a candidate"):
         fill(prompt, {**row, "right": 0.7}, [], None)
     with pytest.raises(TaskError, match=r"has 2 \[MASK\]; it needs one"):
         Prompt("cloze", "{text} [MASK] or [MASK]", [" a", " b"])

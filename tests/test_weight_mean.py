@@ -80,7 +80,6 @@ def test_the_last_validation_is_of_what_is_saved(tmp_path: Path) -> None:
         "evaluate",
         "--model=gpt",
         *evaluated,
-        "--precision=32-true",
         "--data.sample_documents=300",
         "--data.batch_size=16",
     )

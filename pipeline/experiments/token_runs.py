@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console import typed
+from pipeline.data.store_builder import FORMAT
 from pipeline.errors import UserError
 from pipeline.experiments.many_runs import check_many_runs
 from pipeline.experiments.pretraining_run import pretrain
@@ -56,7 +57,7 @@ def fingerprint_of_pretraining(request: PretrainRequest, data: CorpusData) -> Fi
     merged = {name: value for file in files for name, value in flat(content_of(file)).items()}  # later ones win
     return {
         "files": digest(merged),
-        "corpus": [data.train.meta["corpus"], data.parts_hash],
+        "corpus": [data.train.meta["corpus"], data.parts_hash, FORMAT],  # another one may have other tokens and bytes
         "tokenizer": data.tokenizer.hash,
         "settings": with_contents(request.overrides),
         "seed": request.seed,

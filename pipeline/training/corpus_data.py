@@ -235,11 +235,9 @@ class CorpusData(lightning.LightningDataModule):
 
     @property
     def parts_hash(self) -> str:
-        """Of the validation text, of how it was set aside where that is not by whole documents, and of its store.
-
-        Figures of another format of the store may be of other tokens and bytes.
-        """
-        return digest(self.valid.meta["corpus"], store.FORMAT, *([self.section] if self.section else []))
+        """Of the validation text, and of how it was set aside where that is not by whole documents."""
+        corpus = self.valid.meta["corpus"]
+        return digest(corpus, self.section) if self.section else corpus
 
     def stages(self, name: str) -> list[dict[str, Any]]:
         """Corpus and tokenizer as stages of a lineage."""

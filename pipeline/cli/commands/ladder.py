@@ -62,7 +62,7 @@ def requested(options: argparse.Namespace) -> LadderRun:
         configure=pretraining,
         overrides=options.overrides,
         data=options.data,
-        command=typed.line("ladder", *options.overrides, **given),
+        command=lambda models: typed.line("ladder", *options.overrides, **{**given, "models": models}),
         overwrite=options.overwrite,
         chosen=(options.models or "").split(),
     )

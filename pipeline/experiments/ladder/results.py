@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipeline import encoders
+from pipeline.data.store_builder import FORMAT
 from pipeline.experiments.conditions import CONDITIONS, value_of
 from pipeline.experiments.ladder import measures
 from pipeline.experiments.ladder.claims import claims_of
@@ -40,11 +41,10 @@ class Found:
     Args:
         folder: where measures are kept.
         blimp: the folder of minimal pairs; None: they are not asked.
-        command: that makes the same ladder.
     """
 
-    def __init__(self, ladder: Ladder, folder: Path, *, blimp: Path | None, command: str) -> None:
-        self.ladder, self.folder, self.blimp, self.command = ladder, folder, blimp, command
+    def __init__(self, ladder: Ladder, folder: Path, *, blimp: Path | None) -> None:
+        self.ladder, self.folder, self.blimp = ladder, folder, blimp
         self.plans: dict[str, Plan] = {}
         self.rows: dict[str, Row] = {}
         self.scores: dict[str, TokenLogProbs] = {}
@@ -125,7 +125,6 @@ class Found:
             "validation_bytes": data.valid.raw_bytes,
             **{name: value_of(self.runs, name) for name in CONDITIONS},
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": self.command,
         }
 
     def _uniform(self, rung: Rung) -> Row:
@@ -164,7 +163,8 @@ class Measured:
 
     def __init__(self, plan: Plan, folder: Path, kept: Path, name: str) -> None:
         self.plan, self.folder = plan, folder
-        key = digest([file_hash(folder / name) for name in FILES], plan.data.parts_hash, plan.data.length)
+        of_encoder = [file_hash(folder / name) for name in FILES]
+        key = digest(of_encoder, plan.data.parts_hash, FORMAT, plan.data.length)
         self.kept = measures.Kept(kept, name, key)
 
     @cached_property

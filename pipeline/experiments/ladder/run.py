@@ -34,7 +34,7 @@ class LadderRun:
         configure: a request -> its configuration.
         overrides: settings of every run, as a user types them.
         data: the folder that the data of tasks are in; None: no task is asked.
-        command: that makes the same ladder.
+        command: that makes the same ladder, of the models that are chosen; None: of all.
         overwrite: run what is finished too.
         chosen: rungs that are run; of others what is finished is in the results. Empty: all.
     """
@@ -44,7 +44,7 @@ class LadderRun:
     configure: Configure
     overrides: Overrides = ()
     data: str | None = None
-    command: str = ""
+    command: Callable[[str | None], str] = lambda models: ""
     overwrite: bool = False
     chosen: Sequence[str] = ()
     plans: dict[str, Plan] = field(init=False)
@@ -95,7 +95,7 @@ class LadderRun:
         self._note_settings()
         if self.ladder.blimp and self.data is None:
             inform(f"BLiMP is left out: set {typed.flag('data')} to the folder of its data.")
-        found = Found(self.ladder, self.out / "measures", blimp=self.blimp, command=self.command)
+        found = Found(self.ladder, self.out / "measures", blimp=self.blimp)
         failed: list[str] = []
         total = sum(plan.tokens() for plan in self.asked)
         counting: dict[str, Any] = {"total": len(self.asked), "unit": "model"}
@@ -124,12 +124,17 @@ class LadderRun:
                     continue
                 row = found.add(plan, trained)
                 write(f"{row['title']}: {row['bits_per_byte']:.3f} bits per byte, {row['seconds']:,.0f} s")
-                publish(found.results())
+                publish(self._results(found))
         if failed:
             raise UserError(f"{len(failed)} of {len(self.asked)} rungs failed: {failed[0]}")
         if not found.rows:
             raise UserError("No rung of this ladder is trained yet: choose one, or leave the choice out.")
-        return found.results()
+        return self._results(found)
+
+    def _results(self, found: Found) -> dict[str, Any]:
+        """With the command that makes a table of the same models."""
+        names = [rung.name for rung in self.ladder.rungs if rung.name in {*self.chosen, *found.rows}]
+        return {**found.results(), "command": self.command(" ".join(names) if self.chosen else None)}
 
     def _note_settings(self) -> None:
         """Raises: UserError, the folder holds a ladder of other settings."""
