@@ -101,7 +101,7 @@ def test_rows_of_several_versions_are_said() -> None:
 
 FULL = ("full", "scratch")  # of all seeds
 PAGES = {
-    **dict.fromkeys(("real", "pairs", "once"), "docs/results.md"),
+    **dict.fromkeys(("real", "pairs", "once", "gpt-c"), "docs/results.md"),
     **dict.fromkeys(("static", "static-real"), "docs/guides/word-vectors.md"),
     "sample": "README.md",
 }
