@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -131,22 +131,27 @@ def fill(prompt: Prompt, row: Mapping[str, Any], labels: list[str], label: str |
         ValueError: no candidate is the right one.
     """
     words = {name: word for name, of in prompt.values.items() if (word := of.get(str(row.get(name)))) is not None}
+    # Spaces around a text of the row are left out, as in fine-tuning. A candidate may begin with one, and the words of
+    # the prompt may need theirs.
+    stripped = {name: value.strip() if isinstance(value, str) else value for name, value in row.items()} | words
+    continuing = {name: value.rstrip() if isinstance(value, str) else value for name, value in row.items()} | words
 
-    def text(template: str, strip: Callable[[str], str] = str.strip) -> str:
-        # Spaces around a text of the row are left out, as in fine-tuning; the prompt's own words may need theirs.
-        fields = {name: strip(value) if isinstance(value, str) else value for name, value in row.items()}
-        return _Formatter().vformat(template, (), {**fields, **words})
+    def text(template: str) -> str:
+        return _Formatter().vformat(template, (), stripped)
+
+    def candidate_of(template: str) -> str:
+        return _Formatter().vformat(template, (), continuing)
 
     if prompt.shape == "last_word":
         before, _, last = text(prompt.text).rstrip().rpartition(" ")
         return Question(before, [f" {last}"], "", 0)
     if isinstance(prompt.candidates, dict):
-        candidates = [text(prompt.candidates[name], str.rstrip) for name in labels]
+        candidates = [candidate_of(prompt.candidates[name]) for name in labels]
         if label not in labels:
             raise ValueError(f"the label '{label!s:.60}' is none of the task's labels")
         gold = labels.index(label)
     else:
-        candidates = [text(candidate, str.rstrip) for candidate in prompt.candidates]  # they begin with a space
+        candidates = [candidate_of(candidate) for candidate in prompt.candidates]
         gold = _number(row[prompt.gold]) if isinstance(prompt.gold, str) else prompt.gold
         if not 0 <= gold < len(candidates):
             raise ValueError(f"the right answer is {gold} of {len(candidates)} candidates")

@@ -80,18 +80,15 @@ def public_name(address: Mapping[str, Any]) -> str | None:
 
 def local_files(address: Mapping[str, Any]) -> list[Path]:
     """The files of this machine that an address names: those of a folder, or the `data_files` of a format, as `csv`."""
-    path = Path(str(address.get("path", "")))
-    if address and path.exists():
-        return sorted(file for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
-    if "/" in str(path):
-        return []  # its data files are those of a repository
-    named = address.get("data_files") or "**"
-    parts = list(named.values()) if isinstance(named, Mapping) else [named]
+    name, root, named = str(address.get("path") or ""), address.get("data_dir"), address.get("data_files")
+    if name and Path(name).exists():
+        place = Path(name)
+        return sorted(file for file in ([place] if place.is_file() else place.rglob("*")) if file.is_file())
+    if "/" in name or not (root or named):
+        return []  # what it names is in a repository of the hub
+    parts = list(named.values()) if isinstance(named, Mapping) else [named or "**"]
     words = [word for part in parts for word in ([part] if isinstance(part, str) else part)]
-    if not {"data_files", "data_dir"} & address.keys():
-        return []
-    root = address.get("data_dir")
-    found = {Path(root or "", name) for word in words for name in glob.glob(word, root_dir=root, recursive=True)}
+    found = {Path(root or "", file) for word in words for file in glob.glob(word, root_dir=root, recursive=True)}
     return sorted(file for file in found if file.is_file())
 
 
